@@ -1,0 +1,52 @@
+"""Files that are whole or not there: written beside their place, flushed to disk, then renamed."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def atomic(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary path in the same directory; it takes the place of ``path`` when the block ends well."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def atomic_write(path: Path | str, content: str | bytes) -> None:
+    """Write a whole file atomically."""
+    with atomic(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or directory to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def home() -> Path:
+    """Where data sets and caches are kept: BFN_HOME, or ~/.cache/bfn."""
+    return Path(os.environ.get("BFN_HOME") or Path.home() / ".cache" / "bfn").expanduser()
+
+
+def once(path: Path, make: Callable[[Path], None]) -> Path:
+    """The file at ``path``, made atomically by ``make(temporary)`` if it is not there yet."""
+    if not path.exists():
+        with atomic(path) as temporary:
+            make(temporary)
+    return path

@@ -1,0 +1,218 @@
+"""Flows: how a kind of data is noised, shown to the network, and read back.
+
+Continuous and discrete data share one process. With ``beta(t)`` the accuracy gathered by time t and ``s = sqrt(beta)``,
+
+    evidence            y = beta w(x) + sqrt(kappa beta) eps          eps ~ N(0, I)
+    whitened evidence   u = y / s = s w(x) + sqrt(kappa) eps          u(t = 0) ~ N(0, kappa I), exactly
+
+and a kind of data is no more than its message ``w(x)``, its ``kappa``, and how the network sees the state:
+
+    ================  ==============================  ==================================
+                      continuous                      discrete, K classes
+    ================  ==============================  ==================================
+    message w(x)      x                               K one_hot(x) - 1
+    kappa             1                               K
+    network input     mu = u s / (1 + s^2)            theta = softmax(s u)
+    prediction        x_hat                           class probabilities p
+    w_hat             x_hat                           K p - 1
+    ================  ==============================  ==================================
+
+The state kept everywhere is ``u``: it has no singularity at t = 0 and stays finite at any accuracy.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A noise level of a batch, worked out once, before any loop.
+
+    t: (batch,), what the network is told.
+    s: sqrt(beta(t)); one number for the whole batch, or (batch, 1, ..., 1) to broadcast against the state.
+    """
+
+    t: Tensor
+    s: float | Tensor
+
+
+class Flow(ABC):
+    """A kind of data: its message, kappa, network input and decoding."""
+
+    kind: ClassVar[str]
+    schedule: Schedule
+
+    @property
+    @abstractmethod
+    def kappa(self) -> float:
+        """Variance of the whitened noise."""
+
+    @property
+    @abstractmethod
+    def message_map(self) -> tuple[float, float]:
+        """(scale, shift) of the affine map from a prediction to its message, w_hat = scale * prediction + shift."""
+
+    @abstractmethod
+    def state_shape(self, data_shape: Shape) -> Shape:
+        """Shape of one sample's state u."""
+
+    @abstractmethod
+    def check(self, x: Tensor, data_shape: Shape) -> None:
+        """Raise a ValueError that says what is wrong if x is not a batch of such data."""
+
+    @abstractmethod
+    def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        """w(x), (batch, *state_shape)."""
+
+    @abstractmethod
+    def noised(self, x: Tensor, s: float | Tensor, eps: Tensor) -> Tensor:
+        """u = s w(x) + sqrt(kappa) eps for standard normal eps of the state's shape."""
+
+    @abstractmethod
+    def network_input(self, u: Tensor, s: float | Tensor) -> Tensor:
+        """What the network is shown: mu or theta, like u."""
+
+    @abstractmethod
+    def decode(self, prediction: Tensor) -> Tensor:
+        """The data that a prediction stands for."""
+
+    @abstractmethod
+    def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
+        """||w(x) - w_hat||^2 / kappa, averaged over the data's dimensions: (batch,)."""
+
+    def level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> Level:
+        """The level of a batch: t a number (the same for all) or (batch,); ``like`` gives dtype and device."""
+        if isinstance(t, Tensor) and t.ndim == 1:
+            s = self.schedule.s(t).to(like).view(batch, *(1,) * state_ndim)
+            return Level(t.to(like), s)
+        return Level(torch.full((batch,), float(t), dtype=like.dtype, device=like.device), float(self.schedule.s(t)))
+
+
+def _check_shape(x: Tensor, data_shape: Shape) -> None:
+    if x.ndim == 0 or tuple(x.shape[1:]) != tuple(data_shape):
+        raise ValueError(f"data of shape {tuple(x.shape)}: expected (batch, *data_shape) with data_shape={data_shape}")
+
+
+def _mean_over_dimensions(values: Tensor) -> Tensor:
+    """(batch, ...) -> (batch,)."""
+    return values.flatten(1).mean(1) if values.ndim > 1 else values
+
+
+@dataclass(frozen=True, init=False)
+class ContinuousFlow(Flow):
+    """Real-valued data: w(x) = x, kappa = 1, beta(t) = sigma_1^(-2t) - 1.
+
+    sigma_1: standard deviation of what is unknown at t = 1; unused where another ``schedule`` is given.
+
+    >>> ContinuousFlow(sigma_1=1e-3).schedule.beta(1.0)
+    tensor(999999.0000, dtype=torch.float64)
+    """
+
+    schedule: Schedule
+    kind: ClassVar[str] = "continuous"
+
+    def __init__(self, sigma_1: float = 1e-3, *, schedule: Schedule | None = None) -> None:
+        object.__setattr__(self, "schedule", schedule or ExponentialSchedule(sigma_1))
+
+    @property
+    def kappa(self) -> float:
+        return 1.0
+
+    @property
+    def message_map(self) -> tuple[float, float]:
+        return 1.0, 0.0
+
+    def state_shape(self, data_shape: Shape) -> Shape:
+        return tuple(data_shape)
+
+    def check(self, x: Tensor, data_shape: Shape) -> None:
+        _check_shape(x, data_shape)
+        if not x.is_floating_point():
+            raise ValueError(f"data of type {x.dtype}: continuous data are floats; convert and scale them first")
+        if not torch.isfinite(x).all():
+            raise ValueError(f"{int((~torch.isfinite(x)).sum())} values are NaN or infinite: clean the data first")
+
+    def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        return x.to(dtype or x.dtype)
+
+    def noised(self, x: Tensor, s: float | Tensor, eps: Tensor) -> Tensor:
+        return x.to(eps.dtype) * s + eps
+
+    def network_input(self, u: Tensor, s: float | Tensor) -> Tensor:
+        return u * (s / (1 + s * s))
+
+    def decode(self, prediction: Tensor) -> Tensor:
+        return prediction
+
+    def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
+        return _mean_over_dimensions((prediction - x).square())
+
+
+@dataclass(frozen=True, init=False)
+class DiscreteFlow(Flow):
+    """Classes 0..K-1: w(x) = K one_hot(x) - 1, kappa = K, beta(t) = beta_1 t^2.
+
+    No one-hot tensor is ever built where a scatter does: K may be tens of thousands.
+
+    >>> DiscreteFlow(n_classes=4, beta_1=2.0).message(torch.tensor([[2]]))
+    tensor([[[-1., -1.,  3., -1.]]])
+    """
+
+    n_classes: int
+    schedule: Schedule
+    kind: ClassVar[str] = "discrete"
+
+    def __init__(self, n_classes: int, beta_1: float = 0.75**2, *, schedule: Schedule | None = None) -> None:
+        if n_classes < 2:
+            raise ValueError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
+        object.__setattr__(self, "n_classes", int(n_classes))
+        object.__setattr__(self, "schedule", schedule or QuadraticSchedule(beta_1))
+
+    @property
+    def kappa(self) -> float:
+        return float(self.n_classes)
+
+    @property
+    def message_map(self) -> tuple[float, float]:
+        return float(self.n_classes), -1.0
+
+    def state_shape(self, data_shape: Shape) -> Shape:
+        return (*data_shape, self.n_classes)
+
+    def check(self, x: Tensor, data_shape: Shape) -> None:
+        _check_shape(x, data_shape)
+        if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
+            raise ValueError(f"data of type {x.dtype}: discrete data are integer classes 0..{self.n_classes - 1}")
+        if x.numel() and not (0 <= int(x.min()) and int(x.max()) < self.n_classes):
+            raise ValueError(
+                f"classes from {int(x.min())} to {int(x.max())}: expected 0..{self.n_classes - 1} "
+                f"for n_classes={self.n_classes}"
+            )
+
+    def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        w = torch.full((*x.shape, self.n_classes), -1.0, dtype=dtype or torch.get_default_dtype(), device=x.device)
+        return w.scatter_(-1, x.long().unsqueeze(-1), self.n_classes - 1.0)
+
+    def noised(self, x: Tensor, s: float | Tensor, eps: Tensor) -> Tensor:
+        u = eps * self.kappa**0.5 - s
+        at_class = torch.as_tensor(s * self.n_classes, dtype=u.dtype, device=u.device).expand(*x.shape, 1)
+        return u.scatter_add_(-1, x.long().unsqueeze(-1), at_class)
+
+    def network_input(self, u: Tensor, s: float | Tensor) -> Tensor:
+        return torch.softmax(u * s, -1)
+
+    def decode(self, prediction: Tensor) -> Tensor:
+        return prediction.argmax(-1)
+
+    def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
+        minus_one = prediction.new_tensor(-1.0).expand(*x.shape, 1)
+        error = prediction.scatter_add(-1, x.long().unsqueeze(-1), minus_one)
+        return self.n_classes * _mean_over_dimensions(error.square().sum(-1))

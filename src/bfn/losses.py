@@ -1,0 +1,96 @@
+"""Losses: what it costs to send the data through the flow, in nats a dimension.
+
+    continuous time     L(x) = E_t  beta'(t) / (2 kappa) || w(x) - w_hat ||^2
+    n steps             L_n(x) = n E_i KL( sender || receiver ) with accuracy beta_{i+1} - beta_i
+    reconstruction      - log p_O(x) at t = 1
+
+L + reconstruction bounds -log p(x) from above; L_n falls to L as n grows. All are unbiased estimates from one time a
+sample, drawn stratified over the batch.
+"""
+
+import torch
+from torch import Tensor
+
+from bfn.flows import Level
+from bfn.heads import Output
+from bfn.sampling import NetworkError, Predictor, strata
+
+
+def noised_output(
+    model: Predictor, x: Tensor, t: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+) -> tuple[Output, Level]:
+    """One network call on x noised to the times t, (batch,)."""
+    flow = model.flow
+    shape = (len(x), *flow.state_shape(model.data_shape))
+    eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
+    level = flow.level(t, len(x), len(shape) - 1, like=eps)
+    u = flow.noised(x, level.s, eps)
+    output = model.output(u, level, label) if label is not None else model.output(u, level)
+    if output.mean.shape != shape:
+        raise NetworkError(f"the network's prediction has shape {tuple(output.mean.shape)}: expected {shape}")
+    return output, level
+
+
+def squared_error(
+    model: Predictor, x: Tensor, t: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+) -> Tensor:
+    """||w(x) - w_hat||^2 / kappa a dimension at the times t: (batch,). Every weighting of the loss multiplies this."""
+    output, _ = noised_output(model, x, t, generator, label)
+    prediction = output.mean
+    return model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+
+
+def continuous_time_loss(
+    model: Predictor,
+    x: Tensor,
+    t: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+) -> Tensor:
+    """beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats a dimension, (batch,)."""
+    t = strata(len(x), generator, x.device) if t is None else _check_t(t, len(x))
+    error = squared_error(model, x, t, generator, label)
+    return error * (model.flow.schedule.slope(t) / 2).to(error.dtype)
+
+
+def n_step_loss(
+    model: Predictor,
+    x: Tensor,
+    n_steps: int,
+    t: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+) -> Tensor:
+    """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
+    if n_steps < 1:
+        raise ValueError(f"n_steps={n_steps}: expected at least 1 step")
+    t = strata(len(x), generator, x.device) if t is None else _check_t(t, len(x))
+    start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
+    output, level = noised_output(model, x, start, generator, label)
+    accuracy = model.flow.schedule.increment(start, start + 1 / n_steps).to(level.t.dtype)
+    kl = output.message_kl(x, accuracy.view(-1, *(1,) * (x.ndim - 1)), generator)
+    return n_steps * kl.reshape(len(x), -1).mean(1)
+
+
+def reconstruction_loss(
+    model: Predictor, x: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+) -> Tensor:
+    """-log p_O(x) at t = 1, nats a dimension, (batch,).
+
+    For classes the probability of the data. For continuous data a density: that of a normal about x_hat with the
+    standard deviation sigma_1 that the flow leaves unknown.
+    """
+    t = torch.ones(len(x), dtype=torch.float64, device=x.device)
+    output, _ = noised_output(model, x, t, generator, label)
+    return -output.log_prob(x).reshape(len(x), -1).mean(1)
+
+
+def _check_t(t: Tensor, batch: int) -> Tensor:
+    t = torch.as_tensor(t)
+    if t.ndim == 0:
+        t = t.expand(batch)
+    if tuple(t.shape) != (batch,):
+        raise ValueError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({batch},)")
+    if not bool(((t >= 0) & (t <= 1)).all()):
+        raise ValueError(f"t from {float(t.min())} to {float(t.max())}: expected times in [0, 1]")
+    return t

@@ -1,0 +1,231 @@
+"""The one loop: initial state, rows of a table, callbacks, final prediction. The network is called in one place."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from bfn import grids, solvers
+from bfn.flows import Flow, Level, Shape
+from bfn.heads import Output
+from bfn.sde import optimal_initial
+from bfn.solvers.table import Solver, Step, Table, check_nfe
+
+
+class Predictor(Protocol):
+    """All that sampling and losses ask of a model: a network with its head, or an exact posterior."""
+
+    @property
+    def flow(self) -> Flow:
+        """The kind of data."""
+    @property
+    def data_shape(self) -> Shape:
+        """Shape of one sample."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type that states are kept in."""
+    @property
+    def device(self) -> torch.device:
+        """Where states are kept."""
+    @property
+    def starts_at_zero(self) -> bool:
+        """Whether the prediction is defined at t = 0."""
+    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+        """Distribution over the data given the state u at that level: one network call."""
+
+
+@dataclass(frozen=True)
+class CallbackStep:
+    """What ``on_step`` is shown after each network call: the state it was made on, and what it predicted."""
+
+    index: int
+    t: float
+    u: Tensor
+    prediction: Tensor
+
+
+@dataclass(frozen=True)
+class Samples:
+    """x: the samples. prediction: the last call's x_hat or class probabilities. u: the last state. nfe: calls made."""
+
+    x: Tensor
+    prediction: Tensor
+    u: Tensor
+    nfe: int
+    times: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class InitialGaussian:
+    """The paper's optimal isotropic start (app. D.1), from the mean and variance of the message.
+
+    >>> InitialGaussian(*bfn.sde.message_moments(flow, x))  # doctest: +SKIP
+    """
+
+    mean: Tensor
+    variance: float
+
+    def __call__(self, flow: Flow, t_start: float, noise: Tensor) -> Tensor:
+        """u / sqrt(kappa) at t_start from standard normal noise."""
+        mean, std = optimal_initial(flow, self.mean, self.variance, t_start)
+        return noise * std + mean.to(noise)
+
+
+class NetworkError(ValueError):
+    """The network gave something that cannot be used, with the step and time at which it happened."""
+
+
+def make_table(
+    flow: Flow,
+    solver: str | Solver,
+    nfe: int | None = None,
+    grid: str | Tensor | None = None,
+    t_start: float | None = None,
+    g: float | None = None,
+) -> Table:
+    """The rows that a call of :func:`sample` with these settings runs through."""
+    chosen = solvers.get(solver, flow.kind)
+    if g is not None:
+        chosen = chosen.with_dial(g)
+    if isinstance(grid, Tensor):
+        nodes = grids.check_times(grid)
+        table = chosen.table(flow, nodes.tolist())
+        if nfe is not None and nfe != table.nfe:
+            raise ValueError(f"nfe={nfe}: the given grid of {len(nodes)} times makes {table.nfe} calls; leave nfe out")
+        return table
+    if nfe is None:
+        raise ValueError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
+    check_nfe(nfe)
+    start = chosen.t_start if t_start is None else t_start
+    nodes = chosen.nodes(flow, grids.get(grid or chosen.grid), nfe, start)
+    return chosen.table(flow, nodes.tolist())
+
+
+@torch.no_grad()
+def sample(
+    model: Predictor,
+    n: int,
+    solver: str | Solver = "auto",
+    nfe: int | None = None,
+    *,
+    grid: str | Tensor | None = None,
+    t_start: float | None = None,
+    g: float | None = None,
+    clip: tuple[float, float] | None = None,
+    initial: Tensor | InitialGaussian | None = None,
+    label: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    on_step: Callable[[CallbackStep], None] | None = None,
+    autocast: torch.dtype | None = None,
+    progress: bool = False,
+) -> Samples:
+    """Draw n samples with a number of network calls that is counted exactly.
+
+    solver: a name from ``bfn.solvers.names()``, or a solver. nfe: network calls to spend.
+    grid: None for the solver's own; a name from ``bfn.grids.GRIDS``; or a float64 tensor of times.
+    t_start: where the grid starts, the paper's eta. g: the stochasticity dial, for solvers that have one.
+    clip: (-1, 1) clips the predicted data, as the released code does on images.
+    initial: u / sqrt(kappa) at the first time, (n, *state_shape); standard normal if None, which is the exact prior at
+        t = 0 and the paper's choice at t_start; or an :class:`InitialGaussian`.
+    label: (n,) classes for a class-conditional network, -1 for none.
+    generator: draws, in the state's shape and dtype, the initial state and then the noise of each noisy row (a solver
+        that draws classes takes one uniform number a variable before that row's noise).
+    on_step: called after each network call with a :class:`CallbackStep`.
+    autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
+    """
+    table = make_table(model.flow, solver, nfe, grid, t_start, g)
+    u = _initial_state(model, n, table, initial, generator)
+    _check_start(model, table, solver)
+    if clip is not None and model.flow.kind != "continuous":
+        raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")
+
+    flow, shape = model.flow, u.shape
+    levels = _levels(flow, table, u)
+    steps = [Step.bind(row, flow, u) for row in table.rows]
+    totals = torch.empty(table.nfe, dtype=torch.float32, device=u.device)
+    history: deque[Tensor] = deque(maxlen=max(1, table.depth))
+    cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
+
+    def noise() -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=u.dtype, device=u.device)
+
+    base = prediction = u
+    for index in tqdm(range(table.nfe), disable=not progress, desc="sampling", unit="call"):
+        level = levels[index]
+        with cast:
+            output = model.output(u, level, label) if label is not None else model.output(u, level)
+        prediction = output.draw(generator) if table.draws and index < table.nfe - 1 else output.mean
+        if prediction.shape != shape:
+            raise NetworkError(
+                f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "
+                f"{tuple(prediction.shape)}: expected {tuple(shape)}"
+            )
+        prediction = prediction.to(u.dtype)
+        if clip is not None:
+            prediction = prediction.clamp(*clip)
+        totals[index] = prediction.sum(dtype=torch.float32)
+        if on_step is not None:
+            on_step(CallbackStep(index, table.times[index], u, prediction))
+        if index == table.nfe - 1:
+            break
+        history.appendleft(prediction)
+        u = steps[index](base, history, noise)
+        if table.rows[index].commit:
+            base = u
+    # One look at all totals after the loop: a look at each would stall a GPU at every step.
+    if not bool(torch.isfinite(totals).all()):
+        first = int((~torch.isfinite(totals)).nonzero()[0])
+        raise NetworkError(
+            f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
+        )
+    return Samples(flow.decode(prediction), prediction, u, table.nfe, table.times)
+
+
+def _levels(flow: Flow, table: Table, u: Tensor) -> list[Level]:
+    """The noise level of every call, made before the loop."""
+    times = torch.tensor(table.times, dtype=u.dtype, device=u.device).unsqueeze(1).expand(-1, len(u))
+    return [Level(t, s) for t, s in zip(times.unbind(0), flow.schedule.s_of(table.times), strict=True)]
+
+
+def _initial_state(
+    model: Predictor, n: int, table: Table, initial: Tensor | InitialGaussian | None, generator: torch.Generator | None
+) -> Tensor:
+    if n < 1:
+        raise ValueError(f"n={n}: expected at least 1 sample")
+    shape = (n, *model.flow.state_shape(model.data_shape))
+    if isinstance(initial, Tensor):
+        if tuple(initial.shape) != shape:
+            raise ValueError(f"initial of shape {tuple(initial.shape)}: expected {shape}")
+        unit = initial
+    else:
+        unit = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
+        if initial is not None:
+            unit = initial(model.flow, table.times[0], unit)
+    return unit * model.flow.kappa**0.5
+
+
+def _check_start(model: Predictor, table: Table, solver: str | Solver) -> None:
+    """A noise prediction is 0/0 at t = 0. The original sampler is defined there all the same: it starts with x_hat = 0."""
+    name = solver if isinstance(solver, str) else solver.name
+    if table.times[0] == 0 and not model.starts_at_zero and name != "bfn":
+        raise ValueError(
+            f"a grid that starts at t = 0 with solver {name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
+            "give t_start=1e-3, or a network that predicts the data"
+        )
+
+
+def strata(n: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:
+    """n times in [0, 1), one in each stratum of width 1/n with one shared random shift: each is uniform by itself."""
+    shift = torch.rand((), generator=generator, dtype=torch.float64, device=device)
+    return (torch.arange(n, dtype=torch.float64, device=device) / n + shift) % 1
+
+
+def batches(total: int, size: int) -> Iterator[int]:
+    """Sizes of the batches that make up ``total``."""
+    for start in range(0, total, size):
+        yield min(size, total - start)
