@@ -1,0 +1,15 @@
+"""Packages that only the data readers need: imported when used, with one line that says how to get them."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+def require(module: str, purpose: str) -> ModuleType:
+    """Import an optional package, or say what it is for and how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = {"PIL": "Pillow", "sklearn": "scikit-learn"}.get(module.partition(".")[0], module)
+        raise ImportError(f"{package} is needed {purpose}: pip install 'bayesian-flow[data]'") from error

@@ -1,0 +1,311 @@
+"""Pictures as whole numbers: one frozen value, and readers for the formats they come in.
+
+A picture set is kept as it is stored, ``uint8`` in ``0 .. levels - 1``, and turned into floats or classes a batch at a
+time, so a set takes a quarter of the memory of its floats and an array on disk can stay there behind a memory map.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bfn.data.extras import require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_GRAY_MODES = frozenset({"1", "L"})
+_CIFAR_RECORD = 1 + 3 * 32 * 32
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Pictures of one size, with or without classes.
+
+    Args:
+        x: Pixels, ``uint8`` in ``0 .. levels - 1``, shape (n, channel, height, width).
+        labels: Class of each picture, ``int64``, shape (n,), or None.
+        levels: How many values a pixel can take: 256 as stored in files, 2 when binarised, 17 for the 8x8 digits.
+        class_names: Names of the classes where the source has them, in the order of their numbers.
+    """
+
+    x: Tensor
+    labels: Tensor | None = None
+    levels: int = 256
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.x.dtype != torch.uint8 or self.x.ndim != 4:
+            raise ValueError(
+                f"images of dtype {self.x.dtype} and shape {tuple(self.x.shape)}: "
+                "expected torch.uint8 of shape (n, channel, height, width)"
+            )
+        if not 2 <= self.levels <= 256:
+            raise ValueError(f"levels={self.levels}: a pixel has 2 to 256 levels")
+        if self.labels is not None and (self.labels.dtype != torch.int64 or self.labels.shape != self.x.shape[:1]):
+            raise ValueError(
+                f"labels of dtype {self.labels.dtype} and shape {tuple(self.labels.shape)}: "
+                f"expected torch.int64 of shape ({len(self.x)},), one for each image"
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: slice | Tensor) -> Images:
+        """The pictures at ``index`` (a slice, or int64 positions), with their labels."""
+        labels = None if self.labels is None else self.labels[index]
+        return replace(self, x=self.x[index], labels=labels)
+
+    @property
+    def data_shape(self) -> tuple[int, int, int]:
+        """Shape of one picture: (channel, height, width)."""
+        _, channels, height, width = self.x.shape
+        return channels, height, width
+
+    @property
+    def n_classes(self) -> int:
+        """How many classes the labels name; 0 without labels."""
+        if self.labels is None or not len(self):
+            return 0
+        return max(len(self.class_names), int(self.labels.max()) + 1)
+
+    def to_float(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Pixels in [-1, 1]: ``2 x / (levels - 1) - 1``, shape (n, channel, height, width)."""
+        return self.x.to(dtype).mul_(2 / (self.levels - 1)).sub_(1)
+
+    def to_classes(self) -> Tensor:
+        """Pixels as int64 classes ``0 .. levels - 1``, shape (n, channel, height, width)."""
+        return self.x.long()
+
+    def binarise(self, seed: int | None = None) -> Images:
+        """The same pictures in black and white (``levels = 2``).
+
+        Without a seed a pixel becomes 1 in the upper half of its levels. With one, it becomes 1 with probability
+        ``x / (levels - 1)``, drawn once and for all: the static binarisation of Salakhutdinov & Murray (2008).
+        """
+        if seed is None:
+            x = (self.x >= (self.levels + 1) // 2).to(torch.uint8)
+        else:
+            generator = torch.Generator().manual_seed(seed)
+            x = torch.empty_like(self.x)
+            for part, source in zip(x.split(4096), self.x.split(4096), strict=True):
+                part.copy_(torch.rand(source.shape, generator=generator) * (self.levels - 1) < source)
+        return replace(self, x=x, levels=2)
+
+    def split(self, held_out: float | int = 0.05, seed: int = 0) -> tuple[Images, Images]:
+        """A fixed random division into (the rest, held out); ``held_out`` is a share or a number of pictures."""
+        n = round(held_out * len(self)) if isinstance(held_out, float) else held_out
+        if not 0 < n < len(self):
+            raise ValueError(f"held_out={held_out}: of {len(self)} images at least 1 must be on each side")
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        return self[order[n:].sort().values], self[order[:n].sort().values]
+
+
+def from_array(array: Array, labels: Array | None = None, name: str = "array") -> Images:
+    """Images from whole numbers in 0..255 (or booleans, as 2 levels).
+
+    Shapes: (n, height, width), (n, channel, height, width) or (n, height, width, channel), with 1 or 3 channels.
+    """
+    np = require("numpy", "to read arrays")
+    if array.dtype != np.uint8:
+        if array.dtype.kind not in "biu" or (array.size and not (0 <= array.min() and array.max() <= 255)):
+            raise ValueError(
+                f"{name}: pixels of type {array.dtype} are not whole numbers in 0..255: "
+                "save them as uint8, for example (255 * x).round().astype('uint8') for x in [0, 1]"
+            )
+        levels = 2 if array.dtype == np.bool_ else 256
+        array = array.astype(np.uint8)
+    else:
+        levels = 256
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):
+        array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
+        raise ValueError(
+            f"{name}: shape {array.shape} is not one of images: expected (n, height, width), "
+            "(n, channel, height, width) or (n, height, width, channel) with 1 or 3 channels"
+        )
+    if labels is not None and (labels.shape != array.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0):
+        raise ValueError(
+            f"{name}: labels of type {labels.dtype} and shape {labels.shape}: "
+            f"expected {len(array)} whole numbers from 0 up, one for each image"
+        )
+    x = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    return Images(x, None if labels is None else torch.from_numpy(labels.astype(np.int64)), levels)
+
+
+def read_npy(path: Path) -> Images:
+    """Images of one ``.npy`` array through a memory map."""
+    return from_array(_load_numpy(path), name=str(path))
+
+
+def read_npz(path: Path) -> Images:
+    """Images of an ``.npz`` file: its one array of 3 or 4 axes, with its one array of a single axis as labels."""
+    with _load_numpy(path) as archive:
+        arrays = {key: _member(archive, key, path) for key in archive.files}
+    pictures = [key for key, array in arrays.items() if array.ndim in (3, 4)]
+    labels = [key for key, array in arrays.items() if array.ndim == 1]
+    if len(pictures) != 1 or len(labels) > 1:
+        shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "nothing"
+        raise ValueError(f"{path}: expected one array of images and at most one of labels, found {shapes}")
+    return from_array(arrays[pictures[0]], arrays[labels[0]] if labels else None, name=str(path))
+
+
+def _load_numpy(path: Path) -> Any:
+    """``numpy.load`` that never unpickles; arrays are mapped copy-on-write, so torch may hold them."""
+    np = require("numpy", "to read .npy and .npz files")
+    try:
+        loaded = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise ValueError(f"{path}: not a plain numpy file (pickled objects are never loaded): {error}") from error
+    return loaded
+
+
+def _member(archive: Any, key: str, path: Path) -> Array:
+    try:
+        array: Array = archive[key]
+    except (ValueError, EOFError, OSError) as error:
+        raise ValueError(f"{path}: {key} is not a plain array (pickled objects are never loaded): {error}") from error
+    return array
+
+
+def read_idx(file: BinaryIO, name: str = "file") -> Array:
+    """An array of unsigned bytes in the idx format of the MNIST files: magic 0x000008NN, NN big-endian sizes, data."""
+    np = require("numpy", "to read idx files")
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:3] != b"\x00\x00\x08" or not 1 <= magic[3] <= 4:
+        raise ValueError(f"{name}: starts with {magic!r}, which is not an idx file of unsigned bytes (00 00 08 0N)")
+    sizes_raw = file.read(4 * magic[3])
+    if len(sizes_raw) < 4 * magic[3]:
+        raise ValueError(f"{name}: the idx file ends within its header: get it again")
+    sizes = struct.unpack(f">{magic[3]}I", sizes_raw)
+    expected = math.prod(sizes)
+    data = file.read(expected + 1)
+    if len(data) != expected:
+        more = "more than " if len(data) > expected else ""
+        raise ValueError(f"{name}: the idx header says {expected} bytes, found {more}{min(len(data), expected)}")
+    array: Array = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(sizes)
+    return array
+
+
+def read_idx_images(path: Path) -> Images:
+    """MNIST-like images from an idx file (``.gz`` too); ``...-labels-idx1-...`` beside it gives the labels."""
+    labels_path = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+    images = _open_idx(path)
+    labels = _open_idx(labels_path) if labels_path != path and labels_path.exists() else None
+    return from_array(images, labels, name=str(path))
+
+
+def _open_idx(path: Path) -> Array:
+    if path.suffix != ".gz":
+        with path.open("rb") as file:
+            return read_idx(file, str(path))
+    try:
+        with gzip.open(path, "rb") as packed:
+            return read_idx(packed, str(path))  # type: ignore[arg-type]  # GzipFile reads like a BinaryIO
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path}: a damaged .gz file ({error}): get it again") from error
+
+
+def read_cifar_binary(data: bytes, name: str = "file") -> tuple[Array, Array]:
+    """Images (n, 3, 32, 32) and labels (n,) of one batch of CIFAR-10's binary version: 1 + 3072 bytes an image."""
+    np = require("numpy", "to read CIFAR-10")
+    if not data or len(data) % _CIFAR_RECORD:
+        raise ValueError(f"{name}: {len(data)} bytes are no whole number of CIFAR-10 records of {_CIFAR_RECORD}")
+    records = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def read_cifar_folder(folder: Path) -> Images:
+    """CIFAR-10's training images from the unpacked binary version: ``data_batch_1.bin`` and so on."""
+    np = require("numpy", "to read CIFAR-10")
+    batches = [read_cifar_binary(path.read_bytes(), str(path)) for path in sorted(folder.glob("data_batch_*.bin"))]
+    images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
+    return from_array(images, labels, name=str(folder))
+
+
+def read_row_png(file: BinaryIO, size: int = 32) -> Array:
+    """Images (n, 3, size, size) from one RGB picture whose every row is an image, its pixels in reading order."""
+    np = require("numpy", "to read images")
+    image_module = require("PIL.Image", "to read images")
+    with image_module.open(file) as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+    if pixels.shape[1] != size * size:
+        raise ValueError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, one {size}x{size} image a row")
+    array: Array = np.ascontiguousarray(pixels.reshape(-1, size, size, 3).transpose(0, 3, 1, 2))
+    return array
+
+
+class _Picture(NamedTuple):
+    path: Path
+    label: int | None
+
+
+def read_folder(folder: Path, progress: Callable[[Sequence[_Picture]], Any] = iter) -> Images:
+    """All images under a folder; sub-folders, where all images are in some, are the classes, in order of name.
+
+    Gray when every file is gray, RGB otherwise. Hidden files are passed over; any other file must be an image, all of
+    one size.
+    """
+    np = require("numpy", "to read images")
+    image_module = require("PIL.Image", "to read images")
+    pictures, class_names = _find_pictures(folder)
+    with _open_image(image_module, pictures[0].path) as first:
+        size = first.size
+    gray = True
+    arrays: list[Array] = []
+    for picture in progress(pictures):
+        with _open_image(image_module, picture.path) as image:
+            if image.size != size:
+                raise ValueError(
+                    f"{picture.path}: {image.width}x{image.height} pixels, but {pictures[0].path.name} has "
+                    f"{size[0]}x{size[1]}: bring all images to one size"
+                )
+            gray &= image.mode in _GRAY_MODES
+            try:
+                arrays.append(np.asarray(image.convert("L" if image.mode in _GRAY_MODES else "RGB")))
+            except (OSError, SyntaxError, ValueError) as error:
+                raise ValueError(f"{picture.path}: a damaged image ({error}): get it again or remove it") from error
+    if gray:
+        stacked = np.stack(arrays)
+    else:
+        stacked = np.stack([np.stack([array] * 3, -1) if array.ndim == 2 else array for array in arrays])
+    labels = np.array([picture.label for picture in pictures]) if class_names else None
+    return replace(from_array(stacked, labels, name=str(folder)), class_names=class_names)
+
+
+def _find_pictures(folder: Path) -> tuple[list[_Picture], tuple[str, ...]]:
+    paths = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    if not paths:
+        raise ValueError(f"{folder}: an empty folder: expected images ({', '.join(sorted(IMAGE_SUFFIXES))})")
+    tops = [path.relative_to(folder).parts[0] for path in paths]
+    nested = all(len(path.relative_to(folder).parts) > 1 for path in paths)
+    class_names = tuple(sorted(set(tops))) if nested else ()
+    numbers = {name: number for number, name in enumerate(class_names)}
+    return [_Picture(path, numbers.get(top)) for path, top in zip(paths, tops, strict=True)], class_names
+
+
+def _open_image(image_module: Any, path: Path) -> Any:
+    try:
+        return image_module.open(path)
+    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+        raise ValueError(f"{path}: not an image that can be read: remove it or convert it to PNG") from error
