@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Quintic a x + b x^3 + c x^5 whose iterates bring singular values near 1, fast rather than exactly: into [0.7, 1.2]."""
+"""Quintic a x + b x^3 + c x^5 whose iterates bring singular values fast, if not exactly, to 1: into [0.7, 1.2]."""
 
 OUTER_LAYERS = ("stem", "head", "conditioning")
 """First, last and conditioning layers of the networks here: tables of vectors rather than maps, left to AdamW."""

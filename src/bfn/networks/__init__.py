@@ -1,0 +1,37 @@
+"""Networks: small, readable, and ignorant of flows.
+
+Every network is called as `network(inputs, t, label=None)`, keeps its arguments in `config`, and is rebuilt by `build`:
+
+>>> network = MLP(2, width=16)
+>>> build(network.config)(torch.zeros(5, 2), torch.rand(5)).shape
+torch.Size([5, 2])
+"""
+
+import inspect
+from collections.abc import Mapping
+
+import torch
+
+from bfn.networks.embedding import JSON
+from bfn.networks.mlp import MLP
+from bfn.networks.transformer import Transformer
+from bfn.networks.unet import UNet
+
+NETWORKS: dict[str, type[UNet] | type[Transformer] | type[MLP]] = {"unet": UNet, "transformer": Transformer, "mlp": MLP}
+
+__all__ = ["JSON", "MLP", "NETWORKS", "Transformer", "UNet", "build"]
+
+
+def build(config: Mapping[str, JSON]) -> torch.nn.Module:
+    """Build a network from its config, as {"name": "unet", "in_channels": 1, ...}; weights are freshly initialised."""
+    arguments = dict(config)
+    name = arguments.pop("name", None)
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise ValueError(f"network name {name!r}: expected one of {', '.join(NETWORKS)}")
+    network = NETWORKS[name]
+    try:
+        inspect.signature(network).bind(**arguments)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(network).parameters)
+        raise ValueError(f"network {name}: {error}; its arguments are {known}") from None
+    return network(**arguments)  # type: ignore[arg-type]

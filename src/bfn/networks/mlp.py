@@ -1,0 +1,99 @@
+"""A residual multilayer perceptron for vectors."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
+
+
+class ResidualBlock(nn.Module):
+    """Two linear layers; scale and shift of the normalised features come from the condition."""
+
+    def __init__(self, width: int, condition_features: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.modulation = zeroed(nn.Linear(condition_features, 2 * width))
+        self.hidden = nn.Linear(width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.out = zeroed(nn.Linear(width, width))
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Map x (batch, width), condition (batch, condition_features) -> (batch, width)."""
+        scale, shift = self.modulation(condition).chunk(2, dim=-1)
+        hidden = self.hidden(torch.addcmul(shift, self.norm(x), 1 + scale))
+        return x + self.out(self.dropout(F.silu(hidden)))  # type: ignore[no-any-return]
+
+
+class MLP(nn.Module):
+    """Perceptron over vectors.
+
+    continuous (n_classes = 0): inputs (batch, in_features) -> (batch, out_features)
+    discrete: theta (batch, in_features, n_classes) -> logits (batch, out_features, n_classes)
+
+    Args:
+        in_features: numbers, or discrete variables, in a vector.
+        out_features: those of the output; in_features if None.
+        n_classes: number of classes of a discrete variable, 0 for continuous vectors.
+        width: features inside the network.
+        n_blocks: number of residual blocks.
+        condition_features: width of the vector of time and label.
+        n_labels: number of labels, 0 for none.
+        dropout: probability of dropping a hidden feature.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int | None = None,
+        *,
+        n_classes: int = 0,
+        width: int = 128,
+        n_blocks: int = 3,
+        condition_features: int = 128,
+        n_labels: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        out_features = in_features if out_features is None else out_features
+        require_positive(
+            in_features=in_features,
+            out_features=out_features,
+            width=width,
+            n_blocks=n_blocks,
+            condition_features=condition_features,
+        )
+        if n_classes < 0 or n_classes == 1:
+            raise ValueError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
+        self.config: dict[str, JSON] = {
+            "name": "mlp",
+            "in_features": in_features,
+            "out_features": out_features,
+            "n_classes": n_classes,
+            "width": width,
+            "n_blocks": n_blocks,
+            "condition_features": condition_features,
+            "n_labels": n_labels,
+            "dropout": dropout,
+        }
+        self.in_features, self.out_features, self.n_classes = in_features, out_features, n_classes
+        places = max(n_classes, 1)
+        self.conditioning = Conditioning(condition_features, n_labels)
+        self.stem = nn.Linear(in_features * places, width)
+        self.blocks = nn.ModuleList(ResidualBlock(width, condition_features, dropout) for _ in range(n_blocks))
+        self.norm = nn.LayerNorm(width)
+        self.head = zeroed(nn.Linear(width, out_features * places))
+
+    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""
+        classes = (self.n_classes,) if self.n_classes else ()
+        require_shape(inputs, t, ("batch", self.in_features, *classes))
+        condition = self.conditioning(t, label)
+        hidden = self.stem(centre(inputs).flatten(1) if self.n_classes else inputs)
+        for block in self.blocks:
+            hidden = block(hidden, condition)
+        output: Tensor = self.head(self.norm(hidden))
+        if not self.n_classes:
+            return output
+        logits = output.reshape(len(inputs), self.out_features, self.n_classes)
+        return combine(inputs, logits) if self.in_features == self.out_features else logits

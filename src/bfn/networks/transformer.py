@@ -1,0 +1,180 @@
+"""A bidirectional transformer for sequences, with adaptive layer norm from time (Peebles & Xie, 2023)."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bfn.networks.embedding import (
+    JSON,
+    Conditioning,
+    Rotary,
+    centre,
+    combine,
+    require_positive,
+    require_shape,
+    zeroed,
+)
+
+
+class Attention(nn.Module):
+    """Self-attention with rotary positions: (batch, length, width) -> the same shape."""
+
+    def __init__(self, width: int, n_heads: int, rotary: Rotary) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.rotary = rotary
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Every position attends to every position."""
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
+        hidden = F.scaled_dot_product_attention(self.rotary(query), self.rotary(key), value)
+        return self.out(hidden.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Convolution(nn.Module):
+    """Convolution along the sequence: (batch, length, width) -> the same shape."""
+
+    def __init__(self, width: int, kernel_size: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(width, width, kernel_size, padding=kernel_size // 2)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each position sees its neighbours."""
+        return self.out(F.silu(self.conv(x.transpose(1, 2)).transpose(1, 2)))  # type: ignore[no-any-return]
+
+
+class FeedForward(nn.Module):
+    """Two linear layers at each position: (..., width) -> the same shape."""
+
+    def __init__(self, width: int, expansion: int, dropout: float) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(width, expansion * width)
+        self.dropout = nn.Dropout(dropout)
+        self.out = nn.Linear(expansion * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix the features of each position."""
+        return self.out(self.dropout(F.silu(self.hidden(x))))  # type: ignore[no-any-return]
+
+
+class Adaptive(nn.Module):
+    """x + gate * layer(norm(x) * (1 + scale) + shift), scale, shift and gate (0 at first) from the condition."""
+
+    def __init__(self, layer: nn.Module, width: int, condition_features: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.modulation = zeroed(nn.Linear(condition_features, 3 * width))
+        self.layer = layer
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Map x (batch, length, width), condition (batch, condition_features) -> the shape of x."""
+        scale, shift, gate = self.modulation(condition)[:, None].chunk(3, dim=-1)
+        return torch.addcmul(x, gate, self.layer(torch.addcmul(shift, self.norm(x), 1 + scale)))
+
+
+class Transformer(nn.Module):
+    """Bidirectional transformer over sequences.
+
+    discrete (n_classes given): theta (batch, length, n_classes) -> logits (batch, length, n_classes)
+    continuous (in_features given): inputs (batch, length, in_features) -> (batch, length, out_features)
+
+    Each block is a convolution (unless kernel_size = 0), attention, and two linear layers, in this order.
+
+    Args:
+        in_features: features a position of continuous sequences.
+        out_features: features a position of the output; in_features if None.
+        n_classes: number of classes of a discrete position.
+        width: features inside the network.
+        n_blocks: number of blocks.
+        n_heads: attention heads; width / n_heads must be even.
+        expansion: width of the hidden features of the linear layers, as a multiple of `width`.
+        kernel_size: width of the convolution, odd, or 0 for none.
+        max_length: longest sequence that can be given.
+        condition_features: width of the vector of time and label.
+        n_labels: number of labels, 0 for none.
+        dropout: probability of dropping a hidden feature of the linear layers.
+    """
+
+    def __init__(
+        self,
+        in_features: int | None = None,
+        out_features: int | None = None,
+        *,
+        n_classes: int = 0,
+        width: int = 192,
+        n_blocks: int = 4,
+        n_heads: int = 6,
+        expansion: int = 4,
+        kernel_size: int = 0,
+        max_length: int = 256,
+        condition_features: int = 128,
+        n_labels: int = 0,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if (in_features is None) == (n_classes == 0) or (n_classes and out_features is not None):
+            raise ValueError(
+                f"in_features={in_features}, out_features={out_features}, n_classes={n_classes}: "
+                "give n_classes alone for discrete sequences, or in_features (and out_features) for continuous ones"
+            )
+        if n_classes < 0 or n_classes == 1:
+            raise ValueError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
+        size_in = n_classes if in_features is None else in_features
+        size_out = size_in if out_features is None else out_features
+        require_positive(
+            in_features=size_in,
+            out_features=size_out,
+            width=width,
+            n_blocks=n_blocks,
+            n_heads=n_heads,
+            expansion=expansion,
+            max_length=max_length,
+            condition_features=condition_features,
+        )
+        if width % (2 * n_heads):
+            raise ValueError(f"width={width}, n_heads={n_heads}: expected a width that is a multiple of 2 n_heads")
+        if kernel_size < 0 or (kernel_size and kernel_size % 2 == 0):
+            raise ValueError(f"kernel_size={kernel_size}: expected an odd number, or 0 for no convolution")
+        self.config: dict[str, JSON] = {
+            "name": "transformer",
+            "in_features": in_features,
+            "out_features": out_features,
+            "n_classes": n_classes,
+            "width": width,
+            "n_blocks": n_blocks,
+            "n_heads": n_heads,
+            "expansion": expansion,
+            "kernel_size": kernel_size,
+            "max_length": max_length,
+            "condition_features": condition_features,
+            "n_labels": n_labels,
+            "dropout": dropout,
+        }
+        self.size_in, self.discrete, self.max_length = size_in, n_classes > 0, max_length
+        rotary = Rotary(width // n_heads, max_length)
+        self.conditioning = Conditioning(condition_features, n_labels)
+        self.stem = nn.Linear(size_in, width)
+        self.blocks = nn.ModuleList()
+        for _ in range(n_blocks):
+            layers: list[nn.Module] = [Convolution(width, kernel_size)] if kernel_size else []
+            layers += [Attention(width, n_heads, rotary), FeedForward(width, expansion, dropout)]
+            self.blocks.extend(Adaptive(layer, width, condition_features) for layer in layers)
+        self.norm = nn.LayerNorm(width)
+        self.head = zeroed(nn.Linear(width, size_out))
+
+    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""
+        require_shape(inputs, t, ("batch", "length", self.size_in))
+        if inputs.shape[1] > self.max_length:
+            raise ValueError(
+                f"sequences of length {inputs.shape[1]}: this network was built with max_length={self.max_length}"
+            )
+        condition = self.conditioning(t, label)
+        hidden = self.stem(centre(inputs) if self.discrete else inputs)
+        for block in self.blocks:
+            hidden = block(hidden, condition)
+        output: Tensor = self.head(self.norm(hidden))
+        return combine(inputs, output) if self.discrete else output

@@ -1,0 +1,219 @@
+"""A U-Net for images: residual blocks at several resolutions, joined by skip connections (Ronneberger et al., 2015)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
+
+CHANNELS_PER_GROUP = 8
+
+
+def _norm(channels: int, affine: bool = True) -> nn.GroupNorm:
+    return nn.GroupNorm(channels // CHANNELS_PER_GROUP, channels, affine=affine)
+
+
+class ResidualBlock(nn.Module):
+    """Two 3x3 convolutions; the second normalisation takes its scale and shift from the condition."""
+
+    def __init__(self, in_channels: int, out_channels: int, condition_features: int, dropout: float) -> None:
+        super().__init__()
+        self.norm_in = _norm(in_channels)
+        self.conv_in = nn.Conv2d(in_channels, out_channels, 3, padding=1)
+        self.modulation = zeroed(nn.Linear(condition_features, 2 * out_channels))
+        self.norm_out = _norm(out_channels, affine=False)
+        self.dropout = nn.Dropout(dropout)
+        self.conv_out = zeroed(nn.Conv2d(out_channels, out_channels, 3, padding=1))
+        self.skip = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Map x (batch, in_channels, height, width) -> (batch, out_channels, height, width)."""
+        scale, shift = self.modulation(condition)[:, :, None, None].chunk(2, dim=1)
+        hidden = self.conv_in(F.silu(self.norm_in(x)))
+        hidden = torch.addcmul(shift, self.norm_out(hidden), 1 + scale)
+        return self.skip(x) + self.conv_out(self.dropout(F.silu(hidden)))  # type: ignore[no-any-return]
+
+
+class AttentionBlock(nn.Module):
+    """Self-attention over all pixels."""
+
+    def __init__(self, channels: int, head_features: int) -> None:
+        super().__init__()
+        self.head_features = head_features
+        self.norm = _norm(channels)
+        self.qkv = nn.Conv2d(channels, 3 * channels, 1)
+        self.out = zeroed(nn.Conv2d(channels, channels, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (batch, channels, height, width) -> the same shape."""
+        batch, channels, height, width = x.shape
+        qkv = self.qkv(self.norm(x)).reshape(batch, 3, channels // self.head_features, self.head_features, -1)
+        query, key, value = qkv.transpose(-1, -2).unbind(1)
+        hidden = F.scaled_dot_product_attention(query, key, value)
+        return x + self.out(hidden.transpose(-1, -2).reshape(batch, channels, height, width))  # type: ignore[no-any-return]
+
+
+class Stage(nn.Module):
+    """A residual block, followed by attention where this resolution has it."""
+
+    def __init__(self, block: ResidualBlock, attention: AttentionBlock | None) -> None:
+        super().__init__()
+        self.block = block
+        self.attention = nn.Identity() if attention is None else attention
+
+    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Map x (batch, in_channels, height, width) -> (batch, out_channels, height, width)."""
+        return self.attention(self.block(x, condition))  # type: ignore[no-any-return]
+
+
+class UNet(nn.Module):
+    """U-Net over images.
+
+    continuous (n_classes = 0): inputs (batch, in_channels, height, width) -> (batch, out_channels, height, width)
+    discrete: theta (batch, in_channels, height, width, n_classes) -> logits (batch, out_channels, ..., n_classes)
+
+    Args:
+        in_channels: channels of the image.
+        out_channels: channels of the output; in_channels if None.
+        n_classes: number of classes of a discrete pixel, 0 for continuous images.
+        channels: width at the first level, a multiple of 8.
+        multipliers: width of each level as a multiple of `channels`; each level halves the resolution.
+        n_blocks: residual blocks a level.
+        attention_levels: levels (0 is the finest) whose blocks are followed by attention.
+        head_features: features of an attention head.
+        condition_features: width of the vector of time and label.
+        n_labels: number of labels, 0 for none.
+        patch: side of the squares of pixels that are folded into channels before the first level.
+        dropout: probability of dropping a feature inside the residual blocks.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int | None = None,
+        *,
+        n_classes: int = 0,
+        channels: int = 64,
+        multipliers: Sequence[int] = (1, 2),
+        n_blocks: int = 2,
+        attention_levels: Sequence[int] = (1,),
+        head_features: int = 32,
+        condition_features: int = 128,
+        n_labels: int = 0,
+        patch: int = 1,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        out_channels = in_channels if out_channels is None else out_channels
+        require_positive(
+            in_channels=in_channels,
+            out_channels=out_channels,
+            channels=channels,
+            n_levels=len(multipliers),
+            n_blocks=n_blocks,
+            patch=patch,
+        )
+        if n_classes < 0 or n_classes == 1:
+            raise ValueError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
+        if channels % CHANNELS_PER_GROUP:
+            raise ValueError(f"channels={channels}: expected a multiple of {CHANNELS_PER_GROUP}, the size of a group")
+        for level in attention_levels:
+            if not 0 <= level < len(multipliers):
+                raise ValueError(f"attention_levels has {level}: this network has levels 0 to {len(multipliers) - 1}")
+            width = channels * multipliers[level]
+            if width % head_features:
+                raise ValueError(
+                    f"head_features={head_features}: does not divide the {width} channels of level {level}"
+                )
+        self.config: dict[str, JSON] = {
+            "name": "unet",
+            "in_channels": in_channels,
+            "out_channels": out_channels,
+            "n_classes": n_classes,
+            "channels": channels,
+            "multipliers": list(multipliers),
+            "n_blocks": n_blocks,
+            "attention_levels": list(attention_levels),
+            "head_features": head_features,
+            "condition_features": condition_features,
+            "n_labels": n_labels,
+            "patch": patch,
+            "dropout": dropout,
+        }
+        self.in_channels, self.out_channels, self.n_classes, self.patch = in_channels, out_channels, n_classes, patch
+        self.divisor = patch * 2 ** (len(multipliers) - 1)
+        self.conditioning = Conditioning(condition_features, n_labels)
+
+        def stage(width_in: int, width_out: int, level: int) -> Stage:
+            block = ResidualBlock(width_in, width_out, condition_features, dropout)
+            return Stage(block, AttentionBlock(width_out, head_features) if level in attention_levels else None)
+
+        places = max(n_classes, 1) * patch**2
+        self.stem = nn.Conv2d(in_channels * places, channels, 3, padding=1)
+        widths = [channels * multiplier for multiplier in multipliers]
+        skips = [channels]
+        self.downs = nn.ModuleList()
+        self.shrinks = nn.ModuleList()
+        width = channels
+        for level, level_width in enumerate(widths):
+            if level:
+                self.shrinks.append(nn.Conv2d(width, width, 3, stride=2, padding=1))
+                skips.append(width)
+            stages = nn.ModuleList()
+            for _ in range(n_blocks):
+                stages.append(stage(width, level_width, level))
+                width = level_width
+                skips.append(width)
+            self.downs.append(stages)
+
+        last = len(widths) - 1
+        self.middle = nn.ModuleList([stage(width, width, last), stage(width, width, -1)])
+
+        self.ups = nn.ModuleList()
+        self.grows = nn.ModuleList()
+        for level in range(last, -1, -1):
+            stages = nn.ModuleList()
+            for _ in range(n_blocks + 1):
+                stages.append(stage(width + skips.pop(), widths[level], level))
+                width = widths[level]
+            self.ups.append(stages)
+            if level:
+                self.grows.append(nn.Conv2d(width, width, 3, padding=1))
+        self.norm = _norm(width)
+        self.head = zeroed(nn.Conv2d(width, out_channels * places, 3, padding=1))
+
+    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""
+        classes = (self.n_classes,) if self.n_classes else ()
+        require_shape(inputs, t, ("batch", self.in_channels, "height", "width", *classes))
+        height, width = inputs.shape[2:4]
+        if height % self.divisor or width % self.divisor:
+            raise ValueError(f"images of {height} x {width}: expected sides that are multiples of {self.divisor}")
+        if not self.n_classes:
+            return self._images(inputs, t, label)
+        pixels = centre(inputs).movedim(-1, 2).flatten(1, 2)
+        output = self._images(pixels, t, label)
+        logits = output.reshape(len(inputs), self.out_channels, self.n_classes, height, width).movedim(2, -1)
+        return combine(inputs, logits) if self.in_channels == self.out_channels else logits
+
+    def _images(self, images: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
+        condition = self.conditioning(t, label)
+        hidden = self.stem(F.pixel_unshuffle(images, self.patch))
+        skips = [hidden]
+        for level, stages in enumerate(self.downs):
+            if level:
+                hidden = self.shrinks[level - 1](hidden)
+                skips.append(hidden)
+            for stage in stages:  # type: ignore[attr-defined]
+                hidden = stage(hidden, condition)
+                skips.append(hidden)
+        for stage in self.middle:
+            hidden = stage(hidden, condition)
+        for level, stages in enumerate(self.ups):
+            if level:
+                hidden = self.grows[level - 1](F.interpolate(hidden, scale_factor=2.0, mode="nearest"))
+            for stage in stages:  # type: ignore[attr-defined]
+                hidden = stage(torch.cat((hidden, skips.pop()), dim=1), condition)
+        return F.pixel_shuffle(self.head(F.silu(self.norm(hidden))), self.patch)
