@@ -31,7 +31,7 @@ def test_every_pixel_sees_every_pixel_through_attention() -> None:
 
 
 def test_channels_of_classes_come_back_to_their_places() -> None:
-    """Swapping the two image channels at the input and the output of a network that treats them alike changes nothing."""
+    """A network made to treat the two image channels alike answers swapped channels with swapped logits."""
     torch.manual_seed(0)
     network = UNet(2, n_classes=3, channels=8, head_features=8).eval()
     with torch.no_grad():
