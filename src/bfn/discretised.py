@@ -1,12 +1,12 @@
 """Heads for data on a grid of values: real numbers cut into bins, and classes of which there are two.
 
 An image of 256 grey levels is continuous data that takes 256 values. The *discretised* head of the original paper
-(Graves et al. 2023, section 5) uses that: the network predicts a normal (or a mixture of normals) for the noise, which is a
-normal over the data, and the mass that falls into each bin of [-1, 1] becomes the probability of the bin's centre. The
-outermost bins also take the tails.
+(Graves et al. 2023, section 5) uses that: the network predicts a normal (or a mixture of normals) for the noise, which
+makes one over the data, and the mass that falls into each bin of [-1, 1] becomes the probability of the bin's centre.
+The outermost bins also take the tails.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bfn.flows import Flow, Level
-from bfn.heads import NOISE_T_MIN, Categorical, Head, Output
+from bfn.heads import NOISE_T_MIN, Categorical, Head, NoiseHead, Output, Point
 
 LOG_SCALE_RANGE = (-10.0, 10.0)
 """Log standard deviations of the noise are cut to this, as in the released code."""
@@ -46,7 +46,7 @@ def quantise(x: Tensor, n_bins: int) -> Tensor:
 
 
 def log_bin_mass(index: Tensor, mean: Tensor, scale: Tensor, n_bins: int) -> Tensor:
-    """log of the mass that N(mean, scale^2) has in bins of [-1, 1], tails included in the outermost; float64.
+    """Log of the mass that N(mean, scale^2) has in bins of [-1, 1], tails included in the outermost; float64.
 
     With z the bin's edges in standard units, log[Phi(z_hi) - Phi(z_lo)] is taken on the side where both are small
     (Phi(-z) = 1 - Phi(z)), so it neither cancels nor underflows however far out the bin lies.
@@ -59,7 +59,8 @@ def log_bin_mass(index: Tensor, mean: Tensor, scale: Tensor, n_bins: int) -> Ten
     log_inner = torch.special.log_ndtr(torch.where(mirrored, -z_low, z_high))
     log_outer = torch.special.log_ndtr(torch.where(mirrored, -z_high, z_low))
     log_outer = log_outer.masked_fill(first | last, -torch.inf)
-    return log_inner + torch.log(-torch.expm1(log_outer - log_inner))
+    log_mass: Tensor = log_inner + torch.log(-torch.expm1(log_outer - log_inner))
+    return log_mass
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ class Discretised(Output):
     n_bins: int
 
     @cached_property
-    def mean(self) -> Tensor:  # type: ignore[override]
+    def mean(self) -> Tensor:
         """sum_k p_k c_k = c_last - width sum_k Phi(edge_k): (batch, ...)."""
         edges = 2 * torch.arange(1, self.n_bins, dtype=self.means.dtype, device=self.means.device) / self.n_bins - 1
         below = torch.zeros_like(self.means)
-        for some in edges.split(EDGES_AT_ONCE):
+        for some in torch.split(edges, EDGES_AT_ONCE):
             z = (some - self.means.unsqueeze(-1)) / self.scales.unsqueeze(-1)
             below = below + torch.special.ndtr(z).sum(-1)
         return 1 - 1 / self.n_bins - 2 / self.n_bins * (self.log_weights.exp() * below).sum(-1)
@@ -94,13 +95,12 @@ class Discretised(Output):
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """A component, a normal draw from it, rounded to the bin's centre."""
-        shape, options = self.means.shape, {"dtype": self.means.dtype, "device": self.means.device}
         means, scales = self.means, self.scales
-        if shape[-1] > 1:
-            gumbel = -torch.empty(shape, **options).exponential_(generator=generator).log()
+        if means.shape[-1] > 1:
+            gumbel = -torch.empty_like(means).exponential_(generator=generator).log()
             component = (self.log_weights + gumbel).argmax(-1, keepdim=True)
             means, scales = means.gather(-1, component), scales.gather(-1, component)
-        eps = torch.randn((*shape[:-1], 1), generator=generator, **options)
+        eps = torch.randn(means.shape, generator=generator, dtype=means.dtype, device=means.device)
         return quantise(means + scales * eps, self.n_bins).squeeze(-1)
 
     def log_prob(self, x: Tensor) -> Tensor:
@@ -143,11 +143,12 @@ class DiscretisedHead(Head):
             raise ValueError(f"n_components={self.n_components}: expected at least 1 normal")
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The data's shape with 2 or 3 n_components numbers a variable."""
         return (*state_shape, 2 if self.n_components == 1 else 3 * self.n_components)
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
         """N(eps; m, d^2) for the noise is N(x; (u - m) / s, (d / s)^2) for the data; N(0, 1) where nothing is known."""
-        parts = raw.split(self.n_components, -1)
+        parts = torch.split(raw, self.n_components, -1)
         noise, log_scale = parts[-2:]
         log_weights = torch.log_softmax(parts[0], -1) if self.n_components > 1 else torch.zeros_like(noise)
         s = torch.as_tensor(level.s, dtype=u.dtype, device=u.device).unsqueeze(-1)
@@ -159,15 +160,27 @@ class DiscretisedHead(Head):
 
 
 @dataclass(frozen=True)
+class ClippedNoiseHead(NoiseHead):
+    """Noise prediction whose x_hat is cut to [-1, 1], in losses as well as in sampling, as the released code has it."""
+
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+        """As for a noise prediction, then clipped."""
+        point = super().output(flow, raw, u, level)
+        return replace(point, x_hat=point.mean.clamp(-1, 1)) if isinstance(point, Point) else point
+
+
+@dataclass(frozen=True)
 class LogitHead(Head):
     """Two classes from one number a variable, the logit of class 1: output (batch, *data_shape)."""
 
     kind: ClassVar[str] = "discrete"
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The data's shape: one number a variable."""
         if state_shape[-1] != 2:
             raise ValueError(f"n_classes={state_shape[-1]}: one logit tells 2 classes apart; use predicts='logits'")
         return state_shape[:-1]
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+        """Softmax of (0, logit) is (1 - sigmoid(logit), sigmoid(logit))."""
         return Categorical(torch.stack([torch.zeros_like(raw), raw], -1))

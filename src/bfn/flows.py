@@ -191,7 +191,7 @@ class DiscreteFlow(Flow):
         _check_shape(x, data_shape)
         if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
             raise ValueError(f"data of type {x.dtype}: discrete data are integer classes 0..{self.n_classes - 1}")
-        if x.numel() and not (0 <= int(x.min()) and int(x.max()) < self.n_classes):
+        if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < self.n_classes):
             raise ValueError(
                 f"classes from {int(x.min())} to {int(x.max())}: expected 0..{self.n_classes - 1} "
                 f"for n_classes={self.n_classes}"
@@ -204,7 +204,8 @@ class DiscreteFlow(Flow):
     def noised(self, x: Tensor, s: float | Tensor, eps: Tensor) -> Tensor:
         u = eps * self.kappa**0.5 - s
         at_class = torch.as_tensor(s * self.n_classes, dtype=u.dtype, device=u.device).expand(*x.shape, 1)
-        return u.scatter_add_(-1, x.long().unsqueeze(-1), at_class)
+        noised: Tensor = u.scatter_add_(-1, x.long().unsqueeze(-1), at_class)
+        return noised
 
     def network_input(self, u: Tensor, s: float | Tensor) -> Tensor:
         return torch.softmax(u * s, -1)

@@ -3,6 +3,7 @@
 A grid turns (flow, intervals, t_start) into ``intervals + 1`` increasing times from t_start to the data end.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -52,7 +53,32 @@ def _between(flow: Flow, warped: Tensor, unwarp: Callable[[Tensor], Tensor], t_s
 def log_snr(flow: Flow, intervals: int, t_start: float) -> Tensor:
     """Equal steps in log s, half the log signal-to-noise ratio."""
     start, end = flow.schedule.s(t_start).log(), flow.schedule.s(1.0).log()
-    return _between(flow, torch.linspace(float(start), float(end), intervals + 1, dtype=torch.float64), torch.exp, t_start)
+    return _between(
+        flow, torch.linspace(float(start), float(end), intervals + 1, dtype=torch.float64), torch.exp, t_start
+    )
+
+
+def log1p(flow: Flow, intervals: int, t_start: float) -> Tensor:
+    """Equal steps in log(1 + s/d), d = 1/2 about the data's standard deviation, to s = (calls)^2 / 4.
+
+    Linear in s where little is known, logarithmic beyond. It stops early: at few calls, going to s(1) would spend them
+    on detail below a thousandth of the data's scale.
+    """
+    scale = 0.5
+    start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(1.0))
+    end = min(end, max(2 * start, 2.0, (intervals + 1) ** 2 / 4))
+    warped = torch.linspace(math.log1p(start / scale), math.log1p(end / scale), intervals + 1, dtype=torch.float64)
+    times = flow.schedule.time_of_s(scale * torch.expm1(warped))
+    times[0] = t_start
+    return times.clamp(max=1.0)
+
+
+def power(flow: Flow, intervals: int, t_start: float) -> Tensor:
+    """s - s_start proportional to (i / intervals)^p, p = 1.25 below 6 calls and 1.1 from there, to the data end."""
+    exponent = 1.25 if intervals < 5 else 1.1
+    start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(1.0))
+    ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** exponent
+    return _between(flow, ramp, lambda share: start + (end - start) * share, t_start)
 
 
 GRIDS: dict[str, Grid] = {
@@ -60,6 +86,8 @@ GRIDS: dict[str, Grid] = {
     for grid in (
         Grid("paper", "uniform in t from t_start, the last interval not stepped", uniform, stops_short=True),
         Grid("uniform", "uniform in t from t_start to the data end", uniform),
+        Grid("log1p", "uniform in log(1 + 2s), to an end that grows with the number of calls", log1p),
+        Grid("power", "s a power law of the step, to the data end", power),
         Grid("log-snr", "uniform in log s from t_start to the data end", log_snr, needs_start=True),
     )
 }

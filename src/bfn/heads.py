@@ -1,8 +1,8 @@
 """Heads: from what a network puts out to a distribution over data.
 
 A head says what the network is shown and what its output means; the result is an *output distribution*, the paper's
-p_O(x | theta; t). All that a solver asks of it is its mean, the prediction (x_hat or class probabilities); losses ask for
-log-probabilities and for the KL divergence between sender and receiver; the original sampler draws from it.
+p_O(x | theta; t). All that a solver asks of it is its mean, the prediction (x_hat or class probabilities); losses ask
+for log-probabilities and for the KL divergence between sender and receiver; the original sampler draws from it.
 """
 
 from abc import ABC, abstractmethod
@@ -76,7 +76,7 @@ class Categorical(Output):
     logits: Tensor
 
     @cached_property
-    def mean(self) -> Tensor:  # type: ignore[override]
+    def mean(self) -> Tensor:
         return torch.softmax(self.logits, -1)
 
     @cached_property
@@ -213,5 +213,7 @@ def make_head(predicts: str, flow: Flow) -> Head:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"predicts={predicts!r}: expected one of {', '.join(fitting)}{hint}")
     if predicts not in fitting:
-        raise ValueError(f"predicts={predicts!r} is for {HEADS[predicts].kind} data: {flow.kind} data take {', '.join(fitting)}")
+        raise ValueError(
+            f"predicts={predicts!r} is for {HEADS[predicts].kind} data: {flow.kind} data take {', '.join(fitting)}"
+        )
     return HEADS[predicts]()

@@ -1,7 +1,8 @@
 """The one loop: initial state, rows of a table, callbacks, final prediction. The network is called in one place."""
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,18 +24,23 @@ class Predictor(Protocol):
     @property
     def flow(self) -> Flow:
         """The kind of data."""
+
     @property
     def data_shape(self) -> Shape:
         """Shape of one sample."""
+
     @property
     def dtype(self) -> torch.dtype:
         """Type that states are kept in."""
+
     @property
     def device(self) -> torch.device:
         """Where states are kept."""
+
     @property
     def starts_at_zero(self) -> bool:
         """Whether the prediction is defined at t = 0."""
+
     def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
         """Distribution over the data given the state u at that level: one network call."""
 
@@ -76,6 +82,10 @@ class InitialGaussian:
         return noise * std + mean.to(noise)
 
 
+NOISE_T_START = 1e-3
+"""Where a solver whose own grid starts at t = 0 starts instead if the network predicts noise, which is 0/0 there."""
+
+
 class NetworkError(ValueError):
     """The network gave something that cannot be used, with the step and time at which it happened."""
 
@@ -87,9 +97,17 @@ def make_table(
     grid: str | Tensor | None = None,
     t_start: float | None = None,
     g: float | None = None,
+    starts_at_zero: bool = True,
 ) -> Table:
-    """The rows that a call of :func:`sample` with these settings runs through."""
-    chosen = solvers.get(solver, flow.kind)
+    """The rows that a call of :func:`sample` with these settings runs through.
+
+    starts_at_zero: whether the model's prediction is defined at t = 0.
+    """
+    calls = len(grid) if isinstance(grid, Tensor) else nfe
+    if calls is None:
+        raise ValueError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
+    check_nfe(calls)
+    chosen = solvers.get(solver, flow.kind).resolve(flow, calls)
     if g is not None:
         chosen = chosen.with_dial(g)
     if isinstance(grid, Tensor):
@@ -98,11 +116,15 @@ def make_table(
         if nfe is not None and nfe != table.nfe:
             raise ValueError(f"nfe={nfe}: the given grid of {len(nodes)} times makes {table.nfe} calls; leave nfe out")
         return table
-    if nfe is None:
-        raise ValueError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
-    check_nfe(nfe)
     start = chosen.t_start if t_start is None else t_start
-    nodes = chosen.nodes(flow, grids.get(grid or chosen.grid), nfe, start)
+    if start == 0 and not (starts_at_zero or chosen.from_prior):
+        if t_start is not None:
+            raise ValueError(
+                f"t_start=0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
+                f"give t_start={NOISE_T_START}, or a network that predicts the data"
+            )
+        start = NOISE_T_START
+    nodes = chosen.nodes(flow, grids.get(grid or chosen.grid), calls, start)
     return chosen.table(flow, nodes.tolist())
 
 
@@ -138,9 +160,8 @@ def sample(
     on_step: called after each network call with a :class:`CallbackStep`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
-    table = make_table(model.flow, solver, nfe, grid, t_start, g)
+    table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero)
     u = _initial_state(model, n, table, initial, generator)
-    _check_start(model, table, solver)
     if clip is not None and model.flow.kind != "continuous":
         raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")
 
@@ -169,11 +190,11 @@ def sample(
         if clip is not None:
             prediction = prediction.clamp(*clip)
         totals[index] = prediction.sum(dtype=torch.float32)
+        history.appendleft(prediction)
         if on_step is not None:
             on_step(CallbackStep(index, table.times[index], u, prediction))
         if index == table.nfe - 1:
             break
-        history.appendleft(prediction)
         u = steps[index](base, history, noise)
         if table.rows[index].commit:
             base = u
@@ -183,7 +204,15 @@ def sample(
         raise NetworkError(
             f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
         )
-    return Samples(flow.decode(prediction), prediction, u, table.nfe, table.times)
+    return Samples(flow.decode(_final(table, history, clip)), prediction, u, table.nfe, table.times)
+
+
+def _final(table: Table, predictions: Sequence[Tensor], clip: tuple[float, float] | None) -> Tensor:
+    """The mix of the last predictions that the table says is the sample."""
+    if table.final == (1.0,):
+        return predictions[0]
+    mix = torch.stack([weight * p for weight, p in zip(table.final, predictions, strict=False)]).sum(0)
+    return mix if clip is None else mix.clamp(*clip)
 
 
 def _levels(flow: Flow, table: Table, u: Tensor) -> list[Level]:
@@ -206,17 +235,7 @@ def _initial_state(
         unit = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
         if initial is not None:
             unit = initial(model.flow, table.times[0], unit)
-    return unit * model.flow.kappa**0.5
-
-
-def _check_start(model: Predictor, table: Table, solver: str | Solver) -> None:
-    """A noise prediction is 0/0 at t = 0. The original sampler is defined there all the same: it starts with x_hat = 0."""
-    name = solver if isinstance(solver, str) else solver.name
-    if table.times[0] == 0 and not model.starts_at_zero and name != "bfn":
-        raise ValueError(
-            f"a grid that starts at t = 0 with solver {name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
-            "give t_start=1e-3, or a network that predicts the data"
-        )
+    return unit * math.sqrt(model.flow.kappa)
 
 
 def strata(n: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:

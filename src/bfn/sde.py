@@ -20,6 +20,7 @@ The four things a network can be said to predict are one: ``target_from_source``
 ``w_hat = E[w(x) | u]`` and back.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,12 +35,12 @@ Scale = float | Tensor
 
 def noise_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
     """eps_hat = (u - s w_hat) / sqrt(kappa)."""
-    return (u - s * w_hat) / kappa**0.5
+    return (u - s * w_hat) / math.sqrt(kappa)
 
 
 def message_from_noise(eps_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
     """w_hat = (u - sqrt(kappa) eps_hat) / s; 0/0 at s = 0."""
-    return (u - kappa**0.5 * eps_hat) / s
+    return (u - math.sqrt(kappa) * eps_hat) / s
 
 
 def score_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:

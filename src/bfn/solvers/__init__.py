@@ -2,10 +2,10 @@
 
 from difflib import get_close_matches
 
-from bfn.solvers import paper
+from bfn.solvers import fast, paper
 from bfn.solvers.table import Row, Solver, Table
 
-SOLVERS: dict[str, Solver] = {solver.name: solver for solver in (*paper.SOLVERS,)}
+SOLVERS: dict[str, Solver] = {solver.name: solver for solver in (*paper.SOLVERS, *fast.SOLVERS)}
 
 __all__ = ["SOLVERS", "Row", "Solver", "Table", "get", "names"]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 
 from bfn.flows import Flow
@@ -15,10 +16,10 @@ class Euler(Solver):
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         if nodes[0] == 0 and len(nodes) > 1:
-            raise ValueError(f"a grid that starts at t = 0: the drift of {self.name!r} is infinite there; start at 1e-3")
+            raise ValueError(f"a grid that starts at t = 0: the drift of {self.name!r} is infinite there; try 1e-3")
         sde = LinearSDE(flow)
         rows = []
-        for t, t_end in zip(nodes[:-1], nodes[1:], strict=True):
+        for t, t_end in pairwise(nodes):
             dt = t_end - t
             sigma, sigma_end = float(sde.sigma(t)), float(sde.sigma(t_end))
             pull = (1 + self.g**2) / 2 * float(sde.diffusion(t)) ** 2 / (flow.kappa * sigma**2)

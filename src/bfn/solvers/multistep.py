@@ -11,11 +11,15 @@ and from s_0 to s_1, with r = s_0 / s_1, exactly
 A multistep method replaces w_hat along the path by a polynomial through its last values, in some coordinate c(s), and
 integrates that. The methods differ in g, in the number of values (their order), in c, and in how the integral is taken:
 exactly, or by the shortcut of DPM-Solver++ that multiplies the first-order weight by the interpolant half a step ahead.
+
+A corrector costs no call: once w_hat at the new state is known, the step that led there is taken again with that value
+among the nodes, and the next step starts from the mended state. Both steps are linear, so this too is one row.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import zip_longest
 from math import asinh, exp, expm1, inf, log, log1p, sinh, sqrt, tanh
 
 from bfn.flows import Flow
@@ -34,11 +38,15 @@ class Multistep(Solver):
     """Multistep solver of any order, dial and coordinate.
 
     integral: "exact", or "shortcut" (order 2 only).
+    corrector: mend each step with the prediction made after it.
+    extrapolates_end: the sample is the flow's end at s = infinity, by a last second-order step without a call (g = 0).
     draws: predictions are replaced by draws from the output distribution.
     """
 
     coordinate: str = "s"
     integral: str = "exact"
+    corrector: bool = False
+    extrapolates_end: bool = False
     draws: bool = False
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
@@ -46,16 +54,24 @@ class Multistep(Solver):
         if self.coordinate == "log s" and self.order > 1 and s[0] == 0 and len(s) > 2:
             raise ValueError(f"a grid that starts at t = 0: {self.name!r} extrapolates in log s; start at t_start=1e-3")
         rows = [self._row(flow, s, i, nodes[i]) for i in range(len(nodes) - 1)]
-        return Table((*rows, Row(nodes[-1])), draws=self.draws)
+        final = end_weights(s[-2], s[-1], rows[-1].b) if self.extrapolates_end and rows else (1.0,)
+        return Table((*rows, Row(nodes[-1])), final, self.draws)
 
     def _row(self, flow: Flow, s: Sequence[float], i: int, t: float) -> Row:
-        history = s[max(0, i + 1 - self.order) : i + 1][::-1]  # newest first
-        decay, mass, noise = step_moments(s[i], s[i + 1], self.g)
-        if self.integral == "shortcut":
-            b = shortcut_weights(history, s[i + 1], mass)
-        else:
-            b = exact_weights(history, s[i], s[i + 1], self.g, COORDINATES[self.coordinate])
+        decay, _, noise = step_moments(s[i], s[i + 1], self.g)
+        b = self._weights(s, i, i)
+        if self.corrector and i > 0:
+            # (corrected - predicted) step to s_i, carried on to s_{i+1}.
+            mended, taken = self._weights(s, i - 1, i), (0.0, *self._weights(s, i - 1, i - 1))
+            b = add(b, tuple(decay * x for x in add(mended, tuple(-x for x in taken))))
         return Row(t, decay, b, noise * sqrt(flow.kappa))
+
+    def _weights(self, s: Sequence[float], i: int, newest: int) -> tuple[float, ...]:
+        """Weights of the predictions at s_newest, s_{newest-1}, ... in the step from s_i to s_{i+1}."""
+        history = s[max(0, i + 1 - self.order) : newest + 1][::-1]
+        if self.integral == "shortcut":
+            return shortcut_weights(history, s[i + 1], step_moments(s[i], s[i + 1], self.g)[1])
+        return exact_weights(history, s[i], s[i + 1], self.g, COORDINATES[self.coordinate])
 
 
 def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, float]:
@@ -65,6 +81,23 @@ def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, 
     decay = exp(g2 * log_ratio) if g2 else 1.0
     mass = -s_end * expm1((1 + g2) * log_ratio) if g2 else s_end - s_start
     return decay, mass, sqrt(-expm1(2 * g2 * log_ratio)) if g2 else 0.0
+
+
+def add(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
+    """Sum of two rows of weights, the shorter one filled up with zeros."""
+    return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0.0))
+
+
+def end_weights(s_before: float, s_last: float, b: tuple[float, ...]) -> tuple[float, ...]:
+    """Weights, newest first, of the predictions in the end of the ODE at s = infinity.
+
+    x = u/s - int_0^(1/s) eps_hat d(1/s) with eps_hat = u - s w_hat linear in 1/s through the last two nodes. The
+    states cancel: u_last - u_before is the last step, sum_j b_j w_j.
+    """
+    if s_before == 0:
+        return (1.0,)
+    lean = 1 / (2 * s_last * (s_last / s_before - 1))
+    return add((1 + lean * s_last,), (0.0, *(-lean * x for x in add((s_before,), b))))
 
 
 def lagrange(nodes: Sequence[float], at: float) -> list[float]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -20,7 +21,7 @@ class Midpoint(Solver):
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         rows: list[Row] = []
-        for t_start, t_end in zip(nodes[:-1], nodes[1:], strict=True):
+        for t_start, t_end in pairwise(nodes):
             t_mid = (t_start + t_end) / 2
             s_start, s_mid, s_end = flow.schedule.s_of([t_start, t_mid, t_end])
             rows.append(Row(t_start, b=(s_mid - s_start,), commit=False))

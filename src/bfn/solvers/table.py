@@ -5,7 +5,7 @@ Every explicit method is linear in the state, the predicted messages so far, and
     u_next = a u + sum_j b_j w_hat[-1-j] + c xi          xi ~ N(0, I)
 
 a, b, c are float64 numbers known before the first network call. A solver makes the rows from a flow and a grid; this
-module holds the rows and the one function that applies them; ``bfn.sampling`` holds the one loop that runs through them.
+module holds the rows and the one function that applies them, ``bfn.sampling`` the one loop that runs through them.
 """
 
 from abc import ABC, abstractmethod
@@ -37,12 +37,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in order. The last row's step is not taken: the prediction of its call is the sample.
+    """Rows in order. The last row makes its call but no step.
 
+    final: weights, newest first and summing to 1, of the predictions whose mix is the sample: the last one alone,
+        unless the rule for the rest of the way knows better.
     draws: the message is a draw from the output distribution instead of its mean (the original sampler on classes).
     """
 
     rows: tuple[Row, ...]
+    final: tuple[float, ...] = (1.0,)
     draws: bool = False
 
     @property
@@ -58,7 +61,7 @@ class Table:
     @property
     def depth(self) -> int:
         """How many predictions must be kept."""
-        return max(len(row.b) for row in self.rows)
+        return max(len(self.final), *(len(row.b) for row in self.rows))
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,8 @@ class Solver(ABC):
 
     kinds: the kinds of data it is for. order: of the ODE's solution, or weak order of the SDE's.
     grid: the name of its own grid; t_start: where that grid starts.
-    has_dial: whether ``g`` may be set from outside.
+    g: stochasticity, 0 the ODE, 1 the reverse SDE; has_dial: whether it may be set from outside.
+    from_prior: it starts at t = 0 whatever the network predicts (a noise prediction then counts as x_hat = 0).
     """
 
     name: str
@@ -109,6 +113,11 @@ class Solver(ABC):
     t_start: float = 1e-3
     g: float = 0.0
     has_dial: bool = False
+    from_prior: bool = False
+
+    def resolve(self, flow: Flow, nfe: int) -> "Solver":
+        """The solver that does the work: this one, or the one that a rule such as "auto" picks."""
+        return self
 
     @abstractmethod
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
@@ -120,7 +129,7 @@ class Solver(ABC):
         return self.g > 0
 
     def nodes(self, flow: Flow, grid: Grid, nfe: int, t_start: float) -> Tensor:
-        """The nodes on which ``nfe`` calls are spent: here one call a node, the last one's prediction being the sample."""
+        """The nodes on which ``nfe`` calls are spent: here one call a node, the last one's prediction the sample."""
         intervals = nfe if grid.stops_short else nfe - 1
         return grid(flow, intervals, t_start)[:nfe]
 
