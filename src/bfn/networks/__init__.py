@@ -8,18 +8,36 @@ torch.Size([5, 2])
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from bfn.networks.embedding import JSON
 from bfn.networks.mlp import MLP
+from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet, OfficialTransformer
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 
-NETWORKS: dict[str, type[UNet] | type[Transformer] | type[MLP]] = {"unet": UNet, "transformer": Transformer, "mlp": MLP}
+NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
+    "unet": UNet,
+    "transformer": Transformer,
+    "mlp": MLP,
+    "official-transformer": OfficialTransformer,
+    "official-flat-unet": OfficialFlatUNet,
+    "official-binary-unet": OfficialBinaryUNet,
+}
 
-__all__ = ["JSON", "MLP", "NETWORKS", "Transformer", "UNet", "build"]
+__all__ = [
+    "JSON",
+    "MLP",
+    "NETWORKS",
+    "OfficialBinaryUNet",
+    "OfficialFlatUNet",
+    "OfficialTransformer",
+    "Transformer",
+    "UNet",
+    "build",
+]
 
 
 def build(config: Mapping[str, JSON]) -> torch.nn.Module:
@@ -34,4 +52,4 @@ def build(config: Mapping[str, JSON]) -> torch.nn.Module:
     except TypeError as error:
         known = ", ".join(inspect.signature(network).parameters)
         raise ValueError(f"network {name}: {error}; its arguments are {known}") from None
-    return network(**arguments)  # type: ignore[arg-type]
+    return network(**arguments)
