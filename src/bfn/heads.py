@@ -126,7 +126,7 @@ class Head(ABC):
         return state_shape
 
 
-def _unknown_scale(level: Level) -> float | Tensor:
+def unknown_scale(level: Level) -> float | Tensor:
     """Standard deviation of what is still unknown of continuous data: (1 + beta)^(-1/2), sigma_1 at t = 1."""
     return (1 + level.s * level.s) ** -0.5
 
@@ -145,7 +145,7 @@ class NoiseHead(Head):
         else:
             known = (level.t >= NOISE_T_MIN).view(level.s.shape)
             x_hat = torch.where(known, message_from_noise(raw, u, torch.where(known, level.s, 1), flow.kappa), 0)
-        return Point(x_hat, _unknown_scale(level))
+        return Point(x_hat, unknown_scale(level))
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class DataHead(Head):
     kind: ClassVar[str] = "continuous"
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
-        return Point(raw, _unknown_scale(level))
+        return Point(raw, unknown_scale(level))
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class PreconditionedHead(Head):
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
         variance = 1 + (level.s * self.data_std) ** 2
         x_hat = u * (level.s * self.data_std**2 / variance) + raw * (self.data_std * variance**-0.5)
-        return Point(x_hat, _unknown_scale(level))
+        return Point(x_hat, unknown_scale(level))
 
 
 @dataclass(frozen=True)
