@@ -103,29 +103,28 @@ def make_table(
 
     starts_at_zero: whether the model's prediction is defined at t = 0.
     """
-    calls = len(grid) if isinstance(grid, Tensor) else nfe
+    times = grids.check_times(grid) if isinstance(grid, Tensor) else None
+    calls = nfe if times is None else len(times)
     if calls is None:
         raise ValueError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
     check_nfe(calls)
     chosen = solvers.get(solver, flow.kind).resolve(flow, calls)
     if g is not None:
         chosen = chosen.with_dial(g)
-    if isinstance(grid, Tensor):
-        nodes = grids.check_times(grid)
-        table = chosen.table(flow, nodes.tolist())
-        if nfe is not None and nfe != table.nfe:
-            raise ValueError(f"nfe={nfe}: the given grid of {len(nodes)} times makes {table.nfe} calls; leave nfe out")
-        return table
-    start = chosen.t_start if t_start is None else t_start
-    if start == 0 and not (starts_at_zero or chosen.from_prior):
-        if t_start is not None:
-            raise ValueError(
-                f"t_start=0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
-                f"give t_start={NOISE_T_START}, or a network that predicts the data"
-            )
-        start = NOISE_T_START
-    nodes = chosen.nodes(flow, grids.get(grid or chosen.grid), calls, start)
-    return chosen.table(flow, nodes.tolist())
+    singular = not (starts_at_zero or chosen.from_prior)
+    if times is None:
+        own_start = NOISE_T_START if singular and chosen.t_start == 0 else chosen.t_start
+        named = grids.get(grid if isinstance(grid, str) else chosen.grid)
+        times = chosen.nodes(flow, named, calls, own_start if t_start is None else t_start)
+    if singular and float(times[0]) == 0:
+        raise ValueError(
+            f"a grid that starts at t = 0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
+            f"start at {NOISE_T_START}, or take a network that predicts the data"
+        )
+    table = chosen.table(flow, times.tolist())
+    if nfe is not None and nfe != table.nfe:
+        raise ValueError(f"nfe={nfe}: the given grid of {len(times)} times makes {table.nfe} calls; leave nfe out")
+    return table
 
 
 @torch.no_grad()
@@ -189,7 +188,7 @@ def sample(
         prediction = prediction.to(u.dtype)
         if clip is not None:
             prediction = prediction.clamp(*clip)
-        totals[index] = prediction.sum(dtype=torch.float32)
+        totals[index] = output.mean.sum(dtype=torch.float32)
         history.appendleft(prediction)
         if on_step is not None:
             on_step(CallbackStep(index, table.times[index], u, prediction))

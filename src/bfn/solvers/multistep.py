@@ -134,7 +134,7 @@ def exact_weights(
     span = mass / s_end
     b = [0.0] * len(nodes)
     for point, weight in tanh_sinh():
-        s = s_end * (1 - span * (1 - point)) ** power
+        s = max(s_start, s_end * (1 - span * (1 - point)) ** power)
         for j, value in enumerate(lagrange(nodes, coordinate(s))):
             b[j] += mass * weight * value
     return tuple(b)

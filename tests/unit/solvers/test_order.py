@@ -1,0 +1,107 @@
+"""Every solver converges with the order it declares, on problems whose answers are known exactly."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from linear import LinearModel, final_variance, slope
+
+import bfn
+from bfn import solvers
+from bfn.sampling import make_table
+from bfn.solvers.multistep import Multistep
+
+T_START = {"continuous": 0.02, "discrete": 0.05}
+FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}
+STEPS = [64, 128, 256, 512]
+TOLERANCE = 0.15
+
+
+def cases(stochastic: bool) -> list[tuple[str, str]]:
+    paper = [s for s in solvers.paper.SOLVERS if s.stochastic == stochastic]
+    return [(s.name, kind) for s in paper for kind in s.kinds]
+
+
+def grid_of(name: str) -> str:
+    # On a grid uniform in t the rules in log s are not in their asymptotic regime below about 80 steps.
+    return "log-snr" if "++" in name else "uniform"
+
+
+@pytest.mark.parametrize(("name", "kind"), cases(stochastic=False))
+def test_ode_order(name: str, kind: str) -> None:
+    model = LinearModel(FLOWS[kind], variance=2.0)
+    initial = torch.linspace(-2, 2, 3 * (5 if kind == "discrete" else 1), dtype=torch.float64)
+    initial = initial.view(1, *model.flow.state_shape((3,))) * model.std(T_START[kind]) / model.flow.kappa**0.5
+    errors = []
+    for n in STEPS:
+        calls = 2 * n if "singlestep" in name else n
+        out = model.sample(1, name, calls, grid=grid_of(name), t_start=T_START[kind], initial=initial)
+        exact = initial * model.flow.kappa**0.5 * model.std(out.times[-1]) / model.std(T_START[kind])
+        assert out.nfe == calls
+        errors.append(float((out.u - exact).abs().max()))
+    assert slope(errors, STEPS) == pytest.approx(solvers.get(name).order, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("name", "kind"), cases(stochastic=True))
+def test_sde_weak_order(name: str, kind: str) -> None:
+    """Variance 0.5: at 2.0 the second-order coefficient of SDE-BFN-Solver2 happens to nearly vanish."""
+    model = LinearModel(FLOWS[kind], variance=0.5)
+    errors = weak_errors(name, model)
+    assert slope(errors, STEPS) == pytest.approx(solvers.get(name).order, abs=TOLERANCE)
+
+
+def weak_errors(solver: str | solvers.Solver, model: LinearModel) -> list[float]:
+    name = solver if isinstance(solver, str) else solver.name
+    errors = []
+    for n in STEPS:
+        table = make_table(model.flow, solver, n, grid_of(name), T_START[model.flow.kind])
+        errors.append(final_variance(table, model) / model.std(table.times[-1]) ** 2 - 1)
+    return errors
+
+
+@dataclass(frozen=True)
+class PrintedSign(Multistep):
+    """SDE-BFN-Solver2 with the minus that the paper prints before the second-order term."""
+
+    def _weights(self, s, i, newest):  # type: ignore[no-untyped-def]
+        b = super()._weights(s, i, newest)
+        return b if len(b) == 1 else (sum(b) + b[1], -b[1])
+
+
+def test_the_printed_sign_of_sde_bfn_solver2_fails() -> None:
+    model = LinearModel(FLOWS["discrete"], variance=0.5)
+    printed = PrintedSign("sde-bfn-solver2", "", ("discrete",), order=2, g=1.0)
+    errors, right = weak_errors(printed, model), weak_errors("sde-bfn-solver2", model)
+    first = weak_errors("sde-bfn-solver1", model)
+    assert slope(errors, STEPS) == pytest.approx(1, abs=TOLERANCE)
+    assert abs(errors[-1]) > 1.5 * abs(first[-1])
+    assert abs(right[-1]) < 0.1 * abs(first[-1])
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+@pytest.mark.parametrize(("order", "corrector", "expected"), [(1, True, 2), (2, False, 2), (2, True, 3), (3, False, 3)])
+def test_the_corrector_adds_an_order(kind: str, order: int, corrector: bool, expected: int) -> None:
+    """On a grid whose first steps are small, as the first steps of a multistep rule are of low order."""
+    model = LinearModel(FLOWS[kind], variance=2.0)
+    solver = Multistep("m", "", (kind,), order, corrector=corrector, t_start=0.0)
+    steps = [40, 80, 160, 320]
+    errors = []
+    for n in steps:
+        ramp = torch.linspace(0, 1, n, dtype=torch.float64) ** 3
+        times = model.flow.schedule.time_of_s(ramp * min(3.0, float(model.flow.schedule.s(1.0)))).clamp(max=1)
+        initial = torch.ones(1, *model.flow.state_shape((3,)), dtype=torch.float64)
+        out = model.sample(1, solver, grid=times, initial=initial)
+        exact = model.std(out.times[-1])
+        errors.append(float((out.u - exact).abs().max()))
+    assert slope(errors, steps) > expected - 0.2
+
+
+def test_the_midpoint_solver_beats_first_order_at_equal_calls() -> None:
+    model = LinearModel(FLOWS["discrete"], variance=2.0)
+    initial = torch.ones(1, 3, 5, dtype=torch.float64)
+    end = {}
+    for name in ("bfn-solver1", "bfn-solver2-singlestep"):
+        out = model.sample(1, name, 20, grid="uniform", t_start=0.05, initial=initial)
+        exact = 5**0.5 * model.std(out.times[-1]) / model.std(0.05)
+        end[name] = float((out.u - exact).abs().max())
+    assert end["bfn-solver2-singlestep"] < 0.1 * end["bfn-solver1"]

@@ -1,0 +1,319 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bfn
+from bfn import grids, solvers
+from bfn.flows import Level
+from bfn.heads import Categorical, Output, Point
+from bfn.model import Model
+from bfn.sampling import make_table
+from bfn.sde import message_from_data
+from bfn.solvers.multistep import COORDINATES, Multistep, exact_weights, step_moments
+
+CONTINUOUS, DISCRETE = bfn.ContinuousFlow(sigma_1=0.05), bfn.DiscreteFlow(n_classes=4, beta_1=2.0)
+FLOWS = {"continuous": CONTINUOUS, "discrete": DISCRETE}
+EXACT_ON_CONSTANTS = [name for name in solvers.names() if not name.startswith("euler")]
+"""All but the Euler baselines, which know nothing of the process's linear part."""
+
+
+class Constant(Model):
+    """Predicts the same data whatever it is shown."""
+
+    dtype = torch.float64
+
+    def __init__(self, flow: bfn.Flow, prediction: torch.Tensor) -> None:
+        self.flow, self.prediction = flow, prediction
+        self.data_shape = (3,)
+
+    def output(self, u: torch.Tensor, level: Level, label: torch.Tensor | None = None) -> Output:
+        prediction = self.prediction.expand_as(u)
+        return Point(prediction, 1.0) if self.flow.kind == "continuous" else Categorical(prediction.log())
+
+
+def constant_model(flow: bfn.Flow, generator: torch.Generator) -> Constant:
+    if flow.kind == "continuous":
+        return Constant(flow, torch.randn(3, generator=generator, dtype=torch.float64))
+    one_hot = torch.eye(4, dtype=torch.float64)[torch.randint(4, (3,), generator=generator)]
+    return Constant(flow, one_hot)
+
+
+increasing_times = st.lists(st.floats(0.001, 1), min_size=2, max_size=7, unique=True).map(sorted)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(EXACT_ON_CONSTANTS),
+    schedule=st.one_of(
+        st.floats(1e-3, 0.9).map(bfn.ExponentialSchedule), st.floats(0.05, 50).map(bfn.QuadraticSchedule)
+    ),
+    times=increasing_times,
+    g=st.sampled_from([0.0, 0.3, 1.0, 2.5, 10.0, float("inf")]),
+    seed=st.integers(0, 99),
+)
+def test_a_constant_prediction_is_integrated_exactly(name, schedule, times, g, seed) -> None:
+    """u(s) = r^(g^2) u_0 + s (1 - r^(1+g^2)) w plus noise of variance kappa (1 - r^(2g^2)), r = s_0/s, on any grid."""
+    if min(b - a for a, b in zip(times, times[1:], strict=False)) < 1e-3:
+        return
+    for kind in solvers.get(name).kinds:
+        flow = (
+            bfn.ContinuousFlow(schedule=schedule) if kind == "continuous" else bfn.DiscreteFlow(4, schedule=schedule)
+        )
+        model = constant_model(flow, torch.Generator().manual_seed(seed))
+        solver = solvers.get(name).resolve(flow, len(times))
+        if solver.has_dial:
+            solver = solver.with_dial(g)
+        table = make_table(flow, solver, grid=torch.tensor(times, dtype=torch.float64))
+        s = flow.schedule.s_of(table.times)
+        start, weight, noise = 1.0, 0.0, 0.0
+        base = (start, weight, noise)
+        for row in table.rows[:-1]:
+            start, weight = row.a * base[0], row.a * base[1] + sum(row.b)
+            noise = row.a**2 * base[2] + row.c**2
+            if row.commit:
+                base = (start, weight, noise)
+        decay, mass, std = step_moments(s[0], s[-1], solver.g)
+        assert start == pytest.approx(decay, rel=1e-9, abs=1e-12)
+        assert weight == pytest.approx(mass, rel=1e-9)
+        assert noise == pytest.approx(flow.kappa * std**2, rel=1e-8, abs=1e-12)
+        # The loop does what the table says: with no noise the end state is known.
+        if not solver.stochastic:
+            initial = torch.ones(1, *flow.state_shape((3,)), dtype=torch.float64)
+            out = model.sample(1, solver, grid=torch.tensor(times, dtype=torch.float64), initial=initial)
+            w = message_from_data(model.prediction, flow)
+            torch.testing.assert_close(out.u, (initial * flow.kappa**0.5 + mass * w), rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(out.prediction[0], model.prediction)
+            assert out.nfe == table.nfe
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(sorted(COORDINATES)),
+    st.sampled_from([0.0, 0.5, 1.0, 3.0, 10.0]),
+    st.integers(1, 4),
+    st.floats(0.01, 5),
+    st.floats(1.05, 30),
+)
+def test_polynomials_in_the_coordinate_are_integrated_exactly(coordinate, g, order, s_start, ratio) -> None:
+    """Weights of order p integrate c(s)^k, k < p, against the dial's kernel: checked by adaptive quadrature."""
+    from scipy.integrate import quad
+
+    s_end, c = s_start * ratio, COORDINATES[coordinate]
+    history = [s_start * 0.8**j for j in range(order)]
+    b = exact_weights(history, s_start, s_end, g, c)
+    for k in range(order):
+        kernel = lambda s, k=k: (1 + g * g) * (s / s_end) ** (g * g) * c(s) ** k  # noqa: E731
+        points = [s_end * (1 - 0.1 / (1 + g * g))]
+        expected = quad(kernel, s_start, s_end, epsabs=1e-13, epsrel=1e-12, limit=200, points=points)[0]
+        got = sum(weight * c(s) ** k for weight, s in zip(b, history, strict=True))
+        assert got == pytest.approx(expected, rel=1e-8, abs=1e-8 * sum(abs(w) * abs(c(history[0])) ** k for w in b))
+
+
+def test_full_renoising_extrapolates_to_the_next_level() -> None:
+    """At g = infinity the old state is forgotten: u = s_1 * (prediction extrapolated to s_1) + sqrt(kappa) xi."""
+    row = Multistep("m", "", ("discrete",), 2, g=float("inf")).table(DISCRETE, [0.2, 0.4, 0.7]).rows[1]
+    s = DISCRETE.schedule.s_of([0.2, 0.4, 0.7])
+    slope = (s[2] - s[1]) / (s[1] - s[0])
+    assert row.a == 0
+    assert row.c == pytest.approx(2)
+    assert row.b == pytest.approx((s[2] * (1 + slope), -s[2] * slope), rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_the_start_from_the_prior_is_exact(kind: str) -> None:
+    """From s = 0 every dial draws the first state as it must: all of u_0 is kept at g = 0, all is fresh beyond."""
+    for g in (0.0, 0.5, 1.0, 3.0):
+        decay, mass, noise = step_moments(0.0, 1.7, g)
+        assert (decay, noise) == ((1.0, 0.0) if g == 0 else (0.0, 1.0))
+        assert mass == pytest.approx(1.7)
+
+
+def network(inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    return torch.tanh(inputs * 2 + t.view(-1, *(1,) * (inputs.ndim - 1)))
+
+
+def bfn_model(kind: str) -> bfn.BFN:
+    return bfn.BFN(network, FLOWS[kind], "noise" if kind == "continuous" else "logits", (3,))
+
+
+@pytest.mark.parametrize(("name", "kind"), [(n, k) for k in FLOWS for n in solvers.names(k)])
+def test_same_seed_same_sample_and_the_order_of_draws(name: str, kind: str) -> None:
+    """The generator draws the initial state, then one tensor of noise for each noisy row, in the state's shape."""
+    model, calls = bfn_model(kind), 6
+    runs = [model.sample(5, name, calls, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    assert torch.equal(runs[0].x, runs[1].x)
+    assert runs[0].nfe == calls == len(runs[0].times)
+
+    generator = torch.Generator().manual_seed(3)
+    shape = (5, *FLOWS[kind].state_shape((3,)))
+    first = torch.randn(shape, generator=generator)
+    seen = []
+    model.sample(5, name, calls, generator=torch.Generator().manual_seed(3), on_step=seen.append)
+    torch.testing.assert_close(seen[0].u, first * FLOWS[kind].kappa ** 0.5)
+    assert [step.index for step in seen] == list(range(calls))
+
+    resolved = solvers.get(name).resolve(FLOWS[kind], calls)
+    table = make_table(FLOWS[kind], name, calls, starts_at_zero=model.starts_at_zero)
+    if resolved.stochastic and not table.draws:
+        xi = torch.randn(shape, generator=generator)
+        row = table.rows[0]
+        w = message_from_data(seen[0].prediction, FLOWS[kind])
+        torch.testing.assert_close(seen[1].u, row.a * seen[0].u + row.b[0] * w + row.c * xi, rtol=1e-5, atol=1e-5)
+
+
+def test_an_initial_state_replaces_the_first_draw() -> None:
+    model, generator = bfn_model("discrete"), torch.Generator().manual_seed(3)
+    whole = model.sample(5, "sde-bfn-solver2", 4, generator=generator)
+    generator = torch.Generator().manual_seed(3)
+    initial = torch.randn(5, 3, 4, generator=generator)
+    parts = model.sample(5, "sde-bfn-solver2", 4, initial=initial, generator=generator)
+    assert torch.equal(whole.u, parts.u)
+
+
+def test_the_optimal_initial_gaussian_is_used() -> None:
+    mean, variance = torch.tensor([1.0, -2.0, 0.5]), 3.0
+    seen = []
+    noise = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
+    bfn_model("continuous").sample(
+        2, "bfn-solver1", 3, t_start=0.1, initial=bfn.InitialGaussian(mean, variance),
+        generator=torch.Generator().manual_seed(1), on_step=seen.append,
+    )  # fmt: skip
+    s = float(CONTINUOUS.schedule.s(0.1))
+    torch.testing.assert_close(seen[0].u, s * mean + (1 + s * s * variance) ** 0.5 * noise)
+
+
+def test_the_original_sampler_counts_its_calls_from_the_prior() -> None:
+    out = bfn_model("discrete").sample(2, "bfn", 5)
+    assert out.times == pytest.approx((0, 0.25, 0.5, 0.75, 1))
+
+
+def test_the_papers_grid_stops_one_step_short() -> None:
+    out = bfn_model("discrete").sample(2, "bfn-solver2", 4, t_start=0.2)
+    assert out.times == pytest.approx((0.2, 0.4, 0.6, 0.8))
+    single = bfn_model("discrete").sample(2, "bfn-solver2-singlestep", 4, t_start=0.2)
+    assert single.times == pytest.approx((0.2, 0.4, 0.6, 0.8))
+
+
+def test_the_original_sampler_is_the_papers_update() -> None:
+    """mu_i of eq. bg-cbfn-sample, in its noise form, from the same noise."""
+    model, times = bfn_model("continuous"), torch.tensor([0.1, 0.4, 0.8], dtype=torch.float64)
+    gamma = [float(b / (1 + b)) for b in CONTINUOUS.schedule.beta(times)]
+    states = []
+    model.sample(2, "bfn", grid=times, generator=torch.Generator().manual_seed(2), on_step=states.append)
+    generator = torch.Generator().manual_seed(2)
+    mu = torch.randn(2, 3, generator=generator) * (gamma[0] * (1 - gamma[0])) ** 0.5
+    for i in (1, 2):
+        eps_hat = network(mu, torch.full((2,), float(times[i - 1])))
+        step = gamma[i] - gamma[i - 1]
+        mu = (
+            -step / (gamma[i - 1] * (1 - gamma[i - 1])) ** 0.5 * eps_hat
+            + gamma[i] / gamma[i - 1] * mu
+            + ((1 - gamma[i]) / (1 - gamma[i - 1]) * step) ** 0.5 * torch.randn(2, 3, generator=generator)
+        )
+        s = float(CONTINUOUS.schedule.s(times[i]))
+        torch.testing.assert_close(CONTINUOUS.network_input(states[i].u, s), mu, rtol=1e-4, atol=1e-5)
+
+
+def test_clipping_bounds_what_the_solver_uses() -> None:
+    seen = []
+    model = bfn_model("continuous")
+    model.sample(4, "bfn-solver++2", 5, clip=(-0.1, 0.1), on_step=lambda step: seen.append(step.prediction))
+    assert max(float(p.abs().max()) for p in seen) == pytest.approx(0.1)
+
+
+def test_autocast_leaves_the_state_alone() -> None:
+    layer = torch.nn.Linear(3, 3)
+    kinds = []
+
+    def half(inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        out = layer(inputs)
+        kinds.append(out.dtype)
+        return out
+
+    out = bfn.BFN(half, CONTINUOUS, "data", (3,)).sample(2, "bfn-solver1", 2, autocast=torch.bfloat16)
+    assert kinds == [torch.bfloat16] * 2
+    assert out.u.dtype == torch.float32
+
+
+def test_dropout_is_off_while_sampling_and_comes_back() -> None:
+    net = torch.nn.Dropout(0.9)
+    modes = []
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = net
+
+        def forward(self, inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            modes.append(self.training)
+            return self.drop(inputs)
+
+    model = bfn.BFN(Net(), CONTINUOUS, "data", (3,))
+    model.sample(1, "bfn-solver1", 2)
+    assert modes == [False, False]
+    assert model.training
+
+
+@pytest.mark.parametrize("name", ["uniform", "log-snr", "log1p", "power"])
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+def test_grids_increase_to_their_end(name: str, flow: bfn.Flow) -> None:
+    for intervals in (1, 2, 5, 19, 100):
+        times = grids.get(name)(flow, intervals, 1e-3)
+        assert times.dtype == torch.float64
+        assert len(times) == intervals + 1
+        assert bool((times[1:] > times[:-1]).all())
+        assert float(times[0]) == 1e-3
+        assert name == "log1p" or float(times[-1]) == 1
+    if name == "log-snr":
+        steps = flow.schedule.s(grids.get(name)(flow, 10, 1e-3)).log().diff()
+        torch.testing.assert_close(steps, steps.mean().expand(10), rtol=1e-9, atol=0)
+
+
+wrong_calls = [
+    ({"nfe": 0}, "nfe=0: expected at least 1 network call"),
+    ({"nfe": 5, "solver": "bfn-solver2-singlestep"}, "nfe=5: this solver makes 2 calls a step; .*such as 4"),
+    ({"solver": "bfn-solvr2"}, "solver='bfn-solvr2': expected one of .*did you mean 'bfn-solver2'"),
+    ({"solver": "bfn-solver++2"}, r"'bfn-solver\+\+2' is for continuous data: for discrete data take one of bfn, "),
+    ({"grid": "unifrm"}, "grid='unifrm': expected one of paper, .*did you mean 'uniform'"),
+    ({"grid": torch.tensor([0.1, 0.5, 0.4])}, "time 0.4.* follows 0.5: expected increasing times"),
+    ({"grid": torch.tensor([0.1, 1.4])}, "expected times within"),
+    ({"grid": torch.tensor(0.3)}, r"grid of shape \(\): expected a vector"),
+    ({"grid": torch.tensor([0.1, 0.5, 0.9])}, "nfe=4: the given grid of 3 times makes 3 calls"),
+    ({"nfe": None}, "nfe=None: say how many network calls"),
+    ({"t_start": 1.0}, r"t_start=1.0: expected a time in \[0, 1\)"),
+    ({"grid": "log-snr", "t_start": 0.0}, "t_start=0: the grid 'log-snr' has no point there"),
+    ({"g": 2.0}, "g=2.0: solver 'bfn-solver2' has no stochasticity dial"),
+    ({"g": -1.0, "solver": "fast-sde"}, "g=-1.0: expected a number from 0"),
+    ({"clip": (-1, 1)}, "only predictions of continuous data can be clipped"),
+    ({"initial": torch.zeros(2, 3)}, r"initial of shape \(2, 3\): expected \(2, 3, 4\)"),
+    ({"solver": "euler-ode", "grid": torch.tensor([0.0, 0.3, 0.5, 1.0])}, "a grid that starts at t = 0"),
+]
+
+
+@pytest.mark.parametrize(("settings_", "message"), wrong_calls, ids=lambda value: str(value)[:40])
+def test_wrong_calls(settings_: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bfn_model("discrete").sample(2, **{"solver": "bfn-solver2", "nfe": 4, **settings_})
+
+
+def test_noise_predictions_do_not_start_at_zero() -> None:
+    with pytest.raises(ValueError, match=r"starts at t = 0 with solver 'bfn-solver1': .* is 0/0 there"):
+        bfn_model("continuous").sample(1, "bfn-solver1", 4, t_start=0.0)
+    assert bfn_model("continuous").sample(1, "fast-ode", 4).times[0] == 1e-3
+    with pytest.raises(ValueError, match=r"'bfn-solver\+\+2' extrapolates in log s"):
+        bfn.BFN(network, CONTINUOUS, "data", (3,)).sample(1, "bfn-solver++2", 4, t_start=0.0)
+    with pytest.raises(ValueError, match="n=0: expected at least 1 sample"):
+        bfn_model("continuous").sample(0, "bfn", 4)
+
+
+def test_a_network_that_fails_is_reported_with_its_step() -> None:
+    def nan_from_third_call(inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return inputs * (float("nan") if float(t[0]) > 0.45 else 1.0)
+
+    model = bfn.BFN(nan_from_third_call, DISCRETE, "logits", (3,))
+    with pytest.raises(bfn.NetworkError, match=r"at call 2 \(t=0\.5\) has NaN"):
+        model.sample(2, "bfn", 5)
+    wrong = bfn.BFN(lambda inputs, t: inputs[..., :2], DISCRETE, "logits", (3,))
+    with pytest.raises(bfn.NetworkError, match=r"t=0 has shape \(2, 3, 2\): expected \(2, 3, 4\)"):
+        wrong.sample(2, "bfn", 5)
