@@ -1,0 +1,228 @@
+"""Models on disk: ``model.safetensors`` with the weights and ``config.json`` with everything else.
+
+A directory is enough to build the model again where its network comes from :mod:`bfn.networks`; a network of the user's
+own is stored as weights alone and is given again to :func:`load`. Nothing is unpickled, ever.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from bfn import networks
+from bfn.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
+from bfn.files import atomic, atomic_write
+from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
+from bfn.heads import HEADS, Head
+from bfn.model import BFN
+from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
+
+FORMAT = 1
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+
+SCHEDULES: dict[str, type[Schedule]] = {"exponential": ExponentialSchedule, "quadratic": QuadraticSchedule}
+STORED_HEADS: dict[str, type[Head]] = {
+    **HEADS,
+    "discretised": DiscretisedHead,
+    "clipped-noise": ClippedNoiseHead,
+    "logit": LogitHead,
+}
+SHIPPED_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+class StorageError(ValueError):
+    """A stored model that cannot be read or does not fit; the message is one clear line."""
+
+
+def save(
+    model: BFN, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32"
+) -> Path:
+    """Write model.safetensors and config.json into a directory, each atomically, the weights first.
+
+    extras: ``n_labels``, ``alphabet`` (the symbols of a text model) and ``card`` (a free dict), all optional.
+    dtype: what the weights are kept in; float16 and bfloat16 halve the file, and are read back as float32.
+    """
+    if dtype not in SHIPPED_DTYPES:
+        raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(SHIPPED_DTYPES)}")
+    if not isinstance(model.network, nn.Module):
+        raise ValueError(f"network {model.network!r}: only a torch.nn.Module has weights that can be stored")
+    directory = Path(directory)
+    config = describe(model, extras)
+    weights = {
+        name: (value.to(SHIPPED_DTYPES[dtype]) if value.is_floating_point() else value)
+        for name, value in model.network.state_dict().items()
+    }
+    write_weights(directory / WEIGHTS, weights)
+    atomic_write(directory / CONFIG, json.dumps(config, indent=2) + "\n")
+    return directory
+
+
+def load(name: Path | str, network: nn.Module | None = None) -> BFN:
+    """A model from a directory, or a bundled one by its name; float32, in evaluation mode.
+
+    network: needed where the model was stored with a network that is not one of :mod:`bfn.networks`.
+    """
+    directory = locate(name)
+    config = read_config(directory)
+    weights = read_weights(directory / WEIGHTS)
+    if network is None:
+        if config["network"] is None:
+            raise StorageError(f"{directory}: stored with a network of its own: give it again, load(..., network=...)")
+        network = networks.build(config["network"])
+    _fill(network, weights, directory)
+    flow = make_flow(config["flow"])
+    model = BFN(network, flow, make_head(config["head"], flow), tuple(config["data_shape"]))
+    model.eval()
+    return model
+
+
+def read_config(name: Path | str) -> dict[str, Any]:
+    """The config.json of a stored model: flow, head, data_shape, network, n_labels, alphabet, card."""
+    path = locate(name) / CONFIG
+    try:
+        config: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise StorageError(f"{path}: not there: expected a directory with {WEIGHTS} and {CONFIG}") from None
+    except ValueError as error:
+        raise StorageError(f"{path}: not a whole JSON file ({error}): get it again") from None
+    missing = [key for key in ("format", "flow", "head", "data_shape", "network") if key not in config]
+    if missing:
+        raise StorageError(f"{path}: has no {missing[0]!r}: it is not the config of a stored model")
+    if config["format"] != FORMAT:
+        raise StorageError(f"{path}: format {config['format']!r}: this version reads format {FORMAT}")
+    return config
+
+
+def bundled() -> tuple[str, ...]:
+    """Names of the models that come with the package."""
+    root = resources.files("bfn").joinpath("bundled")
+    if not root.is_dir():
+        return ()
+    return tuple(sorted(entry.name for entry in root.iterdir() if entry.joinpath(CONFIG).is_file()))
+
+
+def locate(name: Path | str) -> Path:
+    """The directory of a stored model: a path, or the name of a bundled one."""
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if isinstance(name, str) and name in bundled():
+        return Path(str(resources.files("bfn").joinpath("bundled", name)))
+    known = bundled()
+    near = get_close_matches(str(name), known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise StorageError(
+        f"{str(name)!r}: neither a directory nor one of the bundled models {', '.join(known) or '(none here)'}{hint}"
+    )
+
+
+def describe(model: BFN, extras: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The config of a model, as stored."""
+    extras = dict(extras or {})
+    card = extras.pop("card", {})
+    n_labels = extras.pop("n_labels", 0)
+    alphabet = extras.pop("alphabet", None)
+    if extras:
+        raise ValueError(f"extras has {next(iter(extras))!r}: expected n_labels, alphabet and card")
+    config = getattr(model.network, "config", None)
+    return {
+        "format": FORMAT,
+        "flow": describe_flow(model.flow),
+        "head": _describe(model.head, STORED_HEADS),
+        "data_shape": list(model.data_shape),
+        "network": dict(config) if isinstance(config, Mapping) else None,
+        "n_labels": n_labels,
+        "alphabet": alphabet,
+        "card": card,
+    }
+
+
+def describe_flow(flow: Flow) -> dict[str, Any]:
+    """A flow as plain values."""
+    classes = {"n_classes": flow.n_classes} if isinstance(flow, DiscreteFlow) else {}
+    return {"name": flow.kind, **classes, "schedule": _describe(flow.schedule, SCHEDULES)}
+
+
+def make_flow(config: Mapping[str, Any]) -> Flow:
+    """The flow of a stored config."""
+    schedule = _make(config["schedule"], SCHEDULES, "schedule")
+    if config["name"] == ContinuousFlow.kind:
+        return ContinuousFlow(schedule=schedule)
+    if config["name"] == DiscreteFlow.kind:
+        return DiscreteFlow(config["n_classes"], schedule=schedule)
+    raise StorageError(f"flow {config['name']!r}: expected continuous or discrete")
+
+
+def make_head(config: Mapping[str, Any], flow: Flow) -> Head:
+    """The head of a stored config, checked against the kind of data."""
+    head: Head = _make(config, STORED_HEADS, "head")
+    if head.kind != flow.kind:
+        fitting = ", ".join(name for name, kind in STORED_HEADS.items() if kind.kind == flow.kind)
+        raise StorageError(f"head {config['name']!r} is for {head.kind} data: {flow.kind} data take {fitting}")
+    return head
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """A safetensors file, atomically."""
+    with atomic(path) as temporary:
+        save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, floats as float32."""
+    try:
+        weights = load_file(path)
+    except FileNotFoundError:
+        raise StorageError(f"{path}: not there: expected a directory with {WEIGHTS} and {CONFIG}") from None
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise StorageError(f"{path}: not a whole safetensors file ({error}): get it again") from None
+    return {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
+
+
+def _describe(part: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
+    for name, kind in known.items():
+        if type(part) is kind:
+            return {"name": name, **dataclasses.asdict(part)}
+    raise ValueError(f"{part!r}: only {', '.join(known)} can be stored")
+
+
+def _make(config: Mapping[str, Any], known: Mapping[str, type[Any]], what: str) -> Any:
+    arguments = dict(config)
+    name = arguments.pop("name", None)
+    if name not in known:
+        raise StorageError(f"{what} {name!r}: expected one of {', '.join(known)}")
+    fields = [field.name for field in dataclasses.fields(known[name])]
+    foreign = [key for key in arguments if key not in fields]
+    if foreign:
+        raise StorageError(f"{what} {name}: has no {foreign[0]!r}; its parameters are {', '.join(fields) or 'none'}")
+    try:
+        return known[name](**arguments)
+    except TypeError as error:
+        raise StorageError(f"{what} {name}: {error}") from None
+
+
+def _fill(network: nn.Module, weights: Mapping[str, Tensor], directory: Path) -> None:
+    """Put the weights into the network, or name the first ones that do not fit."""
+    own = network.state_dict()
+    missing = [name for name in own if name not in weights]
+    foreign = [name for name in weights if name not in own]
+    if missing or foreign:
+        parts = [f"no {', '.join(missing[:3])}"] if missing else []
+        parts += [f"{', '.join(foreign[:3])}, which the network does not have"] if foreign else []
+        raise StorageError(f"{directory / WEIGHTS}: weights of another architecture: {'; '.join(parts)}")
+    for name, value in own.items():
+        if value.shape != weights[name].shape:
+            raise StorageError(
+                f"{directory / WEIGHTS}: weights of another architecture: {name} has shape "
+                f"{tuple(weights[name].shape)}, the network's has {tuple(value.shape)}"
+            )
+    network.load_state_dict(dict(weights))

@@ -1,0 +1,21 @@
+"""Training: settings, recipes, and a loop that can be killed at any moment and goes on where it was."""
+
+from bfn.training.checkpoints import CheckpointError
+from bfn.training.loop import Result, TrainingError, build_model, train
+from bfn.training.reports import read_log, sheet, write_samples
+from bfn.training.settings import Settings, read_settings, recipe, recipes
+
+__all__ = [
+    "CheckpointError",
+    "Result",
+    "Settings",
+    "TrainingError",
+    "build_model",
+    "read_log",
+    "read_settings",
+    "recipe",
+    "recipes",
+    "sheet",
+    "train",
+    "write_samples",
+]

@@ -1,0 +1,152 @@
+"""Batches whose order is a function of (seed, step) alone, so that a run can go on anywhere, on any number of processes."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import data
+from bfn.data import Images, Text
+
+
+def derived_seed(*parts: int | str) -> int:
+    """A 64-bit seed from a few numbers and words; nearby ones give unrelated seeds."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
+
+
+def derived_generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator seeded by :func:`derived_seed`."""
+    return torch.Generator(device).manual_seed(derived_seed(*parts))
+
+
+@lru_cache(maxsize=2)
+def _permutation(seed: int, epoch: int, n: int) -> Tensor:
+    return torch.randperm(n, generator=derived_generator(seed, "order", epoch))
+
+
+def order(seed: int, start: int, count: int, n: int) -> list[tuple[int, Tensor]]:
+    """Items number start .. start + count of an endless run through n items, newly shuffled each time round.
+
+    As (epoch, item numbers): more than one pair where the stretch crosses the end of an epoch.
+    """
+    pieces = []
+    while count > 0:
+        epoch, first = divmod(start, n)
+        piece = _permutation(seed, epoch, n)[first : first + count]
+        pieces.append((epoch, piece))
+        start, count = start + len(piece), count - len(piece)
+    return pieces
+
+
+@dataclass(frozen=True)
+class ImageSource:
+    """Images as floats in [-1, 1], or as classes."""
+
+    images: Images
+    kind: str
+    labelled: bool
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.images.data_shape
+
+    @property
+    def n_classes(self) -> int:
+        """How many values a pixel takes."""
+        return self.images.levels
+
+    @property
+    def n_labels(self) -> int:
+        """How many classes of images there are, 0 without labels."""
+        return self.images.n_classes if self.labelled else 0
+
+    @property
+    def alphabet(self) -> str | None:
+        """Images have none."""
+        return None
+
+    def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Samples number start .. start + count of the run with that seed, and their labels."""
+        return self._batch(torch.cat([index for _, index in order(seed, start, count, len(self.images))]))
+
+    def first(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """The same samples always, for evaluation."""
+        return self._batch(torch.arange(min(count, len(self.images))))
+
+    def _batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
+        some = self.images[index]
+        x = some.to_float() if self.kind == "continuous" else some.to_classes()
+        return x, some.labels if self.labelled else None
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Windows of a text as classes; side by side, from another offset at each time round."""
+
+    text: Text
+    length: int
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return (self.length,)
+
+    @property
+    def n_classes(self) -> int:
+        """How many symbols there are."""
+        return self.text.n_classes
+
+    @property
+    def n_labels(self) -> int:
+        """Text has no classes."""
+        return 0
+
+    @property
+    def alphabet(self) -> str | None:
+        """The symbols, in the order of their classes."""
+        return self.text.alphabet.symbols
+
+    def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Samples number start .. start + count of the run with that seed."""
+        n = (len(self.text) - self.length) // self.length + 1
+        room = len(self.text) - n * self.length
+        rows = []
+        for epoch, index in order(seed, start, count, max(n - 1, 1)):
+            shift = derived_seed(seed, "shift", epoch) % ((self.length if n > 1 else 0) + room + 1)
+            rows.append(index * self.length + shift)
+        windows = self.text.codes.unfold(0, self.length, 1)[torch.cat(rows)]
+        return self.text.classes[windows.long()], None
+
+    def first(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """The same samples always, for evaluation."""
+        return self.text.tiles(self.length, min(count, len(self.text) // self.length)), None
+
+
+Source = ImageSource | TextSource
+
+
+def open_source(config: Mapping[str, Any], kind: str, part: data.Part, progress: bool = True) -> Source:
+    """The data of a run: {"name": a standard set or a path, "length" | "binarise" | "labels"}."""
+    options = {key: value for key, value in config.items() if key != "name"}
+    loaded = data.load(config["name"], part, progress=progress)
+    known = ("length",) if isinstance(loaded, Text) else ("binarise", "labels")
+    foreign = [key for key in options if key not in known]
+    if foreign:
+        what = "text" if isinstance(loaded, Text) else "images"
+        raise ValueError(f"data.{foreign[0]}: {config['name']} is {what}, which take {', '.join(known)}")
+    if isinstance(loaded, Text):
+        if kind != "discrete":
+            raise ValueError(f"data {config['name']!r} is text: give flow discrete, not {kind}")
+        length = int(options.get("length", 256))
+        if not 1 <= length <= len(loaded):
+            raise ValueError(f"data.length={length}: the text's {part} part has {len(loaded)} characters")
+        return TextSource(loaded, length)
+    binarise = options.get("binarise", False)
+    if binarise is not False:
+        loaded = loaded.binarise(None if binarise is True else int(binarise))
+    return ImageSource(loaded, kind, bool(options.get("labels", True)) and loaded.labels is not None)

@@ -1,0 +1,108 @@
+"""Checkpoints that are whole or not there.
+
+A checkpoint is a directory ``checkpoints/step-00001000``: a stored model (``bfn.load`` reads it) with the averaged
+weights, the weights that are trained, the optimiser and the like, and a manifest with the size and SHA-256 of each.
+It is written beside its place, flushed, and renamed; what a kill leaves behind is a directory nobody reads.
+"""
+
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn import storage
+from bfn.files import atomic_write, sync
+from bfn.storage import read_weights, write_weights
+
+KEEP = 2
+FOLDER = "checkpoints"
+MANIFEST = "manifest.json"
+WEIGHTS = "training.safetensors"
+STATE = "state.pt"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that is not whole; the message says which and why."""
+
+
+def write(
+    run: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any], save: Callable[[Path], object]
+) -> Path:
+    """Write the checkpoint of a step, then remove all but the last two. ``save(folder)`` adds the stored model."""
+    folder = run / FOLDER / f"step-{step:08d}"
+    temporary = run / FOLDER / f".{folder.name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        save(temporary)
+        write_weights(temporary / WEIGHTS, weights)
+        torch.save(dict(state), temporary / STATE)
+        sync(temporary / STATE)
+        files = {path.name: _fingerprint(path) for path in sorted(temporary.iterdir())}
+        atomic_write(temporary / MANIFEST, json.dumps({"step": step, "files": files}, indent=2) + "\n")
+        if folder.exists():  # a damaged one of the same step, or one of a run that is written again
+            shutil.rmtree(folder)
+        temporary.replace(folder)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    for old in existing(run)[:-KEEP]:
+        shutil.rmtree(old)
+    return folder
+
+
+def existing(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first, whole or not."""
+    return sorted((run / FOLDER).glob("step-*"))
+
+
+def latest(run: Path) -> Path | None:
+    """The newest whole checkpoint, with a warning for each newer one that is not; None if there is none at all."""
+    found = existing(run)
+    for folder in reversed(found):
+        try:
+            verify(folder)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+        else:
+            return folder
+    if found:
+        raise CheckpointError(f"{run / FOLDER}: none of its {len(found)} checkpoints is whole: start anew elsewhere")
+    return None
+
+
+def verify(folder: Path) -> None:
+    """Raise CheckpointError unless every file has the size and SHA-256 of the manifest."""
+    try:
+        files = json.loads((folder / MANIFEST).read_text())["files"]
+        expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(f"{folder}: its {MANIFEST} is missing or damaged") from None
+    for name in (WEIGHTS, storage.WEIGHTS, STATE):
+        if name not in expected:
+            raise CheckpointError(f"{folder}: its {MANIFEST} does not list {name}")
+    for name, (size, digest) in expected.items():
+        path = folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{path}: missing")
+        if path.stat().st_size != size:
+            raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {size}")
+        if _fingerprint(path)["sha256"] != digest:
+            raise CheckpointError(f"{path}: its SHA-256 is not the one in {MANIFEST}")
+
+
+def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """Trained weights, the network's averaged weights, and the state; nothing that could run code is unpickled."""
+    state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    return read_weights(folder / WEIGHTS), read_weights(folder / storage.WEIGHTS), state
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}

@@ -1,0 +1,257 @@
+"""Everything that decides a training run, in one frozen value: from YAML or TOML, overridden, stored with the run."""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+Config = Mapping[str, Any]
+"""A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
+
+PARTS = ("data", "network", "flow", "head", "weighting")
+
+HARMLESS = frozenset(
+    {"steps", "threads", "compile", "log_every", "eval_every", "eval_count", "sample_every", "sample_count"}
+    | {"sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
+)
+"""What may differ between a run and its continuation. All else would make it another run."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A training run.
+
+    The first five are parts, each {"name": ..., parameters}; a bare name stands for a part without parameters.
+
+    data: a standard set or a path, as ``bfn.data.load`` takes; ``length`` of the sequences of a text, ``binarise``
+        (true: at the middle level; a number: seed of a static random binarisation) and ``labels: false`` of images.
+    network: one of ``bfn.networks``. Sizes that follow from the data (channels, classes, labels) are filled in.
+    flow: "continuous" with ``sigma_1``, or "discrete" with ``beta_1``.
+    head: one of ``bfn.heads.HEADS``; ``data_std`` of a preconditioned one is measured on the data if left out.
+    weighting: one of ``bfn.weightings.WEIGHTINGS``.
+    batch: samples a step, over all processes and accumulated micro-batches together.
+    accumulate: micro-batches that a process's share of the batch is cut into.
+    warmup: steps over which the learning rate rises; it then falls along a cosine to ``final_lr`` times its peak.
+    ema_decay: of the averaged weights; it rises to this value over the first steps.
+    label_dropout: share of the samples trained without their class.
+    threads: CPU threads of torch; left as they are if None.
+    """
+
+    data: Config
+    network: Config
+    flow: Config
+    head: Config
+    weighting: Config = field(default_factory=lambda: {"name": "bound"})
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.99)
+    batch: int = 64
+    accumulate: int = 1
+    steps: int = 10_000
+    warmup: int = 200
+    final_lr: float = 0.0
+    grad_clip: float = 1.0
+    ema_decay: float = 0.999
+    label_dropout: float = 0.1
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    compile: bool = False
+    seed: int = 0
+    threads: int | None = None
+    log_every: int = 50
+    eval_every: int = 1000
+    eval_count: int = 256
+    sample_every: int = 1000
+    sample_count: int = 16
+    sample_nfe: int = 50
+    checkpoint_every: int = 1000
+    checkpoint_minutes: float = 5.0
+    tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(Settings)
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if item.name in PARTS:
+                value = _part(item.name, value)
+            else:
+                value = _checked(item.name, value, hints[item.name])
+            object.__setattr__(self, item.name, value)
+        for name in ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name in ("warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
+        for name in ("ema_decay", "label_dropout", "final_lr"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
+        if not 0 < self.lr < float("inf"):
+            raise ValueError(f"lr={self.lr}: expected a positive learning rate")
+        if self.batch % self.accumulate:
+            raise ValueError(f"batch={self.batch}: not a multiple of accumulate={self.accumulate}")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"threads={self.threads}: expected at least 1, or null to leave them as they are")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> "Settings":
+        """Settings from plain values, as a file has them."""
+        known = [item.name for item in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                near = get_close_matches(str(key), known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; expected {', '.join(known)}"
+                raise ValueError(f"{source}: unknown setting {key!r}{hint}")
+        for name in ("data", "network", "flow", "head"):
+            if name not in values:
+                raise ValueError(f"{source}: has no {name!r}: say which to use")
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{source}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON, YAML and TOML can hold; :meth:`from_dict` reads them back."""
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
+        return {name: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
+                for name, v in values.items()}  # fmt: skip
+
+    def override(self, changes: Mapping[str, Any] | Iterable[str]) -> "Settings":
+        """Some settings changed: {"lr": 1e-3, "network.width": 256} or ["lr=1e-3", "network.width=256"].
+
+        A part given as a whole replaces the part; ``part.parameter`` changes one parameter of it.
+        """
+        if not isinstance(changes, Mapping):
+            changes = dict(_parse(change) for change in changes)
+        values = self.to_dict()
+        for key, value in changes.items():
+            part, dot, parameter = key.partition(".")
+            if not dot:
+                values[key] = value
+            elif part in PARTS:
+                values[part] = {**values[part], parameter: value}
+            else:
+                raise ValueError(f"{key}: only {', '.join(PARTS)} have parameters of their own")
+        return Settings.from_dict(values, "settings")
+
+
+def read_settings(path: Path | str) -> Settings:
+    """Settings from a .yaml, .yml, .toml or .json file."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file: expected settings as .yaml, .toml or .json") from None
+    except (UnicodeDecodeError, IsADirectoryError):
+        raise ValueError(f"{path}: not a text file: expected settings as .yaml, .toml or .json") from None
+    return Settings.from_dict(_values(text, path.suffix, str(path)), str(path))
+
+
+def recipes() -> tuple[str, ...]:
+    """Names of the recipes that come with the package."""
+    root = resources.files("bfn").joinpath("recipes")
+    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in root.iterdir() if entry.name.endswith(".yaml")))
+
+
+def recipe(name: str) -> Settings:
+    """The settings that reproduce a bundled model."""
+    if name not in recipes():
+        near = get_close_matches(name, recipes(), 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"recipe {name!r}: expected one of {', '.join(recipes())}{hint}")
+    text = resources.files("bfn").joinpath("recipes", f"{name}.yaml").read_text(encoding="utf-8")
+    return Settings.from_dict(_values(text, ".yaml", f"recipe {name}"), f"recipe {name}")
+
+
+def differences(ours: Settings, theirs: Settings) -> dict[str, tuple[Any, Any]]:
+    """Settings that differ, by name."""
+    left, right = ours.to_dict(), theirs.to_dict()
+    return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
+
+
+def _values(text: str, suffix: str, source: str) -> Mapping[str, Any]:
+    try:
+        if suffix == ".toml":
+            values: Any = tomllib.loads(text)
+        elif suffix == ".json":
+            values = json.loads(text)
+        elif suffix in (".yaml", ".yml"):
+            values = _yaml(text)
+        else:
+            raise ValueError("expected a name that ends in .yaml, .toml or .json")
+    except ValueError as error:
+        raise ValueError(f"{source}: {' '.join(str(error).split())}") from None
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{source}: expected settings as 'name: value' lines")
+    return values
+
+
+def _yaml(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"not YAML: {error}") from None
+
+
+def _parse(change: str) -> tuple[str, Any]:
+    key, equals, value = change.partition("=")
+    if not equals:
+        raise ValueError(f"{change!r}: expected name=value, such as lr=1e-3 or network.width=256")
+    parsed = _yaml(value)
+    if isinstance(parsed, str):  # YAML 1.1 takes 1e-3 for a string
+        try:
+            parsed = float(parsed)
+        except ValueError:
+            pass
+    return key.strip(), parsed
+
+
+def _part(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"name": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise ValueError(f"{name}={value!r}: expected a name, or a mapping with a 'name' and its parameters")
+    return {key: _number(item) for key, item in value.items()}
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 takes 1e-3 for a string; a part's parameter that reads as a float is one."""
+    if isinstance(value, str) and value.lstrip("+-.")[:1].isdigit():
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:  # noqa: PLR0911
+    """The value as its annotated type, or a line that says what was expected."""
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ValueError(f"{name}={value!r}: expected one of {', '.join(get_args(hint))}")
+        return value
+    if get_origin(hint) is tuple:
+        kinds = get_args(hint)
+        if not isinstance(value, list | tuple) or len(value) != len(kinds):
+            raise ValueError(f"{name}={value!r}: expected {len(kinds)} numbers")
+        return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
+    if value is None and type(None) in get_args(hint):
+        return None
+    kind = next((one for one in get_args(hint) if one is not type(None)), hint)
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}={value!r}: expected true or false")
+        return value
+    number = _number(value)
+    if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
+        raise ValueError(f"{name}={value!r}: expected {'a whole number' if kind is int else 'a number'}")
+    if kind is int and int(number) != number:
+        raise ValueError(f"{name}={value!r}: expected a whole number")
+    return kind(number)

@@ -1,0 +1,207 @@
+"""Weightings: at which times a model is trained, and how much each time counts.
+
+Every weighting multiplies one and the same thing, the squared error of :func:`bfn.losses.squared_error`:
+
+    loss = mean over the batch of  factor(t) ||w(x) - w_hat||^2 / kappa        t ~ density
+
+    ===========  =======================  ========================  ==============================================
+    weighting    times                    factor                    what for
+    ===========  =======================  ========================  ==============================================
+    bound        uniform                  beta'/2                   likelihood: it is the continuous-time loss
+    importance   where the bound varies   beta'/2 / density(t)      the same, with less variance
+    min-snr      uniform                  min(beta, gamma)          sample quality (Hang et al. 2023)
+    edm          log s normal             (1 + s^2 d^2) / d^2       sample quality (Karras et al. 2022)
+    ===========  =======================  ========================  ==============================================
+
+All times are stratified over the batch: each is distributed as said by itself, and together they leave no gaps.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.flows import Flow
+from bfn.sampling import strata
+from bfn.schedules import as_float64
+
+
+class Weighting(ABC):
+    """Times for a batch, and the factor of the squared error at each."""
+
+    @abstractmethod
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """n times in [0, 1] and their factors: float64, (n,) each."""
+
+    def fitted(self, second_moment: Tensor) -> "Weighting":
+        """The weighting after seeing E[(beta'/2 squared error)^2] in equal bins of t, (n_bins,)."""
+        return self
+
+    def restored(self, density: Sequence[float]) -> "Weighting":
+        """The weighting with the density that a checkpoint kept."""
+        return self
+
+
+@dataclass(frozen=True)
+class Bound(Weighting):
+    """The continuous-time bound itself: uniform times, factor beta'(t)/2."""
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        t = strata(n, generator)
+        return t, flow.schedule.slope(t) / 2
+
+
+@dataclass(frozen=True)
+class Importance(Weighting):
+    """The bound, with times drawn more often where its integrand is large: unbiased, of less variance.
+
+    The density is constant in equal bins of t, proportional to the root of the integrand's second moment there (which
+    minimises the variance), mixed with a uniform one so that no factor exceeds 1/uniform times the bound's.
+    """
+
+    density: tuple[float, ...] = (1.0,)
+    uniform: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.uniform <= 1:
+            raise ValueError(f"uniform={self.uniform}: expected a share in (0, 1] of uniform times")
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        density = as_float64(torch.tensor(self.density, dtype=torch.float64))
+        n_bins = len(density)
+        edges = torch.cat((density.new_zeros(1), density.cumsum(0) / n_bins))
+        position = strata(n, generator) * edges[-1]
+        k = (torch.searchsorted(edges, position, right=True) - 1).clamp_(0, n_bins - 1)
+        t = ((k + (position - edges[k]) * n_bins / density[k]) / n_bins).clamp_(0, 1)
+        return t, flow.schedule.slope(t) / 2 / density[k]
+
+    def fitted(self, second_moment: Tensor) -> "Importance":
+        root = second_moment.double().clamp(min=0).sqrt()
+        mean = float(root.mean())
+        if not 0 < mean < float("inf"):
+            return self
+        density = self.uniform + (1 - self.uniform) * root / mean
+        return self.restored(density.tolist())
+
+    def restored(self, density: Sequence[float]) -> "Importance":
+        return Importance(tuple(density), self.uniform)
+
+
+@dataclass(frozen=True)
+class MinSNR(Weighting):
+    """Uniform times, factor min(SNR, gamma) with SNR = beta (Hang et al. 2023, eq. 8, for a prediction of the data)."""
+
+    gamma: float = 5.0
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0:
+            raise ValueError(f"gamma={self.gamma}: expected a positive signal-to-noise ratio, such as 5")
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        t = strata(n, generator)
+        return t, flow.schedule.beta(t).clamp(max=self.gamma)
+
+
+@dataclass(frozen=True)
+class EDM(Weighting):
+    """log sigma = -log s normal; factor (1 + s^2 d^2) / d^2 (Karras et al. 2022, table 1 and sec. 5).
+
+    d = data_std: with a preconditioned head of the same data_std the network's targets have unit variance and equal
+    weight at every level. Levels beyond the flow's last, s(1), are moved to it.
+    """
+
+    mean: float = -1.2
+    std: float = 1.2
+    data_std: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not (self.std > 0 and self.data_std > 0):
+            raise ValueError(f"std={self.std}, data_std={self.data_std}: expected positive standard deviations")
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        normal = torch.special.ndtri(strata(n, generator))
+        s = torch.exp(-(self.mean + self.std * normal)).clamp(max=float(flow.schedule.s(1.0)))
+        return flow.schedule.time_of_s(s).clamp(0, 1), 1 / self.data_std**2 + s.square()
+
+
+WEIGHTINGS: dict[str, type[Weighting]] = {"bound": Bound, "importance": Importance, "min-snr": MinSNR, "edm": EDM}
+"""Weightings by name."""
+
+
+def make_weighting(config: Mapping[str, Any]) -> Weighting:
+    """The weighting of that config, as {"name": "edm", "mean": -1.2}."""
+    arguments = dict(config)
+    name = arguments.pop("name", None)
+    if name not in WEIGHTINGS:
+        raise ValueError(f"weighting {name!r}: expected one of {', '.join(WEIGHTINGS)}")
+    weighting = WEIGHTINGS[name]
+    try:
+        inspect.signature(weighting).bind(**arguments)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(weighting).parameters) or "none"
+        raise ValueError(f"weighting {name}: {error}; its parameters are {known}") from None
+    return weighting(**arguments)
+
+
+class LossByTime:
+    """The loss against t that training measures: means in equal bins of t, forgetting slowly.
+
+    ``add`` collects without looking at a value (no synchronisation); ``fold`` brings what was collected into the
+    estimate. Kept: the squared error's mean and the second moment of the bound's integrand beta'/2 * squared error.
+    """
+
+    def __init__(self, n_bins: int = 64, memory: float = 0.9, device: torch.device | None = None) -> None:
+        self.memory = memory
+        self.recent = torch.zeros(3, n_bins, dtype=torch.float64, device=device)
+        self.estimate = torch.zeros(3, n_bins, dtype=torch.float64)
+
+    @property
+    def n_bins(self) -> int:
+        """How many bins of t there are."""
+        return self.estimate.shape[1]
+
+    def add(self, t: Tensor, error: Tensor, slope: Tensor) -> None:
+        """Collect squared errors at times t where d beta/dt = slope: (batch,) each."""
+        k = (t * self.n_bins).long().clamp_(0, self.n_bins - 1).to(self.recent.device)
+        error = error.detach().to(self.recent)
+        integrand = error * slope.to(self.recent) / 2
+        self.recent.index_add_(1, k, torch.stack((torch.ones_like(error), error, integrand.square())))
+
+    def fold(self, recent: Tensor | None = None) -> None:
+        """Bring the collected sums (or those of all processes together) into the estimate, and start anew."""
+        self.estimate = self.memory * self.estimate + (self.recent if recent is None else recent).cpu()
+        self.recent.zero_()
+
+    def second_moment(self) -> Tensor:
+        """E[(beta'/2 squared error)^2] by bin, (n_bins,); a bin not yet seen has the mean of the others."""
+        return self._mean(2)
+
+    def squared_error(self) -> Tensor:
+        """E[squared error] by bin, (n_bins,)."""
+        return self._mean(1)
+
+    def _mean(self, row: int) -> Tensor:
+        count = self.estimate[0]
+        seen = count > 0
+        mean = self.estimate[row] / count.clamp(min=1e-300)
+        return torch.where(seen, mean, mean[seen].mean() if bool(seen.any()) else 0.0)
+
+    def summary(self) -> dict[str, list[float]]:
+        """Bin centres, mean squared error, and the standard deviation scale of the bound's integrand, as numbers."""
+        centres = [(k + 0.5) / self.n_bins for k in range(self.n_bins)]
+        rms = [sqrt(value) for value in self.second_moment().tolist()]
+        return {"t": centres, "squared_error": self.squared_error().tolist(), "bound_rms": rms}
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
+        return {"recent": self.recent.cpu().clone(), "estimate": self.estimate.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        self.recent.copy_(state["recent"])
+        self.estimate = state["estimate"].clone()
