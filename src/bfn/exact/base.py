@@ -1,0 +1,164 @@
+"""What exact models share: the state's density, its Bayes posterior, and checks of their parameters."""
+
+from abc import abstractmethod
+from math import log, pi
+
+import torch
+from torch import Tensor, nn
+
+from bfn.flows import DiscreteFlow, Flow, Level, Shape
+from bfn.heads import Categorical, Output
+from bfn.model import Model
+
+LOG_ZERO = -1e30
+"""Stands for log 0 inside posteriors: exp of it is 0, but sums and differences of it stay finite."""
+
+
+class ExactModel(Model, nn.Module):
+    """A distribution of data whose posterior given the state u = s w(x) + sqrt(kappa) eps is known exactly.
+
+    Usable wherever a model is: ``loss``, ``sample`` with every solver. Its only error is rounding, so that whatever a
+    solver gets wrong on it is the solver's own.
+    """
+
+    def __init__(self, flow: Flow, data_shape: Shape) -> None:
+        super().__init__()
+        self.flow = flow
+        self.data_shape = tuple(data_shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(b.dtype for b in self.buffers() if b.is_floating_point())
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.buffers()).device
+
+    @abstractmethod
+    def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """n exact samples of the data, (n, *data_shape)."""
+
+    @abstractmethod
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Exact log-probability (log-density for continuous data) of x, (batch,), nats."""
+
+    @abstractmethod
+    def log_evidence(self, u: Tensor, level: Level) -> Tensor:
+        """Log-density of the state u at that level, log E_x N(u; s w(x), kappa I): (batch,), nats."""
+
+    @abstractmethod
+    def posterior_output(self, u: Tensor, level: Level) -> Output:
+        """The output distribution whose mean is E[data | u]."""
+
+    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+        if label is not None:
+            raise ValueError("label given: an exact model has no classes to condition on; leave label out")
+        expected = self.flow.state_shape(self.data_shape)
+        if tuple(u.shape[1:]) != expected:
+            raise ValueError(f"state of shape {tuple(u.shape)}: expected (batch, *{expected})")
+        return self.posterior_output(u, level)
+
+    def log_likelihood(self, u: Tensor, x: Tensor, level: Level) -> Tensor:
+        """log N(u; s w(x), kappa I), (batch,): the sender's density of the state."""
+        residual = u - level.s * self.flow.message(x, dtype=u.dtype)
+        return standard_normal_log_prob(residual.flatten(1) / self.flow.kappa**0.5) - (
+            residual[0].numel() / 2 * log(self.flow.kappa)
+        )
+
+
+class DiscreteExactModel(ExactModel):
+    """Strings of ``length`` classes. All that the state says of them is the log-likelihood s u of each class.
+
+    p(u | x) = N(u; s w(x), K I) is proportional in x to exp(sum_d s u[d, x_d]): a model has only to sum its own
+    probability against such a product, which :meth:`marginals` does.
+    """
+
+    flow: DiscreteFlow
+
+    def __init__(self, flow: DiscreteFlow, length: int) -> None:
+        if length < 1:
+            raise ValueError(f"length={length}: expected at least 1 variable")
+        super().__init__(flow, (length,))
+
+    @abstractmethod
+    def marginals(self, log_likelihood: Tensor) -> Tensor:
+        """Unnormalised log posterior of each variable, (batch, length, K), from s u, (batch, length, K)."""
+
+    @abstractmethod
+    def log_normaliser(self, log_likelihood: Tensor) -> Tensor:
+        """log sum_x p(x) exp(sum_d log_likelihood[d, x_d]): (batch,)."""
+
+    def posterior_output(self, u: Tensor, level: Level) -> Output:
+        return Categorical(self.marginals(u * level.s))
+
+    def log_evidence(self, u: Tensor, level: Level) -> Tensor:
+        n_classes, length = self.flow.n_classes, self.data_shape[0]
+        # ||w||^2 = K (K - 1) a variable, and u . w = K u_x - sum_k u_k.
+        s = level.s.reshape(-1) if isinstance(level.s, Tensor) else level.s
+        base = standard_normal_log_prob(u.flatten(1) / n_classes**0.5) - length * n_classes / 2 * log(n_classes)
+        shift = s * u.flatten(1).sum(1) / n_classes + s * s * (length * (n_classes - 1) / 2)
+        return self.log_normaliser(u * level.s) + base - shift
+
+
+def standard_normal_log_prob(z: Tensor) -> Tensor:
+    """Log-density of (batch, D) under N(0, I): (batch,)."""
+    return -(z.square().sum(1) + z.shape[1] * log(2 * pi)) / 2
+
+
+def safe_log(probs: Tensor) -> Tensor:
+    """log with LOG_ZERO for log 0."""
+    return probs.log().clamp(min=LOG_ZERO)
+
+
+def restore_log_zero(log_probs: Tensor) -> Tensor:
+    """-inf for sums that hold a LOG_ZERO: the log-probability of what is impossible."""
+    return torch.where(log_probs < LOG_ZERO / 2, float("-inf"), log_probs)
+
+
+def discrete_flow(flow: DiscreteFlow | None, n_classes: int, beta_1: float) -> DiscreteFlow:
+    """The flow given, checked against the number of classes, or the usual one with that beta_1."""
+    if flow is not None and flow.n_classes != n_classes:
+        raise ValueError(f"flow with n_classes={flow.n_classes}: the model has {n_classes} classes; make them equal")
+    return flow or DiscreteFlow(n_classes, beta_1)
+
+
+def check_probs(probs: Tensor, name: str) -> Tensor:
+    """``probs`` in float64, its last axis summing to 1 to the last digit; a ValueError if it is no distribution."""
+    probs = torch.as_tensor(probs)
+    if not probs.is_floating_point():
+        raise ValueError(f"{name} of type {probs.dtype}: expected probabilities as floats")
+    # Sums of N float32 numbers are right to about sqrt(N) roundings; 1e-4 tells those from counts or logits.
+    probs = probs.double()
+    if not bool(torch.isfinite(probs).all()) or bool((probs < 0).any()):
+        raise ValueError(f"{name} with smallest value {float(probs.min()):.6g}: expected finite values >= 0")
+    totals = probs.sum(-1, keepdim=True)
+    if not bool((totals - 1).abs().le(1e-4).all()):
+        worst = float(totals.flatten()[(totals.flatten() - 1).abs().argmax()])
+        raise ValueError(f"{name} sum to {worst:.6g}: expected 1; divide by the sum first")
+    return probs / totals
+
+
+def check_weights(weights: Tensor | None, n: int) -> Tensor:
+    """Weights of n components, float64, summing to 1; equal ones for None."""
+    if weights is None:
+        return torch.full((n,), 1 / n, dtype=torch.float64)
+    weights = check_probs(weights, "weights")
+    if tuple(weights.shape) != (n,):
+        raise ValueError(f"weights of shape {tuple(weights.shape)}: expected one a component, ({n},)")
+    return weights
+
+
+def draw_classes(probs: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One class a row from (n, K) probabilities, by inverting their cumulative sum: (n,) int64."""
+    cumulative = probs.double().cumsum(-1)
+    uniform = torch.rand((len(probs), 1), generator=generator, dtype=torch.float64, device=probs.device)
+    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1).clamp_(
+        max=probs.shape[-1] - 1
+    )
+
+
+def draw_components(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """n components from one set of weights (N,), however many: (n,) int64."""
+    cumulative = weights.double().cumsum(0)
+    uniform = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)
+    return torch.searchsorted(cumulative, uniform * cumulative[-1], right=True).clamp_(max=len(weights) - 1)

@@ -1,0 +1,137 @@
+"""Discrete data whose posterior is a sum over few terms: sets of strings, and mixtures of independent variables."""
+
+import torch
+from torch import Tensor
+
+from bfn.exact.base import (
+    DiscreteExactModel,
+    check_probs,
+    check_weights,
+    discrete_flow,
+    draw_classes,
+    draw_components,
+    restore_log_zero,
+    safe_log,
+)
+from bfn.flows import DiscreteFlow, Level
+
+
+class StringSet(DiscreteExactModel):
+    """A finite set of strings (N, L) of classes, with weights (N,), equal if None."""
+
+    strings: Tensor
+    log_weights: Tensor
+
+    def __init__(
+        self,
+        strings: Tensor,
+        weights: Tensor | None = None,
+        *,
+        n_classes: int,
+        beta_1: float = 0.75**2,
+        flow: DiscreteFlow | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        strings = torch.as_tensor(strings)
+        if strings.ndim != 2 or strings.numel() == 0:
+            raise ValueError(f"strings of shape {tuple(strings.shape)}: expected (n_strings, length)")
+        super().__init__(discrete_flow(flow, n_classes, beta_1), strings.shape[1])
+        self.flow.check(strings, self.data_shape)
+        self.register_buffer("strings", strings.long())
+        weights = check_weights(weights, len(strings))
+        self.register_buffer("log_weights", safe_log(weights).to(strings.device, dtype))
+
+    def posterior(self, u: Tensor, level: Level) -> Tensor:
+        """Probability of each string given the state, (batch, N)."""
+        return torch.softmax(self._log_joint(u * level.s), 1)
+
+    def marginals(self, log_likelihood: Tensor) -> Tensor:
+        weights = torch.softmax(self._log_joint(log_likelihood), 1)
+        probs = torch.zeros_like(log_likelihood)
+        for d, column in enumerate(self.strings.T):
+            probs[:, d].index_add_(1, column, weights)
+        return safe_log(probs)
+
+    def log_normaliser(self, log_likelihood: Tensor) -> Tensor:
+        return torch.logsumexp(self._log_joint(log_likelihood), 1)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        self.flow.check(x, self.data_shape)
+        log_probs = []
+        for row in x:
+            same = (self.strings == row).all(1)
+            log_probs.append(self.log_weights[same].exp().sum().log())
+        return torch.stack(log_probs)
+
+    def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        return self.strings[draw_components(self.log_weights.exp(), n, generator)]
+
+    def _log_joint(self, log_likelihood: Tensor) -> Tensor:
+        """log p(string) + its log-likelihood, (batch, N): one gather a position keeps memory at (batch, N)."""
+        joint = self.log_weights.expand(len(log_likelihood), -1)
+        for d, column in enumerate(self.strings.T):
+            joint = joint + log_likelihood[:, d, column]
+        return joint
+
+
+class MixtureOfProducts(DiscreteExactModel):
+    """Mixture of M products of categoricals: weights (M,), equal if None, and probs (M, L, K)."""
+
+    log_weights: Tensor
+    log_probs: Tensor
+
+    def __init__(
+        self,
+        weights: Tensor | None,
+        probs: Tensor,
+        *,
+        beta_1: float = 0.75**2,
+        flow: DiscreteFlow | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        probs = torch.as_tensor(probs)
+        if probs.ndim != 3 or probs.numel() == 0:
+            raise ValueError(f"probs of shape {tuple(probs.shape)}: expected (components, length, classes)")
+        super().__init__(discrete_flow(flow, probs.shape[2], beta_1), probs.shape[1])
+        probs = check_probs(probs, "probs")
+        weights = check_weights(weights, len(probs))
+        self.register_buffer("log_weights", safe_log(weights).to(probs.device, dtype))
+        self.register_buffer("log_probs", safe_log(probs).to(dtype))
+
+    def marginals(self, log_likelihood: Tensor) -> Tensor:
+        joint = self.log_probs + log_likelihood.unsqueeze(1)
+        totals = torch.logsumexp(joint, -1, keepdim=True)
+        component = torch.log_softmax(self.log_weights + totals.flatten(2).sum(2), 1)
+        return torch.logsumexp(component[..., None, None] + joint - totals, 1)
+
+    def log_normaliser(self, log_likelihood: Tensor) -> Tensor:
+        totals = torch.logsumexp(self.log_probs + log_likelihood.unsqueeze(1), -1)
+        return torch.logsumexp(self.log_weights + totals.sum(2), 1)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        self.flow.check(x, self.data_shape)
+        index = x.long()[:, None, :, None].expand(-1, len(self.log_weights), -1, 1)
+        log_probs = self.log_probs.expand(len(x), -1, -1, -1).gather(3, index).flatten(2).sum(2)
+        return restore_log_zero(torch.logsumexp(self.log_weights + log_probs, 1))
+
+    def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        which = draw_components(self.log_weights.exp(), n, generator)
+        probs = self.log_probs[which].exp()
+        return draw_classes(probs.flatten(0, 1), generator).reshape(n, -1)
+
+
+class ProductOfCategoricals(MixtureOfProducts):
+    """Independent variables with probs (L, K): the one case in which the original sampler's draws are exact."""
+
+    def __init__(
+        self,
+        probs: Tensor,
+        *,
+        beta_1: float = 0.75**2,
+        flow: DiscreteFlow | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        probs = torch.as_tensor(probs)
+        if probs.ndim != 2:
+            raise ValueError(f"probs of shape {tuple(probs.shape)}: expected (length, classes)")
+        super().__init__(None, probs.unsqueeze(0), beta_1=beta_1, flow=flow, dtype=dtype)
