@@ -10,7 +10,7 @@ from torch import Tensor, nn
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Quintic a x + b x^3 + c x^5 whose iterates bring singular values fast, if not exactly, to 1: into [0.7, 1.2]."""
 
-OUTER_LAYERS = ("stem", "head", "conditioning")
+ADAMW_LAYERS = ("stem", "head", "conditioning", "modulation")
 """First, last and conditioning layers of the networks here: tables of vectors rather than maps, left to AdamW."""
 
 
@@ -34,7 +34,7 @@ def split(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
-        inner = parameter.ndim >= 2 and not any(part in OUTER_LAYERS for part in name.split("."))
+        inner = parameter.ndim >= 2 and not any(part in ADAMW_LAYERS for part in name.split("."))
         (matrices if inner else rest).append(parameter)
     return matrices, rest
 

@@ -79,7 +79,9 @@ def test_split_gives_every_parameter_once(network: nn.Module) -> None:
     assert len(matrices) + len(rest) == len(list(network.parameters()))
     assert all(parameter.ndim >= 2 for parameter in matrices)
     outer = {id(p) for layer in (network.stem, network.head, network.conditioning) for p in layer.parameters()}
-    assert not outer & {id(p) for p in matrices}
+    modulation = {id(p) for name, p in network.named_parameters() if "modulation" in name}
+    assert modulation
+    assert not (outer | modulation) & {id(p) for p in matrices}
 
 
 def test_vectors_among_the_matrices_are_refused() -> None:
