@@ -118,7 +118,7 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
         if _is_complete(folder, verify):  # another process brought it while this one waited
             return folder
         for stale in [*folder.parent.glob(f".{name}-*"), *downloads.glob(".client-*")]:  # left by a run that was killed
-            shutil.rmtree(stale)
+            shutil.rmtree(stale, ignore_errors=True)  # its client may still be at work
         failures = []
         for source in SOURCES[name]:
             try:

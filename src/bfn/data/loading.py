@@ -107,8 +107,14 @@ def _read_path(path: Path, alphabet: Alphabet | None, progress: bool) -> Images 
     if "-idx" in path.name or ".idx" in path.name:
         return read_idx_images(path)
     with path.open("rb") as file:
-        if suffix in _PICKLE_SUFFIXES or file.read(1) == b"\x80":  # the first byte of every pickle since protocol 2
-            raise _pickle(path)
+        beginning = file.read(1 << 12)
+    if suffix in _PICKLE_SUFFIXES or beginning.startswith(b"\x80"):  # as every pickle since protocol 2
+        raise _pickle(path)
+    if b"\0" in beginning:
+        raise ValueError(
+            f"{path}: not a kind of file that can be read: expected a folder of images, .npy, .npz, an MNIST idx file "
+            "or a text file"
+        )
     return read_text(path, alphabet)
 
 

@@ -117,7 +117,7 @@ def test_wrong_input_gets_one_line(tmp_path):
     cases = [
         ("nothing-here", FileNotFoundError, "nothing-here: no such file or folder, nor one of the sets digits, mnist"),
         (tmp_path / "empty", ValueError, "no files in this folder"),
-        (tmp_path / "one.png", ValueError, "not a text file|one.png: byte"),
+        (tmp_path / "one.png", ValueError, "one.png: not a kind of file that can be read: expected a folder of images"),
     ]
     for source, error, message in cases:
         with pytest.raises(error, match=message) as caught:
