@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn import networks
+from bfn import networks, storage
 from bfn.interop.official_settings import PUBLISHED, Configuration, configuration
 from bfn.model import BFN
 from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet
@@ -158,14 +158,15 @@ def load_official(path: str | Path, settings: str | Mapping[str, Any]) -> BFN:
         raise CheckpointMismatchError(f"{path} as {name}", missing, unexpected, misshapen, hint)
     network.load_state_dict(ours, assign=True)
     if isinstance(network, OfficialFlatUNet | OfficialBinaryUNet):
-        network.reset_frequencies()
+        network.prepare()
     return BFN(network, chosen.flow, chosen.head, chosen.data_shape).eval()
 
 
 def convert(path: str | Path, settings: str | Mapping[str, Any], out_dir: str | Path) -> BFN:
     """Load a published file and save it in this library's own format; nothing is written unless all of it fits."""
     model = load_official(path, settings)
-    model.save(out_dir)
+    card = {"source": f"the original BFN paper's weights, from {Path(path).name}"}
+    storage.save(model, out_dir, {"alphabet": configuration(settings).alphabet, "card": card})
     return model
 
 
@@ -216,17 +217,16 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     except UnpicklingError as error:
         code = re.search(r"GLOBAL (\S+)", str(error))
         if code is None:
-            raise ValueError(f"{path}: no PyTorch state dict, its bytes cannot be unpickled") from error
+            raise ValueError(f"{path}: no PyTorch state dict, its bytes do not unpickle to plain tensors") from error
         raise ValueError(
             f"{path}: needs the code {code[1]} to be unpickled, which is not run; save its state_dict() alone"
         ) from error
-    except (
-        Exception
-    ) as error:  # torch.load lets through whatever damaged bytes lead to: KeyError, EOFError, OSError, ...
+    except Exception as error:
+        # torch.load lets through whatever damaged bytes lead to: RuntimeError, KeyError, EOFError, OSError, ...
         key = _damaged_key(path) if is_archive else None
         where = f"the data of {key} are incomplete" if key else f"{path.stat().st_size} bytes, no complete state dict"
-        detail = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path}: {where} ({detail[:200]}); fetch it again") from error
+        detail = re.split(r"\. |\n", str(error))[0][:120] if isinstance(error, RuntimeError) else type(error).__name__
+        raise ValueError(f"{path}: {where} ({detail}); fetch it again") from error
     if not isinstance(state, Mapping):
         raise ValueError(f"{path}: holds a {type(state).__name__}; expected a state dict, names and tensors")
     for key, value in state.items():
@@ -239,17 +239,18 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
 
 def _damaged_key(path: Path) -> str | None:
     """The first key whose record in the archive is missing or has the wrong size; None if that cannot be told."""
-    with zipfile.ZipFile(path) as archive:
-        sizes = {record.filename.partition("/data/")[2]: record.file_size for record in archive.infolist()}
-    shapes = torch.load(path, map_location="meta", weights_only=True)
-    if not isinstance(shapes, Mapping):
-        return None
-    numbers: dict[int, int] = {}
-    for key, value in shapes.items():
-        if isinstance(value, Tensor):
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = {record.filename.partition("/data/")[2]: record.file_size for record in archive.infolist()}
+        shapes = torch.load(path, map_location="meta", weights_only=True)
+        numbers: dict[int, int] = {}
+        for key, value in shapes.items():
             storage = value.untyped_storage()
             # Records are numbered in the order in which their storages are first met.
             number = numbers.setdefault(storage._cdata, len(numbers))
             if sizes.get(str(number)) != storage.nbytes():
                 return str(key)
+    except Exception:
+        # The error that asked for this diagnosis is the one to report.
+        return None
     return None

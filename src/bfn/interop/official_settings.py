@@ -1,7 +1,7 @@
 """The configurations of the original BFN paper and the settings of its released code, in this library's terms.
 
-`PUBLISHED` holds the six configurations that weights were published for; `configuration` translates other settings of the
-same kinds, strictly: a setting that would change the network and is not supported is an error, never ignored.
+`PUBLISHED` holds the six configurations that weights were published for; `configuration` translates other settings of
+the same kinds, strictly: a setting that would change the network and is not supported is an error, never ignored.
 
 Reference: Graves et al., "Bayesian Flow Networks", 2023, and the repository nnaisense/bayesian-flow-networks.
 """
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bfn import networks
+from bfn.data import TEXT8
 from bfn.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
 from bfn.heads import Head, LogitsHead
@@ -20,12 +21,16 @@ from bfn.model import BFN
 
 @dataclass(frozen=True)
 class Configuration:
-    """A model of the original paper in this library's terms: what `networks.build` and `BFN` take."""
+    """A model of the original paper in this library's terms: what `networks.build` and `BFN` take.
+
+    alphabet: the symbols of a text model in the order of their classes.
+    """
 
     network: Mapping[str, networks.JSON]
     flow: Flow
     head: Head
     data_shape: Shape
+    alphabet: str | None = None
 
     def build(self) -> BFN:
         """The model with fresh weights."""
@@ -61,6 +66,7 @@ PUBLISHED: Mapping[str, Configuration] = {
         DiscreteFlow(27, 0.75**2),
         LogitsHead(),
         (256,),
+        TEXT8.symbols,
     ),
     "cifar10_continuous_16bins": _cifar10(16, discretised=False),
     "cifar10_continuous_256bins": _cifar10(256, discretised=False),
@@ -207,7 +213,8 @@ def _read_text(net: _Section, settings: Mapping[str, Any]) -> Configuration:
     net.fixed(vocab_size=flow.n_classes, skip=True, bias=True, is_causal=False)
     net.done()
     adapter.done()
-    return Configuration(network, flow, LogitsHead(), (length,))
+    alphabet = TEXT8.symbols if flow.n_classes == len(TEXT8) else None
+    return Configuration(network, flow, LogitsHead(), (length,), alphabet)
 
 
 def _read_images(net: _Section, settings: Mapping[str, Any]) -> Configuration:

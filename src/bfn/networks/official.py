@@ -46,6 +46,11 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
+def _weights_channels_last(network: nn.Module) -> None:
+    """Keep convolutions' weights in the layout of their inputs, so that they are not converted at every call."""
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
 def _pixelwise(linear: nn.Linear, x: Tensor) -> Tensor:
     """A linear layer on the channels of every pixel: (batch, in, height, width) -> (batch, out, height, width)."""
     out: Tensor = linear(x.movedim(1, -1))
@@ -219,7 +224,6 @@ class OfficialFlatUNet(nn.Module):
             "dropout": dropout,
         }
         self.channels, self.width, self.n_outputs = channels, width, n_outputs
-        self.reset_frequencies()
         time_width = 4 * width
         self.time_1 = nn.Linear(width, time_width)
         self.time_2 = nn.Linear(time_width, time_width)
@@ -240,12 +244,14 @@ class OfficialFlatUNet(nn.Module):
         self.norm_out = nn.GroupNorm(groups, width)
         self.conv_out = zeroed(nn.Conv2d(width, width, 3, padding=1))
         self.pixel_out = nn.Linear(channels + width, channels * n_outputs)
+        self.prepare()
 
-    def reset_frequencies(self) -> None:
-        """Set the constants that no checkpoint holds; for a network that was built on the meta device."""
+    def prepare(self) -> None:
+        """Set what no checkpoint holds, frequencies and memory layout; again after a start on the meta device."""
         waves = 2 * math.pi * 2.0 ** torch.tensor(FOURIER_EXPONENTS, dtype=torch.float32)
         self.register_buffer("fourier", waves[:, None, None, None], persistent=False)
         self.register_buffer("time_frequency", torch.logspace(0, -4, self.width // 2), persistent=False)
+        _weights_channels_last(self)
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Mu (batch, C, H, W), t (batch,) -> (batch, C, H, W), or (batch, C, H, W, n_outputs) if n_outputs > 1."""
@@ -342,7 +348,6 @@ class OfficialBinaryUNet(nn.Module):
             "dropout": dropout,
         }
         self.width, self.shrinkage = width, 2 ** (len(multipliers) - 1)
-        self.reset_frequencies()
         self.pixel_in = nn.Linear(2, width)
         time_width = 4 * width
         self.time_1 = nn.Linear(width, time_width)
@@ -383,12 +388,14 @@ class OfficialBinaryUNet(nn.Module):
         self.norm_out = nn.GroupNorm(groups, channels)
         self.conv_out = zeroed(nn.Conv2d(channels, width, 3, padding=1))
         self.pixel_out = nn.Linear(2 * width, 1)
+        self.prepare()
 
-    def reset_frequencies(self) -> None:
-        """Set the constants that no checkpoint holds; for a network that was built on the meta device."""
+    def prepare(self) -> None:
+        """Set what no checkpoint holds, frequencies and memory layout; again after a start on the meta device."""
         half = self.width // 2
         frequency = torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32) / half)
         self.register_buffer("time_frequency", frequency, persistent=False)
+        _weights_channels_last(self)
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Theta (batch, 1, H, W, 2), t (batch,) -> logit of class 1 (batch, 1, H, W)."""

@@ -1,0 +1,114 @@
+"""Four small networks saved as the published files are, with the outputs and losses of the original code."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import bfn
+from bfn import storage
+from bfn.flows import Level
+from bfn.interop import PUBLISHED, configuration, convert, load_official
+
+DATA = Path(__file__).parents[1] / "data" / "official-checkpoints"
+SETTINGS = json.loads((DATA / "small-cases.json").read_text())
+SHAPES = json.loads((DATA / "state-dict-shapes.json").read_text())
+
+
+@pytest.fixture(params=SETTINGS)
+def case(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def load(case: str) -> bfn.BFN:
+    return load_official(DATA / f"{case}_ema.pt", SETTINGS[case])
+
+
+def channel_first(x: Tensor) -> Tensor:
+    """Images (batch, height, width, channel) -> (batch, channel, height, width); text as it is."""
+    return x.movedim(-1, 1) if x.ndim == 4 else x
+
+
+def stored(case: str, model: bfn.BFN) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Data, times, network input, network output and the loss, in this library's layout."""
+    file = load_file(DATA / f"{case}_io.safetensors")
+    x, params, raw = channel_first(file["data"]), channel_first(file["params"]), file["net_output"]
+    if case == "mnist":
+        x, params = x.long(), torch.stack([params, 1 - params], -1)
+    if len(model.data_shape) == 3:
+        raw = raw.unflatten(1, model.data_shape[1:]).movedim(3, 1)
+        raw = raw.squeeze(-1) if raw.shape[-1] == 1 else raw
+    return x, file["t"], params, raw, file["loss_continuous"]
+
+
+def state(model: bfn.BFN, inputs: Tensor, t: Tensor) -> tuple[Tensor, Level]:
+    """The state u that the network input stands for."""
+    level = model.flow.level(t, len(t), inputs.ndim - 1, like=inputs)
+    u = inputs * (1 + level.s**2) / level.s if model.flow.kind == "continuous" else inputs.log() / level.s
+    return u, level
+
+
+@torch.no_grad()
+def test_the_network_gives_the_original_output(case: str) -> None:
+    model = load(case)
+    _, t, inputs, expected, _ = stored(case, model)
+    assert (model.network(inputs, t) - expected).abs().max() < 1e-4 * expected.abs().max()
+
+
+@torch.no_grad()
+def test_the_loss_is_the_original_loss(case: str) -> None:
+    model = load(case)
+    x, t, inputs, raw, expected = stored(case, model)
+    u, level = state(model, inputs, t)
+    error = model.flow.squared_error(x, model.head.output(model.flow, raw, u, level).mean)
+    loss = (error * model.flow.schedule.slope(t) / 2).mean()
+    assert float(loss) == pytest.approx(float(expected), rel=1e-4)
+    # The whole model, from its own state and with its own network.
+    error = model.flow.squared_error(x, model.output(u, level).mean)
+    assert float((error * model.flow.schedule.slope(t) / 2).mean()) == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_keys_without_prefix_are_the_same_file(case: str, tmp_path: Path) -> None:
+    weights = torch.load(DATA / f"{case}_ema.pt", weights_only=True)
+    torch.save({key.removeprefix("net."): value for key, value in weights.items()}, tmp_path / "bare.pt")
+    bare, model = load_official(tmp_path / "bare.pt", SETTINGS[case]), load(case)
+    _, t, inputs, _, _ = stored(case, model)
+    assert torch.equal(bare.network(inputs, t), model.network(inputs, t))
+
+
+@torch.no_grad()
+def test_the_converted_model_is_the_loaded_one_to_the_bit(case: str, tmp_path: Path) -> None:
+    convert(DATA / f"{case}_ema.pt", SETTINGS[case], tmp_path / "model")
+    converted, model = storage.load(tmp_path / "model"), load(case)
+    assert (converted.flow, converted.head, converted.data_shape) == (model.flow, model.head, model.data_shape)
+    _, t, inputs, _, _ = stored(case, model)
+    u, level = state(model, inputs, t)
+    assert torch.equal(converted.output(u, level).mean, model.output(u, level).mean)
+    assert (storage.read_config(tmp_path / "model")["alphabet"] == " abcdefghijklmnopqrstuvwxyz") == (case == "text8")
+
+
+def test_every_solver_samples_from_it(case: str, generator: torch.Generator) -> None:
+    model = load(case)
+    for solver in bfn.solvers.names(model.flow.kind):
+        samples = model.sample(2, solver, nfe=4, generator=generator)
+        assert samples.nfe == 4
+        assert tuple(samples.x.shape) == (2, *model.data_shape)
+
+
+def test_the_original_sampler_draws_from_the_bins() -> None:
+    """Messages of the discretised model are about values that the data can take."""
+    model = load("cifar10_discretized")
+    seen: list[Tensor] = []
+    model.sample(
+        1, "bfn", nfe=4, generator=torch.Generator().manual_seed(0), on_step=lambda step: seen.append(step.prediction)
+    )
+    for prediction in seen[:-1]:
+        assert torch.equal(prediction, bfn.discretised.quantise(prediction, 256))
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_settings_in_both_tongues_agree(name: str) -> None:
+    assert configuration(SHAPES[name]["model"]) == PUBLISHED[name]
