@@ -1,0 +1,168 @@
+"""The command ``bfn``: finds the command, reads its arguments with tyro, and turns wrong input into one clear line.
+
+A command is one function in one file, listed in ``bfn.cli.commands.COMMANDS``. What its docstring says is its help, its
+parameters are its options, what it returns is the exit code. It imports what it needs when it runs.
+
+Exit codes: 0 done, 2 wrong input (one line on standard error), 130 interrupted. Errors that nobody expected keep their
+traceback; BFN_TRACEBACK=1 shows that of the expected ones too.
+"""
+
+import functools
+import inspect
+import io
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stderr
+from difflib import get_close_matches
+from typing import Any
+
+WRONG_INPUT = 2
+INTERRUPTED = 130
+
+EXTRAS = {
+    "tyro": "cli",
+    "PIL": "cli",
+    "sklearn": "data",
+    "accelerate": "train",
+    "yaml": "train",
+    "spylls": "metrics",
+    "matplotlib": "plot",
+}
+"""Packages that not everybody needs, and the extra that installs them."""
+
+Command = Callable[..., int | None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (``sys.argv`` if None) and return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(arguments)
+    except KeyboardInterrupt:
+        return _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone, as `head` does: nothing is left to say, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        line = explain(error)
+        if line is None or os.environ.get("BFN_TRACEBACK"):
+            raise
+        return _say(line, WRONG_INPUT)
+
+
+def explain(error: Exception) -> str | None:
+    """One line for an error that says what the user can mend; None for one that nobody expected.
+
+    Expected are the errors of wrong values and files, all that this library defines, and packages not installed.
+    """
+    if isinstance(error, ImportError):
+        package = (error.name or "").partition(".")[0]
+        if package in EXTRAS:
+            return f"{package} is needed for this: pip install 'bayesian-flow[{EXTRAS[package]}]'"
+        return str(error) if "bayesian-flow[" in str(error) else None
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if isinstance(error, ValueError | OSError) or type(error).__module__.startswith("bfn."):
+        return " ".join(str(error).split())
+    return None
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from bfn.cli.commands import COMMANDS
+
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview(COMMANDS))
+        return 0
+    if arguments[0] == "--version":
+        from bfn import __version__
+
+        print(f"bfn {__version__}")
+        return 0
+    name = _find(arguments, COMMANDS)
+    call = _parse(name, COMMANDS[name], arguments[len(name.split()) :])
+    return call() or 0
+
+
+def _find(arguments: Sequence[str], commands: Mapping[str, Command]) -> str:
+    """The command that the arguments start with; one may have two words, such as "data fetch"."""
+    for words in (2, 1):
+        if " ".join(arguments[:words]) in commands:
+            return " ".join(arguments[:words])
+    given = arguments[0]
+    longer = [name for name in commands if name.startswith(f"{given} ")]
+    if longer:
+        raise ValueError(f"{given}: expected bfn {' or bfn '.join(longer)}, with --help to read more")
+    near = get_close_matches(given, commands, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{given!r}: expected a command, one of {', '.join(commands)}{hint}")
+
+
+def _parse(name: str, command: Command, arguments: Sequence[str]) -> Callable[[], int | None]:
+    """The command with its arguments bound. Where they are wrong, tyro's box of an error becomes one line."""
+    import tyro
+
+    @functools.wraps(command)
+    def bind(*values: Any, **options: Any) -> Callable[[], int | None]:
+        return functools.partial(command, *values, **options)
+
+    box = io.StringIO()
+    try:
+        with redirect_stderr(box):
+            bound: Callable[[], int | None] = tyro.cli(
+                bind,
+                prog=f"bfn {name}",
+                description=_description(command),
+                args=arguments,
+                config=(tyro.conf.FlagCreatePairsOff,),
+            )
+    except SystemExit as leave:
+        if leave.code == WRONG_INPUT:
+            raise ValueError(f"{_one_line(box.getvalue())}; see bfn {name} --help") from None
+        return lambda: 0
+    return bound
+
+
+def _description(command: Command) -> str:
+    """The docstring without its list of arguments, which tyro shows beside each."""
+    return (inspect.getdoc(command) or "").partition("\nArgs:")[0].strip()
+
+
+def _one_line(box: str) -> str:
+    """The message of an error box: its first part, and a similar option if it names one."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    rows = [row.strip("│ ") for row in plain.splitlines() if not row.startswith(("╭", "╰"))]
+    parts = [part.split("\n") for part in "\n".join(rows).split("\n─") if part.strip()]
+    message = " ".join(row.strip() for row in parts[0]) if parts else "wrong arguments"
+    near = next((part[part.index("Perhaps you meant:") + 1] for part in parts if "Perhaps you meant:" in part), None)
+    return message.rstrip(".") + (f"; perhaps you meant {near}" if near else "")
+
+
+def _overview(commands: Mapping[str, Command]) -> str:
+    width = max(map(len, commands)) + 2
+    summaries = [f"  {name:{width}}{_description(command).splitlines()[0]}" for name, command in commands.items()]
+    return "\n".join(
+        [
+            "usage: bfn COMMAND [OPTIONS]",
+            "",
+            "Bayesian flow networks: train them, sample from them in a handful of network calls, measure them.",
+            "",
+            *summaries,
+            "",
+            "bfn COMMAND --help explains a command and shows an example; bfn --version tells the version.",
+        ]
+    )
+
+
+def _say(line: str, code: int) -> int:
+    print(f"bfn: {line}", file=sys.stderr)
+    return code
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"bfn: warning: {message}", file=sys.stderr)

@@ -1,0 +1,24 @@
+"""The list of commands: a new one is one function in one file, and one line here."""
+
+from bfn.cli import Command
+from bfn.cli.bench import bench
+from bfn.cli.convert import convert
+from bfn.cli.data import fetch
+from bfn.cli.evaluate import evaluate
+from bfn.cli.info import info
+from bfn.cli.models import models
+from bfn.cli.sample import sample
+from bfn.cli.solvers import solvers
+from bfn.cli.train import train
+
+COMMANDS: dict[str, Command] = {
+    "models": models,
+    "info": info,
+    "solvers": solvers,
+    "sample": sample,
+    "train": train,
+    "evaluate": evaluate,
+    "data fetch": fetch,
+    "convert": convert,
+    "bench": bench,
+}

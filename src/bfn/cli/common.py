@@ -1,0 +1,101 @@
+"""What several commands share: the kinds of options, the model with its card, the progress bar, output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+if TYPE_CHECKING:
+    import torch
+    from tqdm import tqdm
+
+    from bfn.model import BFN
+
+ModelName = Annotated[Positional[str], arg(metavar="MODEL", help="a directory, or a bundled model: see bfn models")]
+AsJson = Annotated[bool, arg(help="print one JSON value for programs instead of text for people")]
+Seed = Annotated[int, arg(metavar="N", help="of all that is drawn at random: the same seed, the same result")]
+Device = Annotated[str, arg(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one")]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model and what is stored beside its weights."""
+
+    model: BFN
+    config: Mapping[str, Any]
+
+    @property
+    def alphabet(self) -> str | None:
+        """Symbols of a text model."""
+        return self.config.get("alphabet")
+
+    @property
+    def n_labels(self) -> int:
+        """Classes that a class-conditional model knows."""
+        return int(self.config.get("n_labels") or 0)
+
+    @property
+    def levels(self) -> int | None:
+        """Values a pixel takes, for discrete data."""
+        return getattr(self.model.flow, "n_classes", None)
+
+    @property
+    def form(self) -> str:
+        """What a sample is: "text", "images" or "numbers"."""
+        if self.alphabet is not None:
+            return "text"
+        shape = self.model.data_shape
+        return "images" if len(shape) == 3 and shape[0] in (1, 3) else "numbers"
+
+
+def load(name: str, device: str = "cpu") -> Loaded:
+    """A stored or bundled model on a device."""
+    from bfn import storage
+
+    where = pick_device(device)
+    return Loaded(storage.load(name).to(where), storage.read_config(name))
+
+
+def pick_device(name: str) -> torch.device:
+    """A device of this machine by its name."""
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: "Torch not compiled with CUDA enabled"
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={name!r}: not on this machine ({reason}): take cpu, or auto") from None
+    return torch.device(name)
+
+
+def progress_bar(total: int, what: str, unit: str) -> tqdm[Any]:
+    """A bar on standard error that shows up after a second, and on a terminal only."""
+    from tqdm import tqdm
+
+    return tqdm(total=total, desc=what, unit=unit, delay=1.0, leave=False, disable=None, file=sys.stderr)
+
+
+def print_json(value: object) -> None:
+    """One JSON value on standard output."""
+    print(json.dumps(value, indent=2))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns of text, aligned."""
+    cells = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return "\n".join("  ".join(f"{c:{w}}" for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+
+
+def check_positive(**values: int) -> None:
+    """Refuse counts below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"--{name} {value}: expected at least 1")

@@ -1,0 +1,168 @@
+"""``bfn sample``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import arg
+
+from bfn.cli.common import AsJson, Device, Loaded, ModelName, Seed, check_positive, load, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bfn.sampling import CallbackStep
+
+SHOWN = 16
+"""Samples whose forming --steps-gif shows (4 where they are text)."""
+
+
+def sample(
+    model: ModelName,
+    solver: Annotated[str, arg(metavar="NAME")] = "auto",
+    nfe: int = 10,
+    n: int = 16,
+    seed: Seed = 0,
+    out: Annotated[Path, arg(metavar="DIR")] = Path("samples"),
+    g: Annotated[float | None, arg(metavar="NUMBER")] = None,
+    grid: Annotated[str | None, arg(metavar="NAME")] = None,
+    t_start: Annotated[float | None, arg(metavar="TIME")] = None,
+    label: Annotated[tuple[int, ...], arg(metavar="K [K ...]")] = (),
+    clip: bool = False,
+    steps_gif: bool = False,
+    batch: int = 256,
+    device: Device = "auto",
+    json: AsJson = False,
+) -> None:
+    """Draw samples: images as a PNG sheet and as .npz, text as lines.
+
+    Example: bfn sample mnist --solver bfn-solver++2 --nfe 10 --n 64 --seed 1 --out digits
+
+    Example: bfn sample text8 --nfe 20 --steps-gif
+
+    Args:
+        solver: its name; bfn solvers lists them.
+        nfe: network calls to spend on each sample.
+        n: how many samples.
+        out: directory for the files.
+        g: stochasticity, 0 the ODE, 1 the reverse SDE, for solvers that have this dial.
+        grid: where the calls are made: paper, uniform, log1p, power or log-snr; the solver's own if left out.
+        t_start: where the grid starts, the paper's eta.
+        label: classes to draw, in turn, -1 for none; without it a class-conditional model draws all in turn.
+        clip: clip the predicted data to [-1, 1] at every step, as the paper's code does on images.
+        steps_gif: write also how the first samples form, as steps.gif.
+        batch: samples that are drawn at a time.
+    """
+    check_positive(n=n, batch=batch)
+    loaded = load(model, device)
+    labels = _labels(loaded, label, n)
+    settings: dict[str, Any] = {"grid": grid, "t_start": t_start, "g": g, "clip": (-1.0, 1.0) if clip else None}
+    x, recorder, report = _draw(loaded, solver, nfe, n, seed, batch, labels, settings, steps_gif)
+    files, lines = _write(loaded, x, labels, out)
+    if recorder is not None:
+        from bfn.render import write_animation
+
+        files.append(write_animation(out / "steps.gif", recorder.frames()))
+    report = {"model": model, **report, "seed": seed, "files": [str(file) for file in files]}
+    if json:
+        return print_json({**report, "text": lines} if loaded.form == "text" else report)
+    for line in lines:
+        print(line)
+    print(_sentence(report))
+    return None
+
+
+def _labels(loaded: Loaded, label: tuple[int, ...], n: int) -> Tensor | None:
+    """(n,) classes: those given, in turn; all in turn where none are given to a class-conditional model."""
+    import torch
+
+    if label and not loaded.n_labels:
+        raise ValueError(f"--label {label[0]}: this model knows no classes; leave it out")
+    foreign = [k for k in label if not -1 <= k < loaded.n_labels]
+    if foreign:
+        raise ValueError(f"--label {foreign[0]}: expected a class from 0 to {loaded.n_labels - 1}, or -1 for none")
+    turn = torch.tensor(label or range(loaded.n_labels), dtype=torch.int64)
+    return turn.repeat(-(-n // len(turn)))[:n] if len(turn) else None
+
+
+def _draw(
+    loaded: Loaded,
+    solver: str,
+    nfe: int,
+    n: int,
+    seed: int,
+    batch: int,
+    labels: Tensor | None,
+    settings: Mapping[str, Any],
+    record: bool,
+) -> tuple[Tensor, Any, dict[str, Any]]:
+    """The samples, how the first ones formed if that is asked for, and what it took."""
+    import torch
+
+    from bfn import solvers
+    from bfn.render import Recorder
+    from bfn.sampling import batches
+
+    model = loaded.model
+    if record and loaded.form == "numbers":
+        raise ValueError(f"--steps-gif: samples of shape {model.data_shape} are neither images nor text")
+    generator = torch.Generator(model.device).manual_seed(seed)
+    keep = 4 if loaded.form == "text" else SHOWN
+    recorder = Recorder(model.flow, keep, loaded.alphabet) if record else None
+    sizes = list(batches(n, batch))
+    pieces: list[Tensor] = []
+    start = time.perf_counter()
+    with progress_bar(len(sizes) * nfe, "sampling", "call") as bar:
+
+        def on_step(step: CallbackStep) -> None:
+            bar.update()
+            if recorder is not None and not pieces:
+                recorder(step)
+
+        for size in sizes:
+            first = sum(map(len, pieces))
+            label = None if labels is None else labels[first : first + size].to(model.device)
+            drawn = model.sample(size, solver, nfe, label=label, generator=generator, on_step=on_step, **settings)
+            pieces.append(drawn.x.cpu())
+    report = {
+        "solver": solver,
+        "picked": solvers.get(solver, model.flow.kind).resolve(model.flow, nfe).name,
+        "nfe": nfe,
+        "n": n,
+        "calls": nfe * len(sizes),
+        "seconds": round(time.perf_counter() - start, 3),
+    }
+    return torch.cat(pieces), recorder, report
+
+
+def _write(loaded: Loaded, x: Tensor, labels: Tensor | None, out: Path) -> tuple[list[Path], list[str]]:
+    """Write the samples; the files, and lines to print."""
+    import numpy as np
+
+    from bfn import render
+    from bfn.files import atomic
+
+    levels = loaded.levels
+    files = [] if loaded.form == "numbers" else [render.write_sheet(out / "samples", x, loaded.alphabet, levels)]
+    if loaded.form != "text":
+        path = out / "samples.npz"
+        with atomic(path) as temporary, temporary.open("wb") as file:
+            if labels is None:
+                np.savez(file, x=x.numpy())
+            else:
+                np.savez(file, x=x.numpy(), labels=labels.numpy())
+        files.append(path)
+    return files, render.lines(x, loaded.alphabet) if loaded.form == "text" else []
+
+
+def _sentence(report: Mapping[str, Any]) -> str:
+    picked = f" ({report['picked']})" if report["picked"] != report["solver"] else ""
+    rate = report["n"] / max(report["seconds"], 1e-9)
+    return (
+        f"{report['n']} samples of {report['model']} by {report['solver']}{picked} with {report['nfe']} calls each: "
+        f"{report['seconds']:.2f} s, {report['calls']} network calls, {rate:.1f} samples a second, "
+        f"seed {report['seed']}; written to {', '.join(report['files'])}"
+    )

@@ -1,0 +1,43 @@
+"""``bfn solvers``."""
+
+from bfn.cli.common import AsJson, print_json, table
+
+
+def solvers(json: AsJson = False) -> None:
+    """List the solvers: for which data, of which order, and what they do.
+
+    Example: bfn solvers
+    """
+    from bfn.flows import ContinuousFlow, DiscreteFlow
+    from bfn.solvers import SOLVERS
+
+    flows = (ContinuousFlow(), DiscreteFlow(2))
+    dials = {
+        name: any(solver.resolve(flow, 10).has_dial for flow in flows if flow.kind in solver.kinds)
+        for name, solver in SOLVERS.items()
+    }
+    rows = [
+        {
+            "name": solver.name,
+            "kinds": list(solver.kinds),
+            "order": solver.order,
+            "stochastic": solver.stochastic,
+            "dial": dials[solver.name],
+            "summary": solver.summary,
+        }
+        for solver in SOLVERS.values()
+    ]
+    if json:
+        return print_json(rows)
+    cells = [
+        (
+            solver.name,
+            " ".join(solver.kinds),
+            solver.order,
+            "SDE, --g" if dials[solver.name] else "SDE" if solver.stochastic else "ODE",
+            solver.summary,
+        )
+        for solver in SOLVERS.values()
+    ]
+    print(table(("solver", "data", "order", "kind", "what it does"), cells))
+    return None
