@@ -1,4 +1,4 @@
-"""Batches whose order is a function of (seed, step) alone, so that a run can go on anywhere, on any number of processes."""
+"""Batches whose order is a function of (seed, step) alone: a run can go on anywhere, on any number of processes."""
 
 import hashlib
 from collections.abc import Mapping

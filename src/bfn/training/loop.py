@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
@@ -126,7 +126,7 @@ def _loop(trainer: "Trainer") -> Result:
             if stop and not done:
                 bar.close()
                 name = signals.received or "SIGTERM"
-                trainer.say(f"stopped by {name} at step {step} of {settings.steps}: the checkpoint is in {run}; resume it")
+                trainer.say(f"stopped by {name} at step {step} of {settings.steps}; checkpoint written: resume {run}")
                 return Result(run, step, name)
         bar.close()
     if trainer.main:
@@ -149,8 +149,8 @@ class Trainer:
             self.held_out = open_source(settings.data, settings.flow["name"], "validation", False)
         self.model = build_model(settings, self.data).to(self.device)
         if settings.compile:
-            assert isinstance(self.model.network, nn.Module)
-            self.model.network.compile()
+            for network in self.model.children():
+                network.compile()
         self.weighting = make_weighting(_with_data_std(settings.weighting, "edm", self.data))
         self.record = LossByTime(device=self.device)
         self.ema = AveragedModel(self.model, multi_avg_fn=_warm_average(settings.ema_decay))
@@ -221,7 +221,9 @@ class Trainer:
         """Mean training loss since the last look, speed, learning rate. The one place that waits for the device."""
         loss = float(self.accelerator.reduce(self.total, "mean")) / max(self.counted, 1)
         if not math.isfinite(loss):
-            raise TrainingError(f"the loss is {loss} at step {self.step}: lower lr={self.settings.lr}, or clip gradients")
+            raise TrainingError(
+                f"loss {loss} at step {self.step}: lower lr={self.settings.lr} or grad_clip, and resume"
+            )
         now = time.monotonic()
         elapsed, count = now - self.clock, self.counted
         self.seconds, self.clock = self.seconds + elapsed, now
@@ -252,7 +254,7 @@ class Trainer:
         report = bits_report(
             self.accelerator.gather(torch.cat(bound)).cpu(), self.accelerator.gather(torch.cat(reconstruction)).cpu()
         )
-        values = {}
+        values: dict[str, float] = {}
         for name in ("bound", "reconstruction", "total"):
             estimate = getattr(report, name)
             values |= {f"{name}_bits": estimate.mean, f"{name}_bits_error": estimate.standard_error}
@@ -262,20 +264,15 @@ class Trainer:
         """Write a sheet of samples under the averaged weights."""
         settings, n = self.settings, self.settings.sample_count
         label = torch.arange(n, device=self.device) % self.data.n_labels if self.data.n_labels else None
-        x = self.averaged().sample(
-            n,
-            nfe=settings.sample_nfe,
-            label=label,
-            generator=derived_generator(settings.seed, "sample", device=self.device),
-        ).x
+        generator = derived_generator(settings.seed, "sample", device=self.device)
+        x = self.averaged().sample(n, nfe=settings.sample_nfe, label=label, generator=generator).x
         if self.main:
             levels = self.data.n_classes if isinstance(self.model.flow, DiscreteFlow) else None
             write_samples(self.run / "samples" / f"step-{self.step:08d}", x, self.data.alphabet, levels)
 
     def averaged(self) -> BFN:
         """The model with the averaged weights."""
-        model: BFN = self.ema.module
-        return model
+        return self.ema.module  # type: ignore[return-value]
 
     def agree(self, stop: bool, late: bool) -> tuple[bool, bool]:
         """(stop, late) on all processes if on any; asked for every few steps only."""
@@ -375,8 +372,7 @@ def make_flow(settings: Settings, source: Source) -> Flow:
 def make_optimiser(settings: Settings, model: BFN) -> torch.optim.Optimizer:
     """The optimiser of the settings."""
     if settings.optimiser == "muon":
-        assert isinstance(model.network, nn.Module)
-        matrices, rest = optim.split(model.network)
+        matrices, rest = optim.split(model)
         return optim.Muon(matrices, rest, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
     return torch.optim.AdamW(
         model.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay,
@@ -385,10 +381,11 @@ def make_optimiser(settings: Settings, model: BFN) -> torch.optim.Optimizer:
 
 
 def learning_rate(settings: Settings, step: int) -> float:
-    """Linear warm-up, then a cosine down to final_lr times the peak."""
+    """Linear warm-up, a flat stretch up to decay_from, then a cosine down to final_lr times the peak."""
     if step < settings.warmup:
         return settings.lr * (step + 1) / settings.warmup
-    progress = min(1.0, (step - settings.warmup) / max(1, settings.steps - settings.warmup))
+    start = max(settings.warmup, round(settings.decay_from * settings.steps))
+    progress = min(1.0, max(0.0, (step - start) / max(1, settings.steps - start)))
     return settings.lr * (settings.final_lr + (1 - settings.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
 
 
@@ -396,7 +393,7 @@ def _warm_average(decay: float) -> Any:
     """torch's average whose decay starts low, so that early steps are soon forgotten."""
 
     def average(averaged: list[Tensor], current: list[Tensor], n: Tensor | int) -> None:
-        get_ema_multi_avg_fn(min(decay, (1 + int(n)) / (10 + int(n))))(averaged, current, n)
+        get_ema_multi_avg_fn(min(decay, (1 + int(n)) / (10 + int(n))))(averaged, current, n)  # type: ignore[no-untyped-call]
 
     return average
 
@@ -426,7 +423,7 @@ def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> Sett
     changed = differences(own, settings) if settings is not None else {}
     for name, (theirs, ours) in changed.items():
         if name not in HARMLESS:
-            raise ValueError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or start another run")
+            raise ValueError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or run anew")
     return settings or own
 
 

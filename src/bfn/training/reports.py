@@ -61,7 +61,7 @@ def _board(run: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(run / "tensorboard", purge_step=step + 1)  # type: ignore[no-untyped-call]
+    return SummaryWriter(run / "tensorboard", purge_step=step + 1)
 
 
 def sheet(x: Tensor, levels: int | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,7 +37,8 @@ class Settings:
     weighting: one of ``bfn.weightings.WEIGHTINGS``.
     batch: samples a step, over all processes and accumulated micro-batches together.
     accumulate: micro-batches that a process's share of the batch is cut into.
-    warmup: steps over which the learning rate rises; it then falls along a cosine to ``final_lr`` times its peak.
+    warmup: steps over which the learning rate rises. It stays at its peak until the share ``decay_from`` of the steps,
+        then falls along a cosine to ``final_lr`` times the peak. Before the fall ``steps`` can be changed on resuming.
     ema_decay: of the averaged weights; it rises to this value over the first steps.
     label_dropout: share of the samples trained without their class.
     threads: CPU threads of torch; left as they are if None.
@@ -55,6 +57,7 @@ class Settings:
     accumulate: int = 1
     steps: int = 10_000
     warmup: int = 200
+    decay_from: float = 0.0
     final_lr: float = 0.0
     grad_clip: float = 1.0
     ema_decay: float = 0.999
@@ -77,10 +80,7 @@ class Settings:
         hints = get_type_hints(Settings)
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
-            if item.name in PARTS:
-                value = _part(item.name, value)
-            else:
-                value = _checked(item.name, value, hints[item.name])
+            value = _part(item.name, value) if item.name in PARTS else _checked(item.name, value, hints[item.name])
             object.__setattr__(self, item.name, value)
         for name in ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe"):
             if getattr(self, name) < 1:
@@ -88,7 +88,7 @@ class Settings:
         for name in ("warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
-        for name in ("ema_decay", "label_dropout", "final_lr"):
+        for name in ("ema_decay", "label_dropout", "final_lr", "decay_from"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
         if not 0 < self.lr < float("inf"):
@@ -204,13 +204,7 @@ def _parse(change: str) -> tuple[str, Any]:
     key, equals, value = change.partition("=")
     if not equals:
         raise ValueError(f"{change!r}: expected name=value, such as lr=1e-3 or network.width=256")
-    parsed = _yaml(value)
-    if isinstance(parsed, str):  # YAML 1.1 takes 1e-3 for a string
-        try:
-            parsed = float(parsed)
-        except ValueError:
-            pass
-    return key.strip(), parsed
+    return key.strip(), _number(_yaml(value))
 
 
 def _part(name: str, value: Any) -> dict[str, Any]:
@@ -231,7 +225,7 @@ def _number(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:  # noqa: PLR0911
+def _checked(name: str, value: Any, hint: Any) -> Any:
     """The value as its annotated type, or a line that says what was expected."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
@@ -250,7 +244,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:  # noqa: PLR0911
             raise ValueError(f"{name}={value!r}: expected true or false")
         return value
     number = _number(value)
-    if isinstance(number, bool) or not isinstance(number, int | float) or number != number:
+    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
         raise ValueError(f"{name}={value!r}: expected {'a whole number' if kind is int else 'a number'}")
     if kind is int and int(number) != number:
         raise ValueError(f"{name}={value!r}: expected a whole number")

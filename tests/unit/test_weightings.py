@@ -1,0 +1,123 @@
+import math
+
+import pytest
+import torch
+
+from bfn import ContinuousFlow, DiscreteFlow
+from bfn.losses import squared_error
+from bfn.weightings import EDM, WEIGHTINGS, Bound, Importance, LossByTime, MinSNR, make_weighting
+
+FLOWS = [ContinuousFlow(1e-3), DiscreteFlow(27, 0.75**2)]
+
+
+def integrand(flow, t):
+    """Something with the shape of a loss: steep at both ends, of known integral."""
+    return 2 / flow.schedule.slope(t) * (1 + torch.cos(math.pi * t) + 3 * (t > 0.9))
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.kind)
+@pytest.mark.parametrize("density", [(1.0,), (0.5, 1.5), (0.1, 0.2, 0.7, 3.0)])
+def test_the_bound_and_importance_sampling_have_the_same_mean(flow, density):
+    # integral of 1 + cos(pi t) + 3 [t > 0.9] over [0, 1] is 1.3; strata make the mean of n draws good to O(1/n).
+    for weighting in (Bound(), Importance(density)):
+        generator = torch.Generator().manual_seed(0)
+        t, factor = weighting.draw(flow, 100_000, generator)
+        assert t.dtype == factor.dtype == torch.float64
+        assert float((factor * integrand(flow, t)).mean()) == pytest.approx(1.3, abs=2e-4)
+
+
+def test_importance_fits_the_density_that_minimises_the_variance():
+    # The integrand is constant in each bin: the best density is proportional to it, and leaves no variance at all.
+    flow = DiscreteFlow(3, 1.0)
+    height = torch.tensor([1.0, 2.0, 5.0, 8.0], dtype=torch.float64)
+    fitted = Importance(uniform=1e-9).fitted(height.square())
+    t, factor = fitted.draw(flow, 1000, torch.Generator().manual_seed(1))
+    values = factor * 2 / flow.schedule.slope(t) * height[(t * 4).long()]
+    torch.testing.assert_close(values, torch.full_like(values, 4.0))
+
+
+def test_importance_counts_times_as_its_density_says():
+    fitted = Importance(uniform=0.2).fitted(torch.tensor([1.0, 9.0]))  # 0.2 + 0.8 * (0.5, 1.5)
+    assert fitted.density == pytest.approx((0.6, 1.4))
+    t, _ = fitted.draw(FLOWS[1], 10_000, torch.Generator().manual_seed(2))
+    assert int((t < 0.5).sum()) == pytest.approx(3000, abs=1)
+    assert int((t < 0.25).sum()) == pytest.approx(1500, abs=1)
+
+
+def test_importance_without_a_measurement_is_the_bound():
+    assert Importance().fitted(torch.zeros(8)) == Importance()
+    a, b = (weighting.draw(FLOWS[0], 9, torch.Generator().manual_seed(3)) for weighting in (Bound(), Importance()))
+    torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_edm_draws_log_sigma_normal_and_gives_unit_targets():
+    flow, weighting = ContinuousFlow(1e-3), EDM(mean=-1.2, std=1.2, data_std=0.4)
+    t, factor = weighting.draw(flow, 20_001, torch.Generator().manual_seed(4))
+    s = flow.schedule.s(t)
+    log_sigma = -s.log()
+    quantiles = torch.quantile(log_sigma, torch.tensor([0.1587, 0.5, 0.8413], dtype=torch.float64))
+    torch.testing.assert_close(quantiles, torch.tensor([-2.4, -1.2, 0.0], dtype=torch.float64), atol=2e-3, rtol=0)
+    # With x_hat = skip + out F, out = d / sqrt(1 + s^2 d^2): factor out^2 = 1, the error of F itself.
+    torch.testing.assert_close(factor * (0.4**2 / (1 + (0.4 * s) ** 2)), torch.ones_like(s))
+
+
+def test_edm_levels_stay_within_the_flow():
+    flow = ContinuousFlow(0.5)  # s(1) = sqrt(3): half of the levels lie beyond
+    t, factor = EDM(mean=-math.log(3) / 2, std=1.0).draw(flow, 1000, torch.Generator().manual_seed(5))
+    assert float(t.max()) == pytest.approx(1.0)
+    assert int((t > 1 - 1e-9).sum()) == pytest.approx(500, abs=1)
+    assert torch.isfinite(factor).all()
+
+
+def test_min_snr_weighs_like_its_definition():
+    flow = ContinuousFlow(1e-3)
+    t, factor = MinSNR(gamma=5).draw(flow, 64, torch.Generator().manual_seed(6))
+    torch.testing.assert_close(factor, flow.schedule.beta(t).clamp(max=5))
+    assert (factor.max(), (factor < 5).any()) == (5, True)
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_times_are_stratified(name):
+    t, _ = make_weighting({"name": name}).draw(ContinuousFlow(1e-3), 16, torch.Generator().manual_seed(7))
+    assert tuple(t.shape) == (16,)
+    assert len(t.unique()) == 16
+
+
+def test_the_weighted_error_is_the_loss_of_the_model():
+    from bfn import BFN
+
+    model = BFN(lambda mu, t: 0.3 * mu, ContinuousFlow(0.1), "data", (5,))
+    x = torch.randn(12, 5, generator=torch.Generator().manual_seed(8))
+    g, h = (torch.Generator().manual_seed(9) for _ in range(2))
+    t, factor = Bound().draw(model.flow, 12, g)
+    torch.testing.assert_close(factor.float() * squared_error(model, x, t, g), model.loss(x, generator=h))
+
+
+def test_loss_by_time_is_the_mean_in_each_bin():
+    record = LossByTime(n_bins=4, memory=0.5)
+    t = torch.tensor([0.0, 0.1, 0.3, 0.99])
+    record.add(t, torch.tensor([1.0, 3.0, 5.0, 7.0]), torch.full((4,), 4.0))
+    record.fold()
+    torch.testing.assert_close(record.squared_error(), torch.tensor([2.0, 5.0, 14 / 3, 7.0], dtype=torch.float64))
+    torch.testing.assert_close(record.second_moment()[:2], torch.tensor([20.0, 100.0], dtype=torch.float64))
+    record.add(t[:1], torch.tensor([8.0]), torch.full((1,), 4.0))
+    record.fold()  # (1 + 3) / 2 old, halved; one new: (2 + 8) / (1 + 1)
+    assert float(record.squared_error()[0]) == pytest.approx(5.0)
+    other = LossByTime(n_bins=4)
+    other.load_state_dict(record.state_dict())
+    assert other.summary() == record.summary()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"name": "edn"}, "weighting 'edn': expected one of bound, importance, min-snr, edm"),
+        ({"name": "edm", "men": 1}, "weighting edm: got an unexpected keyword argument 'men'; its parameters are mean"),
+        ({"name": "min-snr", "gamma": 0}, "gamma=0: expected a positive"),
+        ({"name": "edm", "std": -1}, "std=-1, data_std=0.5: expected positive"),
+        ({"name": "importance", "uniform": 0}, "uniform=0: expected a share"),
+    ],
+)
+def test_wrong_weightings_are_named(config, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        make_weighting(config)

@@ -1,0 +1,72 @@
+import numpy as np
+import pytest
+import torch
+
+from bfn import data
+from bfn.training.batches import ImageSource, TextSource, derived_seed, open_source, order
+
+
+def text(tmp_path, content):
+    path = tmp_path / "text.txt"
+    path.write_text(content)
+    return data.read_text(path)
+
+
+def test_every_item_comes_once_an_epoch_in_an_order_that_only_the_seed_decides():
+    def items(seed, start, count):
+        return torch.cat([index for _, index in order(seed, start, count, 10)]).tolist()
+
+    assert sorted(items(0, 0, 10)) == sorted(items(0, 10, 10)) == list(range(10))
+    assert items(0, 0, 10) != items(0, 10, 10)
+    assert items(0, 0, 10) != items(1, 0, 10)
+    assert items(0, 0, 25) == items(0, 0, 7) + items(0, 7, 11) + items(0, 18, 7)
+
+
+def test_seeds_of_neighbours_have_nothing_in_common():
+    seeds = {derived_seed(seed, "noise", step) for seed in range(20) for step in range(50)}
+    assert len(seeds) == 1000
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize(("n", "length"), [(26, 4), (26, 13), (26, 26), (26, 25), (24, 4)])
+def test_text_windows_are_stretches_of_the_text_without_overlap_in_an_epoch(tmp_path, n, length):
+    content = "abcdefghijklmnopqrstuvwxyz"[:n]
+    source = TextSource(text(tmp_path, content), length)
+    per_epoch = max(1, n // length - 1)
+    for epoch in range(5):
+        x, label = source.take(3, epoch * per_epoch, per_epoch)
+        lines = source.text.alphabet.decode(x)
+        assert label is None
+        assert all(line in content for line in lines)
+        assert len(set("".join(lines))) == per_epoch * length
+    first, _ = source.first(2)
+    assert source.text.alphabet.decode(first)[0] == content[:length]
+
+
+def test_text_windows_start_elsewhere_each_time_round(tmp_path):
+    source = TextSource(text(tmp_path, "abcdefghijklmnopqrstuvwxyz" * 4), 8)
+    starts = [int(source.take(0, epoch * 12, 12)[0][:, 0].min()) for epoch in range(6)]
+    assert len({int(source.take(0, epoch * 12, 1)[0][0, 0]) % 8 for epoch in range(12)}) > 3, starts
+
+
+def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):
+    rng = np.random.default_rng(0)
+    images = data.from_array(rng.integers(0, 256, (40, 4, 4)).astype(np.uint8), np.arange(40) % 5)
+    floats, classes = ImageSource(images, "continuous", True), ImageSource(images, "discrete", False)
+    x, label = floats.take(0, 0, 40)
+    codes, none = classes.take(0, 0, 40)
+    torch.testing.assert_close(x, codes.float() / 127.5 - 1)
+    assert none is None
+    assert label.bincount().tolist() == [8] * 5
+    assert (floats.n_labels, classes.n_labels, classes.n_classes) == (5, 0, 256)
+
+
+def test_wrong_data_options_are_named(tmp_path):
+    (tmp_path / "t.txt").write_text("hello world " * 50)
+    name = str(tmp_path / "t.txt")
+    with pytest.raises(ValueError, match="data.binarise: .* is text, which take length"):
+        open_source({"name": name, "binarise": True}, "discrete", "train")
+    with pytest.raises(ValueError, match="is text: give flow discrete, not continuous"):
+        open_source({"name": name}, "continuous", "train")
+    with pytest.raises(ValueError, match="data.length=9999: the text's train part has"):
+        open_source({"name": name, "length": 9999}, "discrete", "train")
