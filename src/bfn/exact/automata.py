@@ -123,7 +123,8 @@ class SparseAutomaton(Automaton):
                 rows.append(follower + first[n])
                 columns.append(longer + first[n])
                 values.append(direct[follower] * tables.backoff[n][longer])
-            self._add(f"gather_{n - 1}", suffix, torch.arange(self.sizes[n]), tables.backoff[n], self.sizes[n - 1 : n + 1], dtype)
+            members = torch.arange(self.sizes[n])
+            self._add(f"gather_{n - 1}", suffix, members, tables.backoff[n], self.sizes[n - 1 : n + 1], dtype)
         top = codes[context + 1]
         rows.append(find(codes[context], top % base**context) + first[context])
         columns.append(find(codes[context], top // base) + first[context] + self.n_short)
@@ -135,7 +136,9 @@ class SparseAutomaton(Automaton):
         ones[0] = 0  # the empty context has no last symbol
         self._add("symbols", self.last, torch.arange(self.n_states), ones, [base, self.n_states], dtype)
 
-    def _add(self, name: str, rows: Tensor, columns: Tensor, values: Tensor, shape: list[int], dtype: torch.dtype) -> None:
+    def _add(
+        self, name: str, rows: Tensor, columns: Tensor, values: Tensor, shape: list[int], dtype: torch.dtype
+    ) -> None:
         self.register_buffer(name, _csr(rows, columns, values.to(dtype), shape))
         self.register_buffer(f"{name}_back", _csr(columns, rows, values.to(dtype), shape[::-1]))
 
@@ -145,14 +148,15 @@ class SparseAutomaton(Automaton):
         return alpha
 
     def advance(self, alpha: Tensor, d: int) -> Tensor:
-        levels = list(alpha.split(self.sizes))
+        levels = list(alpha.split_with_sizes(self.sizes))
         for n in range(self.context - 1, -1, -1):
             levels[n] = levels[n] + self.get_buffer(f"gather_{n}") @ levels[n + 1]
         return self.get_buffer("step") @ torch.cat([*levels[:-1], alpha])
 
     def retreat(self, value: Tensor, d: int) -> Tensor:
         both = self.get_buffer("step_back") @ value
-        short, levels = list(both[: self.n_short].split(self.sizes[:-1])), list(both[self.n_short :].split(self.sizes))
+        short = both[: self.n_short].split_with_sizes(self.sizes[:-1])
+        levels = list(both[self.n_short :].split_with_sizes(self.sizes))
         passed = short[0]
         levels[0] = levels[0] + passed
         for n in range(1, self.context + 1):
@@ -185,4 +189,6 @@ def _csr(rows: Tensor, columns: Tensor, values: Tensor, shape: list[int]) -> Ten
     offsets[1:] = torch.bincount(rows, minlength=shape[0]).cumsum(0)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(offsets, columns[order].to(torch.int32), values[order], shape, check_invariants=True)
+        return torch.sparse_csr_tensor(
+            offsets, columns[order].to(torch.int32), values[order], shape, check_invariants=True
+        )

@@ -3,8 +3,8 @@
     p(x | h) = share(h x) + backoff(h) p(x | h without its oldest symbol),        p(x | nothing) backs off to 1/K
     share(h x) = (1 - backoff(h)) c(h x) / c(h),        backoff(h) = r T(h) / (c(h) + r T(h))
 
-c are counts, T(h) the number of different symbols seen after h, r the smoothing: Witten and Bell's (1991) rule at r = 1.
-Where h was never seen, share is 0 and backoff 1. Every symbol stays possible after every context.
+c are counts, T(h) the number of different symbols seen after h, r the smoothing: the rule of Witten and Bell (1991) at
+r = 1. Where h was never seen, share is 0 and backoff 1. Every symbol stays possible after every context.
 
 An n-gram is stored as one integer, its symbols as digits in base K, the oldest first.
 """
@@ -25,7 +25,8 @@ _BINS = 1 << 25
 class BackoffTables:
     """Probabilities of the next symbol after up to ``context`` symbols.
 
-    codes[n]: sorted codes of the n-grams kept, n = 0..context + 1; with an n-gram all its parts are kept.
+    codes[n]: sorted codes of the n-grams kept, n = 0..context + 1; with an n-gram all its parts are kept, and
+        every single symbol is.
     share[n]: their own part of p(last | rest), n >= 1. backoff[n]: of the contexts of n symbols, n <= context.
     """
 
@@ -48,10 +49,10 @@ class BackoffTables:
 
 def look_up(keys: Tensor, values: Tensor, wanted: Tensor, default: float) -> Tensor:
     """values[i] where keys[i] is the wanted key, else the default; keys sorted."""
+    if not len(keys):
+        return torch.full_like(wanted, default, dtype=values.dtype)
     found = find(keys, wanted)
-    return torch.where(found >= 0, values[found.clamp(min=0)], default) if len(keys) else torch.full_like(
-        wanted, default, dtype=values.dtype
-    )
+    return torch.where(found >= 0, values[found], default)
 
 
 def find(keys: Tensor, wanted: Tensor) -> Tensor:
@@ -66,32 +67,31 @@ def count_backoff(text: Tensor, context: int, n_classes: int, smoothing: float, 
     """Tables from a text, (n,) integer classes. n-grams seen fewer than ``min_count`` times count as not seen."""
     codes, share = [torch.zeros(1, dtype=torch.int64)], [torch.ones(1, dtype=torch.float64)]
     backoff: list[Tensor] = []
+    packed = text.new_zeros(len(text), dtype=torch.int32)
     for n in range(1, context + 2):
-        found, counts = _count(text, n, n_classes)
-        kept = counts >= min_count
-        found, counts = found[kept], counts[kept].double()
+        if n_classes**n >= 2**31:
+            packed = packed.long()
+        packed = packed[: len(text) - n + 1] * n_classes + text[n - 1 :].to(packed.dtype)
+        found, counts = _count(packed, n_classes**n)
+        found, counts = found[counts >= min_count], counts[counts >= min_count].double()
+        if n == 1:  # every symbol is a context, seen or not
+            counts = counts.new_zeros(n_classes).index_add_(0, found, counts)
+            found = torch.arange(n_classes)
         prefix = find(codes[-1], found // n_classes)
         totals = counts.new_zeros(len(codes[-1])).index_add_(0, prefix, counts)
-        novelty = smoothing * counts.new_zeros(len(codes[-1])).index_add_(0, prefix, torch.ones_like(counts))
+        novelty = smoothing * counts.new_zeros(len(codes[-1])).index_add_(0, prefix, counts.sign())
         # 0/0 where nothing was seen to follow: then all of the mass backs off.
         weight = torch.where(totals > 0, novelty / (totals + novelty), 1.0).clamp(min=BACKOFF_MIN)
         backoff.append(weight)
         codes.append(found)
-        share.append((1 - weight[prefix]) * counts / totals[prefix])
+        share.append((1 - weight[prefix]) * counts / totals[prefix].clamp(min=1))
     return BackoffTables(n_classes, context, tuple(codes), tuple(share), tuple(backoff))
 
 
-def _count(text: Tensor, n: int, base: int) -> tuple[Tensor, Tensor]:
-    """Codes of the n-grams in a text, sorted, and how often each is there."""
-    places = len(text) - n + 1
-    if places < 1:
-        empty = torch.zeros(0, dtype=torch.int64)
-        return empty, empty
-    packed = text[:places].to(torch.int32 if base**n < 2**31 else torch.int64)
-    for i in range(1, n):
-        packed = packed.mul_(base).add_(text[i : i + places]) if i > 1 else packed * base + text[i : i + places]
-    if base**n <= _BINS:
-        counts = torch.bincount(packed, minlength=base**n)
+def _count(packed: Tensor, n_codes: int) -> tuple[Tensor, Tensor]:
+    """The codes below ``n_codes`` that occur, sorted, and how often each does."""
+    if n_codes <= _BINS:
+        counts = torch.bincount(packed, minlength=n_codes)
         codes = counts.nonzero().squeeze(1)
         return codes, counts[codes]
     found, counted = np.unique(packed.numpy(), return_counts=True)

@@ -152,8 +152,10 @@ def draw_classes(probs: Tensor, generator: torch.Generator | None = None) -> Ten
     """One class a row from (n, K) probabilities, by inverting their cumulative sum: (n,) int64."""
     cumulative = probs.double().cumsum(-1)
     uniform = torch.rand((len(probs), 1), generator=generator, dtype=torch.float64, device=probs.device)
-    return torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1).clamp_(
-        max=probs.shape[-1] - 1
+    return (
+        torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+        .squeeze(1)
+        .clamp_(max=probs.shape[-1] - 1)
     )
 
 

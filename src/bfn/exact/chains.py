@@ -17,7 +17,7 @@ from bfn.flows import DiscreteFlow
 class MarkovChain(DiscreteExactModel):
     """x_1 ~ initial (K,), x_{d+1} ~ transition[x_d], rows of (K, K), for ``length`` variables.
 
-    Zeros in either are allowed: everything is summed as logarithms, so that no evidence, however strong, divides 0 by 0.
+    Zeros in either are allowed: all sums are of logarithms, so that no evidence, however strong, divides 0 by 0.
     """
 
     log_initial: Tensor

@@ -111,12 +111,12 @@ class NGram(DiscreteExactModel):
         return x.to(self.device)
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
-        parts = log_likelihood.split(self._part(len(log_likelihood)))
+        parts = self._parts(log_likelihood)
         return torch.cat([self._marginals(part.permute(1, 2, 0)) for part in parts]).to(log_likelihood.dtype)
 
     def log_normaliser(self, log_likelihood: Tensor) -> Tensor:
         totals = []
-        for part in log_likelihood.split(self._part(len(log_likelihood))):
+        for part in self._parts(log_likelihood):
             evidence, peaks = _scaled(part.permute(1, 2, 0).to(self.dtype))
             alpha, total = self.automaton.start(len(part)), peaks.sum(0)
             for d, e in enumerate(evidence):
@@ -156,12 +156,13 @@ class NGram(DiscreteExactModel):
                 after = _unit(chain.retreat(chain.emit(after, evidence[d]), d))
         return logits.permute(2, 0, 1)
 
-    def _part(self, batch: int) -> int:
-        """Samples to work on at a time."""
+    def _parts(self, log_likelihood: Tensor) -> tuple[Tensor, ...]:
+        """The batch in parts to work on at a time."""
+        batch = len(log_likelihood)
         vectors = 2 * ceil(sqrt(self.data_shape[0])) + 6
         fitting = self.memory // (vectors * self.automaton.n_states * self.dtype.itemsize)
         most = batch if isinstance(self.automaton, DenseAutomaton) else min(batch, _SPARSE_BATCH)
-        return max(1, min(most, fitting))
+        return log_likelihood.tensor_split(ceil(batch / max(1, min(most, fitting))))
 
     def _codes(self, history: Tensor) -> tuple[Tensor, int]:
         """The last symbols of each history as one number, and how many they are."""

@@ -5,7 +5,7 @@ With x = m_i + h z the state is u ~ sum_i w_i N(s m_i, v I), v = 1 + s^2 h^2, so
     x_hat = ( sum_i r_i m_i + s h^2 u ) / v,      log r_i = log w_i + ( s u . m_i - s^2 |m_i|^2 / 2 ) / v + const
 
 which is one product of the batch with the points, a softmax, and one product back: attention whose keys and values are
-the data. It runs over chunks of points with a running maximum, so that tens of thousands of images fit in little memory.
+the data. It runs over chunks of points with a running maximum: tens of thousands of images fit in little memory.
 """
 
 from math import log, pi

@@ -1,0 +1,212 @@
+"""Gaussian mixtures and points: against numerical integration, each other, and the score."""
+
+from math import log, pi
+
+import pytest
+import torch
+
+from bfn.exact import GaussianMixture, Points
+from bfn.flows import ContinuousFlow, Level
+
+TIMES = [0.0, 1e-12, 1e-3, 0.3, 1.0]
+
+
+def random_mixture(dtype: torch.dtype = torch.float64) -> GaussianMixture:
+    generator = torch.Generator().manual_seed(1)
+    roots = torch.randn(3, 4, 4, generator=generator, dtype=torch.float64) / 3
+    means = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    weights = torch.tensor([0.5, 0.2, 0.3])
+    return GaussianMixture(means, roots @ roots.mT, weights=weights, sigma_1=0.02, dtype=dtype)
+
+
+def random_points(bandwidth: float = 0.1, **settings) -> Points:
+    generator = torch.Generator().manual_seed(2)
+    points = torch.randn(37, 2, 3, generator=generator, dtype=torch.float64)
+    weights = torch.rand(37, generator=generator, dtype=torch.float64)
+    return Points(points, bandwidth, weights=weights / weights.sum(), sigma_1=0.02, **settings)
+
+
+def state_at(model, t: float, batch: int = 7, scale: float = 1.0) -> tuple[torch.Tensor, Level]:
+    generator = torch.Generator().manual_seed(3)
+    x = model.sample_data(batch, generator)
+    level = model.flow.level(t, batch, x.ndim - 1, like=x)
+    eps = torch.randn(x.shape, generator=generator, dtype=model.dtype)
+    return model.flow.noised(x, level.s, scale * eps), level
+
+
+@pytest.mark.parametrize("t", [0.0, 0.2, 0.6, 1.0])
+def test_mixture_agrees_with_integration(t):
+    means, stds, weights = [-1.0, 0.2, 0.9], [0.3, 0.1, 0.5], [0.2, 0.5, 0.3]
+    model = GaussianMixture(
+        torch.tensor(means, dtype=torch.float64).unsqueeze(1),
+        stds=torch.tensor(stds, dtype=torch.float64),
+        weights=torch.tensor(weights, dtype=torch.float64),
+        sigma_1=0.05,
+    )
+    x = torch.linspace(-6, 6, 240_001, dtype=torch.float64)
+    prior = sum(
+        w * torch.exp(-(((x - m) / s) ** 2) / 2) / (s * (2 * pi) ** 0.5)
+        for m, s, w in zip(means, stds, weights, strict=True)
+    )
+    torch.testing.assert_close(model.log_prob(x[::1000, None]), prior[::1000].log(), atol=1e-12, rtol=1e-12)
+    u, level = state_at(model, t)
+    joint = prior * torch.exp(-((u - level.s * x) ** 2) / 2) / (2 * pi) ** 0.5
+    evidence = torch.trapezoid(joint, x)
+    torch.testing.assert_close(model.log_evidence(u, level), evidence.log(), atol=1e-9, rtol=1e-9)
+    x_hat = torch.trapezoid(joint * x, x) / evidence
+    torch.testing.assert_close(model.output(u, level).mean.squeeze(1), x_hat, atol=1e-9, rtol=1e-9)
+
+
+def test_one_gaussian_is_the_linear_filter(generator):
+    root = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    covariance, mean = root @ root.T, torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    model = GaussianMixture(mean[None], covariance[None])
+    u, level = state_at(model, 0.4)
+    gain = level.s * covariance @ torch.linalg.inv(torch.eye(3, dtype=torch.float64) + level.s**2 * covariance)
+    expected = mean + (u - level.s * mean) @ gain.T
+    torch.testing.assert_close(model.output(u, level).mean, expected, atol=1e-10, rtol=1e-10)
+    reference = torch.distributions.MultivariateNormal(mean, covariance)
+    torch.testing.assert_close(model.log_prob(u), reference.log_prob(u), atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("make", [random_mixture, random_points, lambda: random_points(0.0)])
+@pytest.mark.parametrize("t", [0.1, 0.5, 1.0])
+def test_score_is_the_gradient_of_the_evidence(make, t):
+    """Tweedie: grad log p(u) = s x_hat - u."""
+    model = make()
+    u, level = state_at(model, t)
+    u.requires_grad_()
+    (gradient,) = torch.autograd.grad(model.log_evidence(u, level).sum(), u)
+    score = level.s * model.output(u, level).mean - u
+    torch.testing.assert_close(gradient, score, atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, 0.1, 2.0])
+@pytest.mark.parametrize("t", TIMES)
+def test_points_are_an_isotropic_mixture(bandwidth, t):
+    points = random_points(bandwidth)
+    flat = (points.centred + points.centre).reshape(37, 6)
+    mixture = GaussianMixture(
+        flat, stds=torch.full((37,), bandwidth, dtype=torch.float64), weights=points.log_weights.exp(), flow=points.flow
+    )
+    u, level = state_at(points, t)
+    x_hat = mixture.output(u.flatten(1), level).mean.view_as(u)
+    torch.testing.assert_close(points.output(u, level).mean, x_hat, atol=1e-9, rtol=1e-9)
+    evidence = mixture.log_evidence(u.flatten(1), level)
+    torch.testing.assert_close(points.log_evidence(u, level), evidence, atol=1e-8, rtol=1e-8)
+    if bandwidth > 0:
+        torch.testing.assert_close(points.log_prob(u), mixture.log_prob(u.flatten(1)), atol=1e-8, rtol=1e-8)
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 36, 37, 1000])
+def test_chunks_do_not_matter(chunk):
+    whole, parts = random_points(), random_points(chunk=chunk)
+    u, level = state_at(whole, 0.4)
+    torch.testing.assert_close(parts.output(u, level).mean, whole.output(u, level).mean, atol=1e-13, rtol=1e-12)
+    torch.testing.assert_close(parts.log_evidence(u, level), whole.log_evidence(u, level), atol=1e-12, rtol=1e-12)
+
+
+def test_points_alone_are_found_at_the_data_end():
+    points = torch.eye(5, dtype=torch.float32)
+    model = Points(points, sigma_1=1e-3, dtype=torch.float32)
+    level = model.flow.level(1.0, 5, 1, like=points)
+    torch.testing.assert_close(model.output(model.flow.noised(points, level.s, torch.ones(5, 5)), level).mean, points)
+
+
+@pytest.mark.parametrize("make", [random_mixture, random_points])
+def test_a_level_for_each_sample(make):
+    model = make()
+    t = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
+    u, _ = state_at(model, 0.5, batch=3)
+    level = model.flow.level(t, 3, u.ndim - 1, like=u)
+    together = model.output(u, level).mean, model.log_evidence(u, level)
+    for i in range(3):
+        alone = model.flow.level(float(t[i]), 1, u.ndim - 1, like=u)
+        torch.testing.assert_close(together[0][i : i + 1], model.output(u[i : i + 1], alone).mean)
+        torch.testing.assert_close(together[1][i : i + 1], model.log_evidence(u[i : i + 1], alone))
+
+
+@pytest.mark.parametrize("make", [random_mixture, random_points, lambda dtype: random_points(0.0, dtype=dtype)])
+@pytest.mark.parametrize("t", TIMES)
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_finite_in_float32(make, t, scale):
+    model = make(dtype=torch.float32)
+    u, level = state_at(model, t, scale=scale)
+    assert model.output(u, level).mean.dtype is torch.float32
+    assert torch.isfinite(model.output(u, level).mean).all()
+    assert torch.isfinite(model.log_evidence(u, level)).all()
+
+
+@pytest.mark.parametrize("make", [random_mixture, random_points])
+def test_samples_have_the_models_moments(make, generator):
+    """Means and variances of 40,000 samples within 5 standard errors; false alarms: 20 numbers, 6e-7 each."""
+    model, n = make(), 40_000
+    x = model.sample_data(n, generator).flatten(1)
+    if isinstance(model, Points):
+        weights, means = model.log_weights.exp(), model.centred + model.centre
+        inner = torch.full_like(means, model.bandwidth**2)
+    else:
+        weights, means = model.log_weights.exp(), model.means
+        inner = (model.axes * model.variances.unsqueeze(1) @ model.axes.mT).diagonal(dim1=1, dim2=2)
+    mean = weights @ means
+    variance = weights @ (inner + means.square()) - mean.square()
+    assert ((x.mean(0) - mean).abs() < 5 * (variance / n).sqrt()).all()
+    spread = (x - mean).square()
+    assert ((spread.mean(0) - variance).abs() < 5 * spread.std(0) / n**0.5).all()
+
+
+def test_density_of_the_sender():
+    model = random_points()
+    u, level = state_at(model, 0.5)
+    x = torch.zeros_like(u)
+    expected = -(u.square().flatten(1).sum(1) + 6 * log(2 * pi)) / 2
+    torch.testing.assert_close(model.log_likelihood(u, x, level), expected)
+
+
+@pytest.mark.parametrize("make", [random_mixture, random_points])
+def test_every_solver_runs(make, generator):
+    model = make()
+    for solver in ("bfn", "bfn-solver++2", "sde-bfn-solver++2"):
+        out = model.sample(4, solver, nfe=6, generator=generator)
+        assert out.x.shape == (4, *model.data_shape)
+        assert out.x.dtype is torch.float64
+        assert out.nfe == 6
+
+
+EYE = torch.eye(2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GaussianMixture(torch.zeros(3), stds=EYE[0]), "means of shape"),
+        (lambda: GaussianMixture(EYE), "give exactly one"),
+        (lambda: GaussianMixture(EYE, stds=torch.ones(3)), "stds of shape"),
+        (lambda: GaussianMixture(EYE, stds=torch.tensor([1.0, -1.0])), "smallest value -1"),
+        (lambda: GaussianMixture(EYE, EYE), "covariances of shape"),
+        (lambda: GaussianMixture(EYE, torch.tensor([[[1.0, 1], [0, 1]]] * 2)), "not symmetric"),
+        (lambda: GaussianMixture(EYE, torch.stack([EYE, -EYE])), "eigenvalue -1"),
+        (lambda: GaussianMixture(EYE, stds=torch.ones(2), weights=torch.tensor([0.5, 0.6])), "weights sum to 1.1"),
+        (lambda: GaussianMixture(EYE, stds=torch.ones(2), weights=torch.tensor([1.5, -0.5])), "value -0.5"),
+        (lambda: GaussianMixture(EYE, stds=torch.ones(2), weights=torch.tensor([1.0])), "weights of shape"),
+        (lambda: GaussianMixture(EYE * float("nan"), stds=torch.ones(2)), "means with NaN"),
+        (lambda: GaussianMixture(EYE, stds=torch.zeros(2)).log_prob(EYE), "no density"),
+        (lambda: Points(torch.zeros(0, 3)), "points of shape"),
+        (lambda: Points(torch.zeros(2, 3, dtype=torch.int64)), "data of type"),
+        (lambda: Points(EYE, bandwidth=-1.0), "bandwidth=-1.0"),
+        (lambda: Points(EYE, chunk=0), "chunk=0"),
+        (lambda: Points(EYE).log_prob(EYE), "bandwidth=0"),
+        (lambda: Points(EYE).output(torch.zeros(1, 3), Level(torch.zeros(1), 0.0)), "state of shape"),
+        (lambda: Points(EYE).output(EYE, Level(torch.zeros(2), 0.0), torch.zeros(2)), "label given"),
+    ],
+)
+def test_wrong_input(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_flow_may_be_given():
+    flow = ContinuousFlow(0.3)
+    assert Points(EYE, flow=flow).flow is flow
+    assert Points(EYE, dtype=torch.float32).dtype is torch.float32
+    assert Points(EYE).to(torch.float32).dtype is torch.float32
