@@ -122,3 +122,13 @@ def test_optimal_initial_minimises_the_kl(flow: bfn.Flow, generator: torch.Gener
 def test_unknown_prediction() -> None:
     with pytest.raises(ValueError, match="prediction 'velocity': expected one of data, message, noise, score"):
         sde.convert(torch.zeros(1), "velocity", "data", torch.zeros(1), 1.0, FLOWS[0])
+
+
+@pytest.mark.parametrize("t", [0.1, 0.5, 0.9])
+def test_the_slope_of_the_log_snr(t: float) -> None:
+    """lambda = log s: d lambda/dt = G^2 / (2 gamma (1 - gamma)); the paper prints it without the 2 (errata)."""
+    flow, h = FLOWS[0], 1e-6
+    process = LinearSDE(flow)
+    gamma = float(process.alpha(t))
+    slope = float(flow.schedule.s(t + h).log() - flow.schedule.s(t - h).log()) / (2 * h)
+    assert slope == pytest.approx(float(process.diffusion(t)) ** 2 / (2 * gamma * (1 - gamma)), rel=1e-6)

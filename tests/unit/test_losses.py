@@ -1,0 +1,127 @@
+"""Weights, bounds and draws of the losses. That exact models' losses are KL divergences: tests/unit/exact."""
+
+import math
+
+import pytest
+import torch
+from linear import LinearModel
+
+import bfn
+from bfn.heads import Categorical
+from bfn.losses import squared_error
+from bfn.model import Model
+from bfn.sampling import strata
+
+CONTINUOUS, DISCRETE = bfn.ContinuousFlow(sigma_1=0.1), bfn.DiscreteFlow(n_classes=4, beta_1=2.0)
+
+
+def test_strata_are_uniform_and_spread(generator: torch.Generator) -> None:
+    times = torch.stack([strata(16, generator) for _ in range(4000)])
+    assert bool(((times >= 0) & (times < 1)).all())
+    assert torch.equal((times * 16).floor().sort(1).values, torch.arange(16.0, dtype=torch.float64).expand(4000, 16))
+    # Each entry by itself is uniform: mean 1/2, to 5 standard errors.
+    assert float((times.mean(0) - 0.5).abs().max()) < 5 * (1 / 12 / 4000) ** 0.5
+
+
+def test_the_weight_on_the_noise_error(generator: torch.Generator) -> None:
+    """beta'/2 |x - x_hat|^2 = -ln(sigma_1)/gamma |eps - eps_hat|^2; the paper prints another weight (errata)."""
+    n = 64
+    x, t = torch.randn(n, 3, generator=generator), torch.rand(n, generator=generator) * 0.9 + 0.05
+    seed = torch.Generator().manual_seed(9)
+    model = bfn.BFN(lambda mu, t: torch.sin(3 * mu), CONTINUOUS, "noise", (3,))
+    loss = model.loss(x, t=t, generator=torch.Generator().manual_seed(9))
+    eps = torch.randn(n, 3, generator=seed)
+    s = CONTINUOUS.schedule.s(t).float()[:, None]
+    mu = CONTINUOUS.network_input(s * x + eps, s)
+    gamma = 1 - 0.1 ** (2 * t)
+    expected = -math.log(0.1) / gamma * (eps - torch.sin(3 * mu)).square().mean(1)
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-6)
+
+
+class Posterior(Model):
+    """One variable with known class probabilities: the exact posterior is softmax(log p + y)."""
+
+    data_shape = (1,)
+    dtype = torch.float64
+
+    def __init__(self, flow: bfn.DiscreteFlow, p: torch.Tensor) -> None:
+        self.flow, self.log_p = flow, p.log()
+
+    def output(self, u, level, label=None):  # type: ignore[no-untyped-def]
+        return Categorical(self.log_p + level.s * u)
+
+
+def entropy_bound(weight: str) -> float:
+    """E[loss + reconstruction] of an exact model of one variable; equal to the entropy if the weight is right."""
+    model = Posterior(bfn.DiscreteFlow(4, beta_1=4.0), torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64))
+    n = 40_000
+    generator = torch.Generator().manual_seed(0)
+    x = torch.multinomial(model.log_p.exp(), n, replacement=True, generator=generator)[:, None]
+    if weight == "right":
+        loss = model.loss(x, generator=generator)
+    else:
+        # As printed, K beta_1 t_paper: large where the noise is, with t_paper = 1 - t.
+        t = strata(n, generator)
+        loss = squared_error(model, x, t, generator) * 4.0 * (1 - t)
+    return float(loss.mean() + model.reconstruction_loss(x, generator).mean())
+
+
+def test_loss_and_reconstruction_add_up_to_the_entropy() -> None:
+    """-E log p(x) = KL(q(z|x) || p(z)) + E[-log p(x|z)]: to 0.02 nats, four standard errors of the estimate."""
+    p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    assert entropy_bound("right") == pytest.approx(float(-(p * p.log()).sum()), abs=0.02)
+
+
+def test_the_printed_discrete_weight_is_no_bound() -> None:
+    p = torch.tensor([0.4, 0.3, 0.2, 0.1], dtype=torch.float64)
+    assert abs(entropy_bound("printed") - float(-(p * p.log()).sum())) > 0.3
+
+
+def test_the_n_step_loss_falls_to_the_continuous_one(generator: torch.Generator) -> None:
+    """On Gaussian data the n-step loss has a closed form, and so has its limit: (1/2) log(1 + beta v)."""
+    model = LinearModel(bfn.ContinuousFlow(sigma_1=0.1), variance=1.0)
+    n = 20_000
+    x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    schedule = model.flow.schedule
+    limit = 0.5 * math.log1p(float(schedule.beta(1.0)))
+    assert float(model.loss(x, generator=generator).mean()) == pytest.approx(limit, rel=0.03)
+    previous = math.inf
+    for steps in (1, 5, 25, 100):
+        beta = schedule.beta(torch.arange(steps + 1, dtype=torch.float64) / steps)
+        exact = float((beta.diff() / (2 * (1 + beta[:-1]))).sum())
+        assert float(model.loss(x, n_steps=steps, generator=generator).mean()) == pytest.approx(exact, rel=0.05)
+        assert previous > exact > limit
+        previous = exact
+
+
+def test_reconstruction_of_classes_is_finite_where_probabilities_underflow() -> None:
+    model = bfn.BFN(lambda theta, t: theta * -300.0, DISCRETE, "logits", (2,))
+    loss = model.reconstruction_loss(torch.tensor([[0, 1], [2, 3]]))
+    assert torch.isfinite(loss).all()
+
+
+def test_gradients_reach_the_network(generator: torch.Generator) -> None:
+    layer = torch.nn.Linear(3, 3)
+    model = bfn.BFN(lambda mu, t: layer(mu), CONTINUOUS, "noise", (3,))
+    model.loss(torch.randn(8, 3, generator=generator), generator=generator).mean().backward()
+    assert float(layer.weight.grad.abs().sum()) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"t": torch.tensor([0.1, 1.2])}, r"t from 0.1.* to 1.2.*: expected times in \[0, 1\]"),
+        ({"t": torch.zeros(3)}, r"t of shape \(3,\): expected one time a sample, \(2,\)"),
+        ({"n_steps": 0}, "n_steps=0: expected at least 1 step"),
+    ],
+)
+def test_wrong_settings(settings: dict, message: str) -> None:
+    model = bfn.BFN(lambda mu, t: mu, CONTINUOUS, "data", (3,))
+    with pytest.raises(ValueError, match=message):
+        model.loss(torch.zeros(2, 3), **settings)
+
+
+def test_a_network_of_the_wrong_shape() -> None:
+    model = bfn.BFN(lambda mu, t: mu[:, :1], CONTINUOUS, "data", (3,))
+    with pytest.raises(bfn.NetworkError, match=r"has shape \(2, 1\): expected \(2, 3\)"):
+        model.loss(torch.zeros(2, 3))
