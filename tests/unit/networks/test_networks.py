@@ -133,6 +133,7 @@ def test_dropout_acts_in_training_alone(case: str) -> None:
 @pytest.mark.parametrize("case", ["unet-discrete", "transformer-conv", "mlp-discrete"])
 def test_the_whole_network_is_one_graph(case: str) -> None:
     network, inputs, t, label = example(case)
+    torch.compiler.reset()
     captured = torch.compile(network, fullgraph=True, backend="eager")
     assert torch.equal(captured(inputs, t, label), network(inputs, t, label))
 
@@ -142,6 +143,7 @@ def test_the_whole_network_is_one_graph(case: str) -> None:
 def test_compiled_networks_compute_the_same(case: str) -> None:
     network, inputs, t, label = example(case)
     exact = network(inputs, t, label)
+    torch.compiler.reset()  # shapes of other cases would make every size a symbol, and compiling far slower
     compiled = torch.compile(network, fullgraph=True)(inputs, t, label)
     assert (compiled - exact).norm() < 1e-4 * exact.norm()
 
