@@ -202,15 +202,16 @@ def test_a_mixture_head_is_read(tmp_path: Path) -> None:
 
 
 MEASURE = """
-import resource, sys
+import json, re, sys
 import torch
 from bfn.interop import load_official
 torch.set_num_threads(1)
-load_official(sys.argv[1], __import__("json").load(open(sys.argv[2]))["text8"])  # everything that is made once
-before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+def kilobytes(name):  # not getrusage, whose peak is inherited from the parent process
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+load_official(sys.argv[1], json.load(open(sys.argv[2]))["text8"])  # whatever is made only once
+before = kilobytes("VmRSS")
 model = load_official(sys.argv[3], sys.argv[4])
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print((peak - before) / sum(4 * p.numel() for p in model.parameters()))
+print(1024 * (kilobytes("VmHWM") - before) / sum(4 * p.numel() for p in model.parameters()))
 shape = (1, *model.flow.state_shape(model.data_shape))
 u = torch.randn(shape, generator=torch.Generator().manual_seed(0))
 with torch.no_grad():
