@@ -130,7 +130,7 @@ def frechet_distance(
         if statistics.n <= a.n_features and not allow_singular:
             raise ValueError(
                 f"{statistics.n} samples of {a.n_features} features in the {name} set: its covariance is singular, and "
-                f"the distance comes out about {expected_bias(a, b):.3g} too large; use more than {a.n_features} "
+                f"the distance comes out about {_bias(a, b):.3g} too large; use more than {a.n_features} "
                 "samples (the bias falls as 1/n), or allow_singular=True to see the biased value"
             )
     return _distance(a.mean, a.covariance, b.mean, b.covariance)
@@ -160,23 +160,27 @@ def frechet_result(
         return _distance(b.mean, b.covariance, drawn.mean, drawn.covariance, root=root)
 
     interval = bootstrap_interval(resampled, len(x), generator=generator, n_resamples=n_resamples, level=level)
-    return FrechetResult(distance, interval, expected_bias(a, b), a.n, b.n)
+    return FrechetResult(distance, interval, _bias(a, b), a.n, b.n)
 
 
-def expected_bias(a: FeatureStatistics, b: FeatureStatistics) -> float:
-    """Expected distance of two samples of these sizes from one and the same Gaussian.
+def expected_bias(covariance: Tensor, n_a: int, n_b: int) -> float:
+    """Expected distance of two samples, of n_a and n_b features, from one and the same Gaussian.
 
         (1/n_a + 1/n_b) * ( sum_i l_i + 1/2 sum_ij (1 + [i = j]) l_i l_j / (l_i + l_j) )
 
-    with l the eigenvalues of the covariance of the larger set: the second-order expansion of the distance in the
-    sampling errors of mean and covariance (those of a Wishart matrix). At n = d it is within a fifth of the truth,
-    and exact as n grows.
+    with l the eigenvalues of its covariance: the second-order expansion of the distance in the sampling errors of mean
+    and covariance (those of a Wishart matrix). At n = d it is within a fifth of the truth, and exact as n grows.
     """
-    variances = torch.linalg.eigvalsh(max(a, b, key=lambda statistics: statistics.n).covariance).clamp(min=0)
+    variances = torch.linalg.eigvalsh(covariance).clamp(min=0)
     pairs = variances[:, None] + variances
     means = torch.where(pairs > 0, variances[:, None] * variances / pairs, 0)
     per_sample = variances.sum() + (means.sum() + means.diagonal().sum()) / 2
-    return (1 / a.n + 1 / b.n) * float(per_sample)
+    return (1 / n_a + 1 / n_b) * float(per_sample)
+
+
+def _bias(a: FeatureStatistics, b: FeatureStatistics) -> float:
+    """The bias with the covariance of the larger set: that of the smaller one misses directions."""
+    return expected_bias(max(a, b, key=lambda statistics: statistics.n).covariance, a.n, b.n)
 
 
 def _distance(mean_a: Tensor, a: Tensor, mean_b: Tensor, b: Tensor, *, root: Tensor | None = None) -> float:
