@@ -1,0 +1,82 @@
+"""Samplers against exact probabilities, by total variation with stated false-alarm rates.
+
+For n draws over k outcomes the expected total variation is at most sqrt(k/n)/2, and by McDiarmid's inequality it passes
+that by eps with probability at most exp(-2 n eps^2).
+"""
+
+from math import log, sqrt
+
+import pytest
+import torch
+
+from bfn.exact import ProductOfCategoricals, StringSet
+
+FALSE_ALARM = 1e-4
+
+
+def total_variation(samples: torch.Tensor, strings: torch.Tensor, probs: torch.Tensor) -> float:
+    """Distance between the frequencies of the strings (and of anything else) and their probabilities."""
+    counts = (samples[:, None] == strings[None]).all(-1).double().mean(0)
+    return float((counts - probs).abs().sum() + (1 - counts.sum())) / 2
+
+
+def allowance(n: int, k: int) -> float:
+    return sqrt(k / n) / 2 + sqrt(log(1 / FALSE_ALARM) / (2 * n))
+
+
+def dependent(beta_1: float = 12.0) -> tuple[StringSet, torch.Tensor]:
+    strings = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
+    probs = torch.tensor([0.35, 0.25, 0.2, 0.15, 0.05], dtype=torch.float64)
+    return StringSet(strings, probs, n_classes=3, beta_1=beta_1), probs
+
+
+def independent() -> tuple[ProductOfCategoricals, torch.Tensor, torch.Tensor]:
+    p = torch.tensor([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3]], dtype=torch.float64)
+    strings = torch.cartesian_prod(torch.arange(3), torch.arange(3))
+    return ProductOfCategoricals(p, beta_1=12.0), strings, (p[0][:, None] * p[1]).flatten()
+
+
+@pytest.mark.parametrize("name", ["bfn", "sde-bfn-solver1", "sde-bfn-solver2", "fast-sde"])
+def test_many_steps_reproduce_the_exact_distribution(name: str) -> None:
+    """2,000 steps of the reverse SDE, with ("bfn") and without drawing classes."""
+    model, probs = dependent()
+    n = 2000
+    out = model.sample(n, name, 2000, grid="uniform", generator=torch.Generator().manual_seed(1))
+    assert total_variation(out.x, model.strings, probs) < allowance(n, len(probs) + 1)
+
+
+@pytest.mark.parametrize("name", ["bfn-solver1", "bfn-solver2", "fast-ode"])
+def test_the_ode_reproduces_the_exact_distribution(name: str) -> None:
+    model, probs = dependent()
+    n = 2000
+    steps = 2000 if name == "bfn-solver1" else 200
+    out = model.sample(n, name, steps, grid="uniform", t_start=1e-4, generator=torch.Generator().manual_seed(1))
+    assert total_variation(out.x, model.strings, probs) < allowance(n, len(probs) + 1)
+
+
+def test_what_drawing_classes_does() -> None:
+    """For independent positions it is the exact transition kernel, at any number of calls; for dependent ones it is not.
+
+    Which of the two does better on dependent positions depends on the problem.
+    """
+    n, calls = 20_000, 4
+    product, strings, product_probs = independent()
+    chain, chain_probs = dependent()
+    tv = {}
+    for name in ("bfn", "sde-bfn-solver1"):
+        settings = {"grid": "uniform", "t_start": 0.0, "generator": torch.Generator().manual_seed(2)}
+        tv[name, "independent"] = total_variation(product.sample(n, name, calls, **settings).x, strings, product_probs)
+        tv[name, "dependent"] = total_variation(chain.sample(n, name, calls, **settings).x, chain.strings, chain_probs)
+    assert tv["bfn", "independent"] < allowance(n, len(strings))
+    assert tv["sde-bfn-solver1", "independent"] > 2 * allowance(n, len(strings))
+    assert tv["bfn", "dependent"] > 2 * allowance(n, len(chain_probs) + 1)
+
+
+def test_the_posterior_depends_on_softmax_alone(generator: torch.Generator) -> None:
+    """Adding a constant to all classes of a position changes z, not softmax(z), and not E[onehot(x) | z]."""
+    model, _ = dependent()
+    u = torch.randn(10, 3, 3, generator=generator, dtype=torch.float64)
+    shifted = u + torch.randn(10, 3, 1, generator=generator, dtype=torch.float64) * 5
+    level = model.flow.level(0.4, 10, 2, u)
+    torch.testing.assert_close(model.output(u, level).mean, model.output(shifted, level).mean)
+    torch.testing.assert_close(model.posterior(u, level), model.posterior(shifted, level))
