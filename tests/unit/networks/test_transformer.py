@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bfn.networks import Transformer
+from bfn.networks.transformer import Convolution
 
 
 def example(kernel_size: int) -> tuple[Transformer, torch.Tensor, torch.Tensor]:
@@ -44,3 +45,10 @@ def test_class_relabelling_is_followed_by_the_output() -> None:
             table.copy_(table.mean(-1, keepdim=True).expand_as(table))
     theta, t, order = torch.randn(2, 6, 4).softmax(-1), torch.rand(2), torch.tensor([2, 0, 3, 1])
     torch.testing.assert_close(network(theta[..., order], t), network(theta, t)[..., order], rtol=1e-4, atol=1e-5)
+
+
+def test_convolution_is_along_the_sequence() -> None:
+    torch.manual_seed(0)
+    layer, inputs = Convolution(6, kernel_size=5), torch.randn(2, 9, 6)
+    plain = layer.out(torch.nn.functional.silu(layer.conv(inputs.mT).mT))
+    torch.testing.assert_close(layer(inputs), plain)
