@@ -96,8 +96,6 @@ class SparseAutomaton(Automaton):
     (c+1)-grams and of seen pairs (y h, h x) of shorter ones.
     """
 
-    last: Tensor
-
     def __init__(self, tables: BackoffTables, dtype: torch.dtype) -> None:
         super().__init__()
         context, base, codes = tables.context, tables.n_classes, tables.codes
@@ -131,10 +129,10 @@ class SparseAutomaton(Automaton):
         values.append(tables.share[context + 1])
         shape = [self.n_states, self.n_short + self.n_states]
         self._add("step", torch.cat(rows), torch.cat(columns), torch.cat(values), shape, dtype)
-        self.register_buffer("last", torch.cat([codes[n] % base for n in range(context + 1)]))
+        last = torch.cat([codes[n] % base for n in range(context + 1)])
         ones = torch.ones(self.n_states, dtype=torch.float64)
         ones[0] = 0  # the empty context has no last symbol
-        self._add("symbols", self.last, torch.arange(self.n_states), ones, [base, self.n_states], dtype)
+        self._add("symbols", last, torch.arange(self.n_states), ones, [base, self.n_states], dtype)
 
     def _add(
         self, name: str, rows: Tensor, columns: Tensor, values: Tensor, shape: list[int], dtype: torch.dtype
@@ -167,7 +165,7 @@ class SparseAutomaton(Automaton):
         return torch.cat(levels)
 
     def emit(self, alpha: Tensor, evidence: Tensor) -> Tensor:
-        return alpha * evidence.index_select(0, self.last)
+        return alpha * (self.get_buffer("symbols_back") @ evidence)
 
     def read_out(self, alpha: Tensor) -> Tensor:
         return self.get_buffer("symbols") @ alpha

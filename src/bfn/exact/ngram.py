@@ -1,6 +1,7 @@
 """Character chains whose next symbol depends on the last few: real text with no model error at all.
 
-On English such chains spell about 43, 64, 80, 89 % of words for contexts of 2, 3, 4, 5 symbols.
+On text8 samples of 256 symbols spell 38, 58, 75, 84 % of their words for contexts of 2, 3, 4, 5 symbols, cut words at
+the two ends counted, where the text itself has 90 % (``bfn.metrics.spelling_accuracy``).
 """
 
 from math import ceil, sqrt
@@ -130,11 +131,12 @@ class NGram(DiscreteExactModel):
         """(length, K, batch) -> (batch, length, K).
 
         A variable's posterior is its own evidence times what its past and its future say of it, so that the logits
-        keep the evidence's whole range. Of the forward pass every sqrt(length)-th vector is kept, the rest made again.
+        keep the evidence's whole range. Of the forward pass every vector is kept if memory allows, else every
+        sqrt(length)-th, and the rest made again.
         """
         chain, (evidence, _) = self.automaton, _scaled(log_likelihood.to(self.dtype))
         length, _, batch = evidence.shape
-        stride = ceil(sqrt(length))
+        stride = length if batch <= self._fitting(length) else ceil(sqrt(length))
         alpha, saved = chain.start(batch), []
         for d in range(length):
             if d % stride == 0:
@@ -158,11 +160,16 @@ class NGram(DiscreteExactModel):
 
     def _parts(self, log_likelihood: Tensor) -> tuple[Tensor, ...]:
         """The batch in parts to work on at a time."""
-        batch = len(log_likelihood)
-        vectors = 2 * ceil(sqrt(self.data_shape[0])) + 6
-        fitting = self.memory // (vectors * self.automaton.n_states * self.dtype.itemsize)
+        batch, length = len(log_likelihood), self.data_shape[0]
         most = batch if isinstance(self.automaton, DenseAutomaton) else min(batch, _SPARSE_BATCH)
-        return log_likelihood.tensor_split(ceil(batch / max(1, min(most, fitting))))
+        # Half the width costs less than a second forward pass.
+        whole = self._fitting(length)
+        size = min(most, whole if 2 * whole >= most else self._fitting(2 * ceil(sqrt(length))))
+        return log_likelihood.tensor_split(ceil(batch / max(1, size)))
+
+    def _fitting(self, n_vectors: int) -> int:
+        """Samples of which so many vectors, and the few at work, fit in memory."""
+        return self.memory // ((n_vectors + 6) * self.automaton.n_states * self.dtype.itemsize)
 
     def _codes(self, history: Tensor) -> tuple[Tensor, int]:
         """The last symbols of each history as one number, and how many they are."""

@@ -3,6 +3,7 @@
 Statistical tests compare means at 4 standard errors: false-alarm rate 6e-5 each for a new seed; seeds are fixed.
 """
 
+from itertools import pairwise
 from math import sqrt
 
 import pytest
@@ -59,7 +60,7 @@ def test_n_step_loss_falls_to_the_continuous_one(make, generator):
     x = model.sample_data(N, generator)
     results = [mean_and_error(model.loss(x, n_steps=n, generator=generator)) for n in (1, 2, 4)]
     results.append(mean_and_error(model.loss(x, generator=generator)))
-    for (more, more_error), (less, less_error) in zip(results, results[1:], strict=False):
+    for (more, more_error), (less, less_error) in pairwise(results):
         assert more - less > 4 * sqrt(more_error**2 + less_error**2)
     many, many_error = mean_and_error(model.loss(x, n_steps=100, generator=generator))
     limit, limit_error = results[-1]

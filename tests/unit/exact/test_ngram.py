@@ -113,6 +113,15 @@ def test_posterior_agrees_with_enumeration(context, dense, generator):
     torch.testing.assert_close(model.marginals(log_likelihood).softmax(-1), expected, atol=1e-12, rtol=1e-9)
 
 
+def test_symbols_that_the_text_lacks_are_contexts_too(generator):
+    text = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1, 1])
+    models = [NGram.from_text(text, 3, 6, n_classes=4, dense=dense) for dense in (True, False)]
+    log_likelihood = 5 * torch.randn(8, 6, 4, generator=generator, dtype=torch.float64)
+    dense, sparse = (model.marginals(log_likelihood).softmax(-1) for model in models)
+    torch.testing.assert_close(sparse, dense, atol=1e-12, rtol=1e-9)
+    assert float(dense[..., 2:].sum()) > 1  # the evidence does call for them
+
+
 @pytest.mark.parametrize("dense", [True, False])
 def test_parts_of_a_batch_do_not_matter(dense, generator):
     text = random_text(200, 4)
@@ -126,7 +135,7 @@ def test_parts_of_a_batch_do_not_matter(dense, generator):
 @pytest.mark.parametrize("context", [2, 4])
 @pytest.mark.parametrize("scale", [1.0, 100.0, 1e6])
 def test_no_evidence_is_too_strong_in_float32(context, scale, generator):
-    """Strings that the text never has, insisted on by the evidence: finite, and the evidence wins where it is strong."""
+    """Strings that the text never has, insisted on by the evidence: finite, and strong evidence wins."""
     model = NGram.from_text(TEXT, context, 40, smoothing=1e-3, dtype=torch.float32, dense=False)
     log_likelihood = scale * torch.randn(20, 40, 27, generator=generator)
     logits = model.marginals(log_likelihood)
