@@ -2,23 +2,19 @@
 
 import sys
 from contextlib import nullcontext, redirect_stdout
-from typing import Annotated
-
-from tyro.conf import arg
 
 from bfn.cli.common import AsJson, check_positive, print_json
 
 
-def bench(threads: Annotated[int | None, arg(metavar="N")] = None, json: AsJson = False) -> None:
+def bench(threads: int = 1, json: AsJson = False) -> None:
     """Measure what sampling costs beside the network, in elementwise passes over the state; about a minute.
 
-    Example: bfn bench --threads 1
+    Example: bfn bench --threads 2
 
     Args:
-        threads: CPU threads of torch; as many as it takes by itself if left out.
+        threads: CPU threads of torch; more of them wait for each other on a busy machine.
     """
-    if threads is not None:
-        check_positive(threads=threads)
+    check_positive(threads=threads)
 
     from bfn.bench import run
 

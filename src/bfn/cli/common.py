@@ -75,6 +75,11 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def on_terminal() -> bool:
+    """Whether somebody looks on: bars that the library draws are for a terminal only."""
+    return sys.stderr.isatty()
+
+
 def progress_bar(total: int, what: str, unit: str) -> tqdm[Any]:
     """A bar on standard error that shows up after a second, and on a terminal only."""
     from tqdm import tqdm

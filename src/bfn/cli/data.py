@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import AsJson, print_json
+from bfn.cli.common import AsJson, on_terminal, print_json
 
 
 def fetch(
@@ -19,7 +19,7 @@ def fetch(
 
     if name == "digits":
         raise ValueError("digits: nothing to fetch, they come with scikit-learn")
-    folder = data.fetch(name)
+    folder = data.fetch(name, progress=on_terminal())
     if json:
         return print_json({"name": name, "folder": str(folder)})
     print(f"{name} is in {folder}")

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from bfn.cli.common import AsJson, Device, Loaded, ModelName, Seed, check_positive, load, print_json, progress_bar
+from bfn.cli.common import (
+    AsJson,
+    Device,
+    Loaded,
+    ModelName,
+    Seed,
+    check_positive,
+    load,
+    on_terminal,
+    print_json,
+    progress_bar,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,7 +92,8 @@ def _held_out(
     from bfn.data import Alphabet, Text, load
 
     flow, shape = loaded.model.flow, loaded.model.data_shape
-    held_out = load(source, part, alphabet=Alphabet(loaded.alphabet) if loaded.alphabet else None)
+    alphabet = Alphabet(loaded.alphabet) if loaded.alphabet else None
+    held_out = load(source, part, alphabet=alphabet, progress=on_terminal())
     if isinstance(held_out, Text):
         if loaded.form != "text":
             raise ValueError(f"--data {source}: is text, and the model is one of {loaded.form}")

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from bfn.cli.common import on_terminal
+
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
 
@@ -53,5 +55,5 @@ def train(
     settings = training.recipe(recipe) if recipe is not None else training.read_settings(config or own)
     given: dict[str, Any] = {"data.name": data, "seed": seed}
     settings = settings.override({key: value for key, value in given.items() if value is not None}).override(changes)
-    result = training.train(settings, run, resume=resume, cpu=cpu)
+    result = training.train(settings, run, resume=resume, progress=on_terminal(), cpu=cpu)
     return STOPPED.get(result.stopped_by or "", 0)

@@ -1,0 +1,79 @@
+"""``bfn evaluate``: the figures are those of the losses, on data that are coded as the model's."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from bfn import data, storage
+from bfn.cli import main
+
+
+def evaluate(capsys, *arguments: object) -> dict:
+    assert main(["evaluate", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.fixture
+def story(tmp_path):
+    path = tmp_path / "story.txt"
+    path.write_text("the cat sat on the mat and the dog ran " * 40)
+    return path
+
+
+def test_bits_of_text_are_the_losses_over_ln_2(models, story, capsys):
+    report = evaluate(capsys, models / "text", "--data", story, "--part", "all", "--seed", 3, "--batch", 1000)
+    model = storage.load(models / "text")
+    # The file has fewer symbols than the model: they keep the model's numbers.
+    x = data.load(story, "all", alphabet=data.Alphabet(tiny.ALPHABET)).tiles(20)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        bound, reconstruction = model.loss(x, generator=generator), model.reconstruction_loss(x, generator=generator)
+    bits = bound.double() / math.log(2)
+    assert report["n"] == len(x)
+    assert report["bound"]["mean"] == pytest.approx(float(bits.mean()), rel=1e-6)
+    assert report["bound"]["standard_error"] == pytest.approx(float(bits.std()) / math.sqrt(len(x)), rel=1e-6)
+    assert report["reconstruction"]["mean"] == pytest.approx(float(reconstruction.mean()) / math.log(2), rel=1e-6)
+    total = report["bound"]["mean"] + report["reconstruction"]["mean"]
+    assert report["total"]["mean"] == pytest.approx(total, rel=1e-6)
+    assert report["unit"] == "bits per character"
+
+
+@pytest.mark.parametrize("kind", ["images", "binary"])
+def test_images_of_a_file_in_the_form_the_model_takes(kind, models, tmp_path, capsys):
+    pictures = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "some.npz", x=pictures, labels=np.arange(40) % 3)
+    report = evaluate(capsys, models / kind, "--data", tmp_path / "some.npz", "--part", "all", "--n", 30)
+    assert report["n"] == 30
+    assert report["with_labels"] == (kind == "images")
+    assert math.isfinite(report["total"]["mean"])
+    assert report == evaluate(capsys, models / kind, "--data", tmp_path / "some.npz", "--part", "all", "--n", 30)
+
+
+def test_people_read_three_lines_with_errors(models, story, capsys):
+    assert main(["evaluate", str(models / "text"), "--data", str(story)]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert "bits per character" in first
+    assert [line.split()[0] for line in rest] == ["bound", "reconstruction", "total"]
+    assert all("+-" in line for line in rest)
+
+
+def test_wrong_input(models, story, tmp_path, refused, monkeypatch):
+    (tmp_path / "other.txt").write_text("CAPITALS " * 100)
+    np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), dtype=np.uint8))
+    assert "--data" in refused("evaluate", models / "text")
+    assert "C" in refused("evaluate", models / "text", "--data", tmp_path / "other.txt")
+    assert "is text" in refused("evaluate", models / "images", "--data", story)
+    assert "(1, 9, 9)" in refused("evaluate", models / "images", "--data", tmp_path / "large.npz")
+    assert "--n 0" in refused("evaluate", models / "text", "--data", story, "--n", 0)
+    assert "no such file" in refused("evaluate", models / "text", "--data", tmp_path / "nowhere.txt")
+
+
+def test_a_set_that_is_not_fetched_is_not_fetched_unasked(tmp_path, refused, monkeypatch):
+    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
+    model, extras = tiny.build("text")
+    storage.save(model, tmp_path / "m", {**extras, "card": {"settings": {"data": {"name": "text8"}}}})
+    assert "run bfn data fetch text8" in refused("evaluate", tmp_path / "m")

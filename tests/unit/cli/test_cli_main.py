@@ -1,0 +1,145 @@
+"""Finding a command, reading its arguments, and what becomes of errors."""
+
+import errno
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bfn
+from bfn import __version__
+from bfn.cli import explain, main
+from bfn.cli.commands import COMMANDS
+from bfn.data import FetchError
+
+
+def test_the_overview_lists_every_command(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert main(["--help"]) == 0
+    assert capsys.readouterr().out == shown
+    for name in COMMANDS:
+        assert f"  {name} " in shown
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"bfn {__version__}\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example_and_a_word_on_each_option(name, capsys):
+    assert main([*name.split(), "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert f"Example: bfn {name}" in shown
+    documented = inspect.getdoc(COMMANDS[name])
+    for option, parameter in inspect.signature(COMMANDS[name], eval_str=True).parameters.items():
+        told_here = f"{option}: " in documented
+        notes = getattr(parameter.annotation, "__metadata__", ())
+        assert told_here or any(getattr(note, "help", None) for note in notes), option
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["smaple", "mnist"], ["'smaple'", "did you mean 'sample'?"]),
+        (["data"], ["expected bfn data fetch"]),
+        (["data", "fetch"], ["NAME", "bfn data fetch --help"]),
+        (["sample"], ["MODEL", "bfn sample --help"]),
+        (["sample", "m", "--nfe", "ten"], ["--nfe", "'ten'"]),
+        (["sample", "m", "--nef", "10"], ["--nef", "perhaps you meant --nfe"]),
+        (["sample", "m", "--label", "a"], ["--label", "'a'"]),
+        (["evaluate", "m", "--part", "tset"], ["--part", "'tset'", "'validation'"]),
+        (["convert", "a.pt", "out"], ["--config"]),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments, parts, refused):
+    line = refused(*arguments)
+    for part in parts:
+        assert part in line
+
+
+def test_ctrl_c_leaves_with_130_and_a_line(monkeypatch, capsys):
+    def interrupted() -> None:
+        """Wait."""
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(COMMANDS, "models", interrupted)
+    assert main(["models"]) == 130
+    assert capsys.readouterr().err == "bfn: interrupted\n"
+
+
+def test_unexpected_errors_keep_their_traceback(monkeypatch):
+    def broken() -> None:
+        """Fail."""
+        raise RuntimeError("a bug")
+
+    monkeypatch.setitem(COMMANDS, "models", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["models"])
+
+
+def test_bfn_traceback_shows_expected_errors_too(monkeypatch):
+    monkeypatch.setenv("BFN_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="expected a command"):
+        main(["nothing"])
+
+
+def test_a_full_disk_is_told_with_its_file():
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/samples.png")
+    assert explain(error) == "out/samples.png: No space left on device"
+
+
+def test_what_is_explained_and_what_is_not():
+    assert explain(ValueError("a\n  b")) == "a b"
+    assert explain(FetchError("mnist could not be had")) == "mnist could not be had"
+    assert "bayesian-flow[train]" in explain(ModuleNotFoundError("No module", name="accelerate"))
+    assert "bayesian-flow[cli]" in explain(ModuleNotFoundError("No module", name="PIL.Image"))
+    assert explain(ImportError("x is needed: pip install 'bayesian-flow[data]'")).startswith("x is needed")
+    for unexpected in (RuntimeError("x"), KeyError("x"), TypeError("x"), ModuleNotFoundError("x", name="bfn.nothing")):
+        assert explain(unexpected) is None
+
+
+def test_without_tyro_one_line_says_how_to_install_it(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    monkeypatch.delitem(sys.modules, "bfn.cli.commands")
+    monkeypatch.delattr("bfn.cli.commands")
+    for module in [name for name in sys.modules if name.startswith(("bfn.cli.", "tyro."))]:
+        monkeypatch.delitem(sys.modules, module)
+    assert main(["models"]) == 2
+    assert capsys.readouterr().err == "bfn: tyro is needed for this: pip install 'bayesian-flow[cli]'\n"
+
+
+def test_a_warning_is_one_line(monkeypatch, capsys, recwarn):
+    def warned() -> None:
+        """Warn."""
+        import warnings
+
+        warnings.warn("the newest checkpoint is damaged", stacklevel=1)
+
+    monkeypatch.setitem(COMMANDS, "models", warned)
+    assert main(["models"]) == 0
+    assert capsys.readouterr().err == "bfn: warning: the newest checkpoint is damaged\n"
+
+
+def test_the_list_of_commands_is_the_surface():
+    expected = {"models", "info", "solvers", "sample", "train", "evaluate", "data fetch", "convert", "bench"}
+    assert set(COMMANDS) >= expected
+
+
+def test_help_does_not_wait_for_torch():
+    """The package's own ``__init__`` is left out: what counts is that no command imports torch before it runs."""
+    code = f"""
+import sys, types
+sys.modules["bfn"] = package = types.ModuleType("bfn")
+package.__path__ = [{str(Path(bfn.__file__).parent)!r}]
+from bfn.cli import main
+assert main(["--help"]) == main(["sample", "--help"]) == 0
+assert main(["sample", "--nef"]) == 2
+assert "torch" not in sys.modules and "numpy" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr

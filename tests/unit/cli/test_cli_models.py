@@ -1,0 +1,60 @@
+"""``bfn models``, ``bfn info`` and ``bfn solvers``."""
+
+import json
+
+from bfn import solvers, storage
+from bfn.cli import main
+
+
+def test_models_shows_what_is_bundled_with_its_quality(models, monkeypatch, capsys):
+    monkeypatch.setattr(storage, "bundled", lambda: (str(models / "images"), str(models / "text")))
+    assert main(["models"]) == 0
+    header, images, text, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["model", "data", "measured"]
+    assert "1x8x8 continuous, 3 labels" in images
+    assert "bits a dimension 1.235" in images
+    assert "20 discrete, 27 classes" in text
+    assert "not measured" in text
+
+    assert main(["models", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["card"]["quality"] == {"bits a dimension": 1.23456}
+    assert second["flow"]["n_classes"] == 27
+
+
+def test_models_without_any(monkeypatch, capsys):
+    monkeypatch.setattr(storage, "bundled", lambda: ())
+    assert main(["models"]) == 0
+    assert "no models are bundled" in capsys.readouterr().out
+
+
+def test_info_tells_size_and_what_auto_picks(models, capsys):
+    model = storage.load(models / "text")
+    assert main(["info", str(models / "text"), "--nfe", "4", "9", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["n_parameters"] == sum(p.numel() for p in model.parameters())
+    for choice, nfe in zip(told["auto"], (4, 9), strict=True):
+        picked = solvers.get("auto", "discrete").resolve(model.flow, nfe)
+        assert (choice["nfe"], choice["solver"], choice["grid"]) == (nfe, picked.name, picked.grid)
+        assert (choice["first"], choice["last"]) == (0.0, 1.0)
+
+    assert main(["info", str(models / "images")]) == 0
+    shown = capsys.readouterr().out
+    assert "recipe     digits" in shown
+    assert "unet" in shown
+
+
+def test_info_refuses_what_it_cannot_do(models, refused):
+    assert "nfe=0" in refused("info", models / "text", "--nfe", 0)
+    assert "neither a directory nor" in refused("info", "nothing")
+
+
+def test_solvers_lists_them_all(capsys):
+    assert main(["solvers", "--json"]) == 0
+    told = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(told) == solvers.names()
+    assert told["fast-sde"]["dial"]
+    assert not told["bfn-solver2"]["dial"]
+    assert told["bfn-solver2"]["kinds"] == ["discrete"]
+    assert main(["solvers"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(told)

@@ -1,0 +1,159 @@
+"""``bfn sample``: the files are the library's samples, the same for the same seed; wrong input writes nothing."""
+
+import json
+import resource
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tiny
+from bfn import storage
+from bfn.cli import main
+from bfn.solvers import SOLVERS
+
+
+def run(*arguments: object) -> None:
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+@pytest.mark.parametrize("kind", ["images", "binary", "text", "vectors"])
+def test_the_same_seed_gives_the_same_files(kind, models, tmp_path):
+    extra = [] if kind == "vectors" else ["--steps-gif"]
+    for out, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run("sample", models / kind, "--nfe", 3, "--n", 5, "--seed", seed, "--out", tmp_path / out, *extra)
+    a, b, c = ({file.name: file.read_bytes() for file in (tmp_path / out).iterdir()} for out in "abc")
+    expected = {
+        "images": {"samples.png", "samples.npz", "steps.gif"},
+        "text": {"samples.txt", "steps.gif"},
+        "vectors": {"samples.npz"},
+    }
+    assert set(a) == expected[{"binary": "images"}.get(kind, kind)]
+    assert a == b
+    assert all(a[name] != c[name] for name in a)
+
+
+def test_the_arrays_are_what_the_library_draws(models, tmp_path):
+    run("sample", models / "images", "--solver", "bfn-solver++2", "--nfe", 4, "--n", 5, "--seed", 7, "--out", tmp_path)
+    label = torch.tensor([0, 1, 2, 0, 1])
+    expected = storage.load(models / "images").sample(
+        5, "bfn-solver++2", 4, label=label, generator=torch.Generator().manual_seed(7)
+    )
+    with np.load(tmp_path / "samples.npz") as stored:
+        assert np.array_equal(stored["x"], expected.x.numpy())
+        assert np.array_equal(stored["labels"], label.numpy())
+
+
+def test_the_sheet_holds_every_image(models, tmp_path):
+    run("sample", models / "images", "--nfe", 2, "--n", 7, "--out", tmp_path)
+    sheet = np.asarray(Image.open(tmp_path / "samples.png"))
+    x = np.load(tmp_path / "samples.npz")["x"]
+    # 8 pixels enlarged 7 times, 3 columns and 3 rows, gaps of 2.
+    assert sheet.shape == (3 * 58 + 2, 3 * 58 + 2)
+    for i in range(7):
+        tile = sheet[2 + i // 3 * 58 :, 2 + i % 3 * 58 :][:56:7, :56:7]
+        assert np.abs(tile - np.clip((x[i, 0] + 1) / 2, 0, 1) * 255).max() <= 0.5
+
+
+def test_text_is_printed_and_stored(models, tmp_path, capsys):
+    run("sample", models / "text", "--solver", "bfn-solver2", "--nfe", 4, "--n", 3, "--out", tmp_path)
+    lines = (tmp_path / "samples.txt").read_text().splitlines()
+    assert [len(line) for line in lines] == [20] * 3
+    assert set("".join(lines)) <= set(tiny.ALPHABET)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:3] == lines
+    assert "4 network calls" in shown[3]
+    assert " s, " in shown[3]
+
+
+def test_json_counts_the_calls_of_all_batches(models, tmp_path, capsys):
+    run("sample", models / "images", "--nfe", 3, "--n", 5, "--batch", 2, "--out", tmp_path, "--json")
+    report = json.loads(capsys.readouterr().out)
+    assert (report["n"], report["nfe"], report["calls"], report["picked"]) == (5, 3, 9, "fast-sde")
+    assert report["seconds"] > 0
+    assert len(np.load(tmp_path / "samples.npz")["x"]) == 5
+
+
+def test_labels_are_taken_in_turn_and_minus_one_is_none(models, tmp_path):
+    arrays = []
+    for label in (["--label", 2, 0], ["--label", -1], []):
+        run("sample", models / "images", "--nfe", 2, "--n", 3, "--out", tmp_path, *label)
+        with np.load(tmp_path / "samples.npz") as stored:
+            arrays.append((stored["labels"].tolist(), stored["x"]))
+    assert [labels for labels, _ in arrays] == [[2, 0, 2], [-1, -1, -1], [0, 1, 2]]
+    assert not np.array_equal(arrays[0][1][0], arrays[1][1][0])
+
+
+def test_clip_keeps_predictions_in_range(models, tmp_path):
+    run("sample", models / "images", "--solver", "bfn-solver1", "--nfe", 3, "--clip", "--out", tmp_path)
+    assert np.abs(np.load(tmp_path / "samples.npz")["x"]).max() <= 1
+
+
+def test_the_gif_has_a_frame_a_call(models, tmp_path):
+    for kind in ("images", "text"):
+        run("sample", models / kind, "--nfe", 5, "--n", 4, "--steps-gif", "--out", tmp_path / kind)
+        with Image.open(tmp_path / kind / "steps.gif") as gif:
+            assert gif.n_frames == 5
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_runs_from_the_command_line(solver, models, tmp_path):
+    kind = "text" if "discrete" in SOLVERS[solver].kinds else "images"
+    run("sample", models / kind, "--solver", solver, "--nfe", 4, "--n", 2, "--out", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "part"),
+    [
+        ("images", ["--nfe", 0], "nfe=0"),
+        ("images", ["--n", 0], "--n 0"),
+        ("images", ["--batch", -1], "--batch -1"),
+        ("images", ["--solver", "bfn-solver"], "did you mean"),
+        ("images", ["--solver", "bfn-solver2"], "discrete data: for continuous data take one of bfn,"),
+        ("text", ["--solver", "bfn-solver2-singlestep", "--nfe", 5], "give a multiple, such as 4"),
+        ("images", ["--solver", "bfn-solver1", "--g", 1], "no stochasticity dial"),
+        ("images", ["--grid", "unifrom"], "did you mean 'uniform'?"),
+        ("images", ["--t-start", 2], "t_start=2.0"),
+        ("images", ["--label", 3], "--label 3: expected a class from 0 to 2, or -1"),
+        ("text", ["--label", 0], "knows no classes"),
+        ("text", ["--clip"], "only predictions of continuous data can be clipped"),
+        ("vectors", ["--steps-gif"], "neither images nor text"),
+        ("images", ["--device", "abacus"], "device='abacus'"),
+        ("nothing", [], "neither a directory nor one of the bundled models"),
+    ],
+)
+def test_wrong_input(kind, options, part, models, tmp_path, refused):
+    assert part in refused("sample", models / kind, *options, "--out", tmp_path / "out")
+
+
+def test_weights_of_another_architecture(models, tmp_path, refused):
+    mixed = tiny.save("images", tmp_path / "mixed")
+    (mixed / "model.safetensors").write_bytes((models / "text" / "model.safetensors").read_bytes())
+    assert "weights of another architecture" in refused("sample", mixed, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize("length", [0, 7, 300, 2000])
+def test_weights_that_are_cut_off(length, tmp_path, refused):
+    cut = tiny.save("images", tmp_path / "cut")
+    content = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(content[:length])
+    assert "not a whole safetensors file" in refused("sample", cut, "--out", tmp_path / "out")
+
+
+def test_a_disk_that_is_full(models, tmp_path, refused):
+    """The limit on the size of files stands in for the disk: the same error path, without a file system of its own."""
+    out = tmp_path / "out"
+    out.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        line = refused("sample", models / "images", "--nfe", 2, "--out", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in line
+
+
+def test_an_output_that_is_a_file(models, tmp_path, refused):
+    (tmp_path / "taken").write_text("")
+    assert "taken" in refused("sample", models / "text", "--nfe", 2, "--out", tmp_path / "taken")

@@ -1,0 +1,116 @@
+"""``bfn train``: which settings it trains with, and wrong input. The training itself is not run here."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bfn import training
+from bfn.cli import main
+from bfn.training import Result
+
+
+@pytest.fixture
+def called(monkeypatch) -> list:
+    """What ``bfn.training.train`` was called with; it returns at once, told to stop by ``called.stopped_by``."""
+    calls = []
+
+    def train(settings, run, *, resume=False, progress=True, cpu=False):
+        calls.append((settings, run, resume, cpu))
+        return Result(run, 1, None)
+
+    monkeypatch.setattr(training, "train", train)
+    return calls
+
+
+def test_a_recipe_with_changes(called, tmp_path):
+    arguments = [
+        "--recipe",
+        "digits",
+        "--out",
+        str(tmp_path),
+        "steps=3",
+        "lr=1e-3",
+        "network.channels=8",
+        "--seed",
+        "5",
+    ]
+    assert main(["train", *arguments, "--cpu"]) == 0
+    [(settings, run, resume, cpu)] = called
+    expected = training.recipe("digits").override({"steps": 3, "lr": 1e-3, "network.channels": 8, "seed": 5})
+    assert settings == expected
+    assert (run, resume, cpu) == (tmp_path, False, True)
+
+
+def test_a_file_of_settings_on_other_data(called, tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('data = "digits"\nnetwork = "unet"\nflow = "continuous"\nhead = "data"\nbatch = 8\n')
+    assert main(["train", "--config", str(file), "--data", "photos/", "--resume"]) == 0
+    [(settings, run, resume, _)] = called
+    assert settings.data == {"name": "photos/"}
+    assert settings.batch == 8
+    assert str(run) == "runs/mine"
+    assert resume
+
+
+@pytest.mark.parametrize(("signal", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_run_that_was_stopped_says_so_by_its_code(signal, code, monkeypatch, tmp_path):
+    monkeypatch.setattr(training, "train", lambda settings, run, **_: Result(run, 1, signal))
+    assert main(["train", "--recipe", "digits", "--out", str(tmp_path)]) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ([], "say what to train"),
+        (["--recipe", "digit"], "did you mean 'digits'?"),
+        (["--recipe", "digits", "--config", "a.yaml"], "give one of them"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["--recipe", "digits", "step=3"], "did you mean 'steps'?"),
+        (["--recipe", "digits", "steps"], "expected name=value"),
+        (["--recipe", "digits", "lr=fast"], "lr="),
+        (["--recipe", "digits", "--data", "nowhere/"], "no such file or folder"),
+        (["--out", "nowhere", "--resume"], "no run to resume in nowhere"),
+    ],
+)
+def test_wrong_input(arguments, part, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert part in refused("train", *arguments)
+
+
+class TestWrongData:
+    def train(self, refused, tmp_path, source, *more) -> str:
+        return refused("train", "--recipe", "digits", "--data", source, "--out", tmp_path / "run", *more)
+
+    def picture(self, path, size=(8, 8)) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", size, 128).save(path)
+
+    def test_a_file_that_is_not_an_image(self, refused, tmp_path):
+        self.picture(tmp_path / "photos" / "a.png")
+        (tmp_path / "photos" / "b.png").write_text("not a picture")
+        assert "b.png" in self.train(refused, tmp_path, tmp_path / "photos")
+
+    def test_an_empty_folder(self, refused, tmp_path):
+        (tmp_path / "empty").mkdir()
+        assert "empty" in self.train(refused, tmp_path, tmp_path / "empty")
+
+    def test_images_of_mixed_sizes(self, refused, tmp_path):
+        self.picture(tmp_path / "photos" / "a.png")
+        self.picture(tmp_path / "photos" / "b.png", (9, 8))
+        assert "b.png" in self.train(refused, tmp_path, tmp_path / "photos")
+
+    def test_a_pickle_is_not_unpickled(self, refused, tmp_path):
+        torch.save({"x": torch.zeros(2)}, tmp_path / "data.pt")
+        assert "never loaded" in self.train(refused, tmp_path, tmp_path / "data.pt")
+        np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
+        assert "objects.npy" in self.train(refused, tmp_path, tmp_path / "objects.npy")
+
+    def test_text_for_a_model_of_images(self, refused, tmp_path):
+        (tmp_path / "a.txt").write_text("some text\n" * 100)
+        assert "is text" in self.train(refused, tmp_path, tmp_path / "a.txt")
+
+
+def test_data_fetch_refuses_a_set_it_does_not_know(refused):
+    assert "expected one of mnist" in refused("data", "fetch", "imagenet")
+    assert "scikit-learn" in refused("data", "fetch", "digits")
