@@ -64,9 +64,9 @@ def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):
 def test_wrong_data_options_are_named(tmp_path):
     (tmp_path / "t.txt").write_text("hello world " * 50)
     name = str(tmp_path / "t.txt")
-    with pytest.raises(ValueError, match="data.binarise: .* is text, which take length"):
+    with pytest.raises(ValueError, match=r"data.binarise: .* is text, which take length"):
         open_source({"name": name, "binarise": True}, "discrete", "train")
     with pytest.raises(ValueError, match="is text: give flow discrete, not continuous"):
         open_source({"name": name}, "continuous", "train")
-    with pytest.raises(ValueError, match="data.length=9999: the text's train part has"):
+    with pytest.raises(ValueError, match=r"data.length=9999: the text's train part has"):
         open_source({"name": name, "length": 9999}, "discrete", "train")

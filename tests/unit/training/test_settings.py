@@ -82,5 +82,5 @@ def test_wrong_files_are_one_clear_line(tmp_path):
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="no such file"):
         read_settings(tmp_path / "none.yaml")
-    with pytest.raises(ValueError, match="recipe 'text9': expected one of .*; did you mean 'text8'?"):
+    with pytest.raises(ValueError, match=r"recipe 'text9': expected one of .*; did you mean 'text8'\?"):
         recipe("text9")

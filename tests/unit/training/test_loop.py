@@ -1,0 +1,283 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bfn.training.loop as loop
+from bfn import storage
+from bfn.training import Settings, TrainingError, checkpoints, read_log, train
+
+UNET = {"name": "unet", "channels": 8, "multipliers": [1], "n_blocks": 1, "attention_levels": [], "dropout": 0.1}
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """Two kinds of 4x4 pictures, as an .npz file."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    pixels = (rng.random((80, 4, 4)) * 60 + 190 * labels[:, None, None]).astype(np.uint8)
+    path = tmp_path_factory.mktemp("data") / "images.npz"
+    np.savez(path, x=pixels, labels=labels)
+    return path
+
+
+@pytest.fixture
+def settings(images):
+    return Settings.from_dict(
+        {
+            "data": str(images),
+            "network": {**UNET, "condition_features": 8},
+            "flow": {"name": "continuous", "sigma_1": 0.01},
+            "head": "preconditioned",
+            "weighting": "edm",
+            "batch": 8,
+            "steps": 12,
+            "warmup": 3,
+            "log_every": 2,
+            "eval_every": 6,
+            "eval_count": 4,
+            "sample_every": 0,
+            "sample_count": 4,
+            "sample_nfe": 4,
+            "checkpoint_every": 5,
+            "tensorboard": False,
+        }
+    )
+
+
+def weights(run):
+    """All numbers of a finished run: the averaged model and the trained weights."""
+    last = checkpoints.existing(Path(run))[-1]
+    return {**load_file(Path(run) / "model.safetensors"), **load_file(last / "training.safetensors")}
+
+
+def assert_same(run_a, run_b):
+    a, b = weights(run_a), weights(run_b)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+def stop_at(monkeypatch, *steps):
+    original = loop.Trainer.train_step
+
+    def step(self):
+        original(self)
+        if self.step in steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop.Trainer, "train_step", step)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"weighting": "importance", "optimiser": "muon", "accumulate": 2},
+        {"flow": "discrete", "head": "logits", "weighting": "bound", "data.binarise": True, "data.labels": False},
+    ],
+    ids=["edm", "importance-muon", "discrete"],
+)
+def test_a_run_that_was_stopped_ends_with_the_same_weights_to_the_bit(settings, change, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(loop, "REFRESH", 3)
+    settings = settings.override(change)
+    assert train(settings, tmp_path / "whole", progress=False) == loop.Result(tmp_path / "whole", 12)
+    stop_at(monkeypatch, 4, 7)
+    for step in (4, 7):
+        result = train(settings, tmp_path / "parts", resume=True, progress=False)
+        assert (result.step, result.stopped_by) == (step, "SIGTERM")
+        assert f"stopped by SIGTERM at step {step} of 12; checkpoint written" in capsys.readouterr().out
+    assert train(None, tmp_path / "parts", resume=True, progress=False).stopped_by is None
+    assert_same(tmp_path / "whole", tmp_path / "parts")
+    timeless = [
+        [{k: v for k, v in line.items() if k not in ("minutes", "samples_per_second")} for line in read_log(run)]
+        for run in (tmp_path / "whole", tmp_path / "parts")
+    ]
+    assert timeless[0] == timeless[1]
+    assert [line["step"] for line in timeless[0] if line["kind"] == "train"] == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings, tmp_path):
+    train(settings.override({"steps": 4, "sample_every": 4}), tmp_path, progress=False)
+    config = storage.read_config(tmp_path)
+    assert config["n_labels"] == 2
+    assert config["card"]["step"] == 4
+    assert len(config["card"]["loss_by_t"]["t"]) == 64
+    assert config["head"]["data_std"] == pytest.approx(0.77, abs=0.05)
+    assert Settings.from_dict(config["card"]["settings"]) == settings.override({"steps": 4, "sample_every": 4})
+    assert storage.load(tmp_path).sample(2, nfe=3, label=torch.tensor([0, 1])).x.shape == (2, 1, 4, 4)
+    assert (tmp_path / "samples" / "step-00000004.png").stat().st_size > 50
+    evaluation = [line for line in read_log(tmp_path) if line["kind"] == "eval"][-1]
+    assert evaluation["bound_bits_error"] > 0
+    assert evaluation["total_bits"] == pytest.approx(evaluation["bound_bits"] + evaluation["reconstruction_bits"])
+
+
+def test_text_is_trained_and_sampled_as_lines(settings, tmp_path):
+    (tmp_path / "t.txt").write_text("abc de " * 60)
+    change = {
+        "data": {"name": str(tmp_path / "t.txt"), "length": 8},
+        "network": {"name": "transformer", "width": 8, "n_heads": 2, "n_blocks": 1, "max_length": 8},
+        "flow": {"name": "discrete", "beta_1": 0.5},
+        "head": "logits",
+        "weighting": "bound",
+        "steps": 2,
+        "sample_every": 2,
+        "eval_count": 2,
+    }
+    train(settings.override(change), tmp_path / "run", progress=False)
+    lines = (tmp_path / "run" / "samples" / "step-00000002.txt").read_text().splitlines()
+    assert [len(line) for line in lines] == [8] * 4
+    assert storage.read_config(tmp_path / "run")["alphabet"] == " abcde"
+
+
+def test_training_lowers_the_loss(settings, tmp_path):
+    settings = settings.override({"steps": 40, "batch": 16, "lr": 0.01, "eval_every": 0, "log_every": 5})
+    train(settings, tmp_path, progress=False)
+    losses = [line["loss"] for line in read_log(tmp_path) if line["kind"] == "train"]
+    assert losses[-1] < 0.6 * losses[0]
+
+
+def test_the_learning_rate_rises_stays_and_falls(settings):
+    settings = settings.override({"steps": 100, "warmup": 10, "decay_from": 0.5, "lr": 0.4, "final_lr": 0.1})
+    rates = [loop.learning_rate(settings, step) for step in range(101)]
+    assert rates[0] == pytest.approx(0.04)
+    assert rates[9:50] == pytest.approx([0.4] * 41)
+    assert rates[75] == pytest.approx(0.4 * (0.1 + 0.9 / 2))
+    assert rates[100] == pytest.approx(0.04)
+
+
+def test_what_cannot_be_resumed_is_refused(settings, tmp_path):
+    with pytest.raises(ValueError, match="no run to resume there: settings.json is missing"):
+        train(None, tmp_path / "none", resume=True)
+    assert not (tmp_path / "none").exists()
+    settings = settings.override({"steps": 2, "eval_every": 0})
+    train(settings, tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="holds a run already: resume it, or choose another"):
+        train(settings, tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="lr=0.5: the run in .* has 0.001; resume with that"):
+        train(settings.override({"lr": 0.5}), tmp_path / "run", resume=True, progress=False)
+    assert train(settings.override({"steps": 3}), tmp_path / "run", resume=True, progress=False).step == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"flow": "wavy"}, "flow 'wavy': expected one of continuous, discrete"),
+        ({"flow.beta_1": 1.0}, "flow.beta_1: a continuous flow has sigma_1"),
+        ({"network.widht": 3}, "network unet: got an unexpected keyword argument 'widht'"),
+        ({"head": "logits"}, "head 'logits' is for discrete data"),
+        ({"weighting.men": 3}, "weighting edm: got an unexpected keyword argument 'men'"),
+        ({"data": "no/such/place"}, "no/such/place: no such file or folder"),
+    ],
+)
+def test_wrong_parts_are_one_clear_line_and_leave_nothing(settings, change, message, tmp_path):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        train(settings.override(change), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(settings, tmp_path):
+    with pytest.raises(TrainingError, match=r"loss (nan|inf) at step \d+: lower lr=1e\+30"):
+        train(settings.override({"lr": 1e30, "warmup": 0, "grad_clip": 0}), tmp_path, progress=False)
+
+
+def test_threads_and_random_state_are_left_as_they_were(settings, tmp_path):
+    torch.set_num_threads(2)
+    state = torch.get_rng_state()
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    train(settings.override({"steps": 1, "threads": 1, "eval_every": 0}), tmp_path, progress=False)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from bfn.training import checkpoints, read_settings, train
+settings, run, longest, chance = read_settings(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), random.Random(7)
+kills = 0
+while True:
+    child = os.fork()
+    if child == 0:
+        train(settings, run, resume=True, progress=False)
+        os._exit(0)
+    if kills == 20:
+        _, status = os.waitpid(child, 0)
+        sys.exit(status)
+    # At a random moment, but before a twentieth of what is to be done is over.
+    deadline = time.monotonic() + chance.uniform(0.05, longest)
+    enough = settings.steps * (kills + 1) // 22
+    while time.monotonic() < deadline and not any((run / "checkpoints").glob(f"step-{enough:08d}")):
+        time.sleep(0.003)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    kills += 1
+"""
+
+
+@pytest.mark.long
+def test_a_run_killed_20_times_ends_with_the_same_weights(settings, tmp_path):
+    settings = settings.override({"steps": 110, "checkpoint_every": 1, "log_every": 50, "eval_every": 0})
+    start = time.monotonic()
+    train(settings, tmp_path / "whole", progress=False)
+    longest = (time.monotonic() - start) / 6
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps(settings.to_dict()))
+    command = [sys.executable, "-c", KILLER, str(path), str(tmp_path / "killed"), str(longest)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "resuming from" in result.stdout
+    assert_same(tmp_path / "whole", tmp_path / "killed")
+
+
+LAUNCHED = """
+import sys
+import torch
+torch.set_num_threads(1)
+from bfn.training import read_settings, train
+train(read_settings(sys.argv[1]), sys.argv[2], progress=False, cpu=True)
+"""
+
+
+@pytest.mark.long
+def test_two_processes_have_the_loss_curve_of_one(settings, tmp_path):
+    settings = settings.override({"network.dropout": 0.0, "steps": 20, "weighting": "importance"})
+    settings_path, script = tmp_path / "settings.json", tmp_path / "run.py"
+    settings_path.write_text(json.dumps(settings.to_dict()))
+    script.write_text(LAUNCHED)
+    train(settings, tmp_path / "one", progress=False)
+    launch = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--cpu",
+        "--num_processes",
+        "2",
+        "--num_machines",
+        "1",
+    ]
+    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29713"]
+    command = [*launch, str(script), str(settings_path), str(tmp_path / "two")]
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    one, two = (
+        [line["loss"] for line in read_log(tmp_path / run) if line["kind"] == "train"] for run in ("one", "two")
+    )
+    assert len(one) == 10
+    assert two == pytest.approx(one, rel=2e-4)
+    a, b = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
