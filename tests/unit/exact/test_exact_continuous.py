@@ -137,6 +137,20 @@ def test_finite_in_float32(make, t, scale):
     assert torch.isfinite(model.log_evidence(u, level)).all()
 
 
+@pytest.mark.parametrize("t", [0.1, 0.5, 1.0])
+def test_float32_keeps_the_digits_of_many_dimensions(t, generator):
+    """At sigma_1 = 1e-3 squares of 1e8 cancel to some hundreds."""
+    images = torch.rand(50, 1, 28, 28, generator=generator) * 2 - 1
+    single, double = Points(images, dtype=torch.float32), Points(images)
+    level = single.flow.level(t, 50, 3, like=images)
+    u = single.flow.noised(images, level.s, torch.randn(images.shape, generator=generator))
+    torch.testing.assert_close(
+        single.output(u, level).mean, double.output(u.double(), level).mean.float(), atol=1e-5, rtol=0
+    )
+    expected = double.log_evidence(u.double(), level).float()
+    torch.testing.assert_close(single.log_evidence(u, level), expected, atol=0.01, rtol=0)
+
+
 @pytest.mark.parametrize("make", [random_mixture, random_points])
 def test_samples_have_the_models_moments(make, generator):
     """Means and variances of 40,000 samples within 5 standard errors; false alarms: 20 numbers, 6e-7 each."""
