@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -103,6 +104,20 @@ def test_a_checkpoint_that_cannot_be_converted_leaves_nothing(tmp_path, capsys):
     (tmp_path / "list.json").write_text("[]")
     assert "expected an object" in _refused(capsys, "convert", file, "--config", tmp_path / "list.json", out)
     assert not out.exists()
+
+
+def test_a_full_disk_while_weights_are_written(tmp_path, capsys):
+    cases = json.loads((PUBLISHED / "small-cases.json").read_text())
+    (tmp_path / "settings.json").write_text(json.dumps(cases["text8"]))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        options = ["--config", tmp_path / "settings.json", tmp_path / "out"]
+        line = _refused(capsys, "convert", PUBLISHED / "text8_ema.pt", *options)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "File too large" in line
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_a_process_of_its_own_gives_the_same_files(tmp_path):

@@ -68,7 +68,9 @@ def explain(error: Exception) -> str | None:
         return str(error) if "bayesian-flow[" in str(error) else None
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, ValueError | OSError) or type(error).__module__.startswith("bfn."):
+    # safetensors tells of a full disk by an error of its own, which is none of Python's.
+    own = type(error).__module__.startswith("bfn.") or type(error).__name__ == "SafetensorError"
+    if own or isinstance(error, ValueError | OSError):
         return " ".join(str(error).split())
     return None
 

@@ -58,3 +58,17 @@ def test_solvers_lists_them_all(capsys):
     assert told["bfn-solver2"]["kinds"] == ["discrete"]
     assert main(["solvers"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + len(told)
+
+
+def test_bench_keeps_its_table_out_of_the_json(monkeypatch, capsys):
+    def run(threads: int) -> list[dict[str, float | str]]:
+        print("a table")
+        return [{"case": "text", "row": 2.0, "threads": threads}]
+
+    monkeypatch.setattr("bfn.bench.run", run)
+    assert main(["bench", "--threads", "2", "--json"]) == 0
+    out, error = capsys.readouterr()
+    assert json.loads(out) == [{"case": "text", "row": 2.0, "threads": 2}]
+    assert error == "a table\n"
+    assert main(["bench"]) == 0
+    assert capsys.readouterr().out == "a table\n"
