@@ -76,7 +76,10 @@ def _convolution(n_in: int, n_out: int, *, kernel: int, stride: int = 1) -> tupl
 
 @dataclass(frozen=True)
 class DigitReport:
-    """What the classifier makes of a set of samples."""
+    """What the classifier makes of a set of samples.
+
+    Read confidence beside balance and the Frechet distance: plain noise is taken, with full confidence, for one digit.
+    """
 
     n_samples: int
     confident_share: float
