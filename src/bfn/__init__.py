@@ -1,14 +1,37 @@
 """Bayesian flow networks: train them, sample from them in a handful of network calls, measure them, learn from them."""
 
-from bfn import grids, heads, losses, sde, solvers
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
-from bfn.heads import Head
-from bfn.model import BFN, Model
-from bfn.sampling import CallbackStep as Step
-from bfn.sampling import InitialGaussian, NetworkError, Samples, sample
-from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bfn import data, exact, grids, heads, interop, losses, metrics, networks, sde, solvers
+    from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
+    from bfn.heads import Head
+    from bfn.model import BFN, Model, load
+    from bfn.sampling import InitialGaussian, NetworkError, Samples, Step, sample
+    from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
 
 __version__ = "0.1.0"
+
+# Names are imported when first asked for: torch takes seconds to import, and `bfn --help` should not.
+_MODULES = ("data", "exact", "grids", "heads", "interop", "losses", "metrics", "networks", "sde", "solvers")
+_NAMES = {
+    "BFN": "model",
+    "ContinuousFlow": "flows",
+    "DiscreteFlow": "flows",
+    "ExponentialSchedule": "schedules",
+    "Flow": "flows",
+    "Head": "heads",
+    "InitialGaussian": "sampling",
+    "Model": "model",
+    "NetworkError": "sampling",
+    "QuadraticSchedule": "schedules",
+    "Samples": "sampling",
+    "Schedule": "schedules",
+    "Step": "sampling",
+    "load": "model",
+    "sample": "sampling",
+}
 
 __all__ = [
     "BFN",
@@ -24,10 +47,28 @@ __all__ = [
     "Samples",
     "Schedule",
     "Step",
+    "data",
+    "exact",
     "grids",
     "heads",
+    "interop",
+    "load",
     "losses",
+    "metrics",
+    "networks",
     "sample",
     "sde",
     "solvers",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"bfn.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"bfn.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'bfn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -14,7 +14,7 @@ from bfn import networks
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
 from bfn.model import BFN
 from bfn.sampling import make_table
-from bfn.solvers.table import Step
+from bfn.solvers.table import BoundRow
 
 CASES: dict[str, tuple[Flow, str, tuple[int, ...], dict[str, networks.JSON]]] = {
     "text, 64 x 256 x 27": (
@@ -75,7 +75,7 @@ def loop_cost(case: str, solver: str, batch: int = 64, nfe: int = 20, repeats: i
     real = BFN(network, flow, predicts, data_shape)
     level = flow.level(0.5, batch, u.ndim - 1, u)
     row = make_table(flow, solver, nfe).rows[nfe // 2]
-    step = Step.bind(row, flow, u)
+    step = BoundRow.bind(row, flow, u)
     history = [answer] * len(row.b)
 
     def passes(action: Callable[[], object], per: int = 1, count: int = repeats) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bfn.files import atomic
 from bfn.flows import DiscreteFlow, Flow
-from bfn.sampling import CallbackStep
+from bfn.sampling import Step
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -163,7 +163,7 @@ class Recorder:
     steps: list[tuple[float, Tensor, Tensor]] = field(default_factory=list)
     """(t, what is known, what is predicted) of each call: mu and x_hat, or theta and class probabilities."""
 
-    def __call__(self, step: CallbackStep) -> None:
+    def __call__(self, step: Step) -> None:
         known = self.flow.network_input(step.u[: self.keep], float(self.flow.schedule.s(step.t)))
         self.steps.append((step.t, known.cpu(), step.prediction[: self.keep].cpu()))
 

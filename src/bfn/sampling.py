@@ -15,7 +15,7 @@ from bfn import grids, solvers
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Output
 from bfn.sde import optimal_initial
-from bfn.solvers.table import Solver, Step, Table, check_nfe
+from bfn.solvers.table import BoundRow, Solver, Table, check_nfe
 
 
 class Predictor(Protocol):
@@ -46,7 +46,7 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
-class CallbackStep:
+class Step:
     """What ``on_step`` is shown after each network call: the state it was made on, and what it predicted."""
 
     index: int
@@ -141,7 +141,7 @@ def sample(
     initial: Tensor | InitialGaussian | None = None,
     label: Tensor | None = None,
     generator: torch.Generator | None = None,
-    on_step: Callable[[CallbackStep], None] | None = None,
+    on_step: Callable[[Step], None] | None = None,
     autocast: torch.dtype | None = None,
     progress: bool = False,
 ) -> Samples:
@@ -156,7 +156,7 @@ def sample(
     label: (n,) classes for a class-conditional network, -1 for none.
     generator: draws, in the state's shape and dtype, the initial state and then the noise of each noisy row (a solver
         that draws classes takes one uniform number a variable before that row's noise).
-    on_step: called after each network call with a :class:`CallbackStep`.
+    on_step: called after each network call with a :class:`Step`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
     table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero)
@@ -166,7 +166,7 @@ def sample(
 
     flow, shape = model.flow, u.shape
     levels = _levels(flow, table, u)
-    steps = [Step.bind(row, flow, u) for row in table.rows]
+    steps = [BoundRow.bind(row, flow, u) for row in table.rows]
     totals = torch.empty(table.nfe, dtype=torch.float32, device=u.device)
     history: deque[Tensor] = deque(maxlen=max(1, table.depth))
     cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
@@ -191,7 +191,7 @@ def sample(
         totals[index] = output.mean.sum(dtype=torch.float32)
         history.appendleft(prediction)
         if on_step is not None:
-            on_step(CallbackStep(index, table.times[index], u, prediction))
+            on_step(Step(index, table.times[index], u, prediction))
         if index == table.nfe - 1:
             break
         u = steps[index](base, history, noise)

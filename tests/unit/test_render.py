@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from bfn import DiscreteFlow, render
-from bfn.sampling import CallbackStep
+from bfn.sampling import Step
 
 
 def test_pixels_map_the_ends_of_the_range_and_clip_beyond():
@@ -76,7 +76,7 @@ def test_the_recorder_keeps_what_the_network_saw():
     flow = DiscreteFlow(3)
     u = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0))
     recorder = render.Recorder(flow, keep=2, alphabet="abc")
-    recorder(CallbackStep(0, 0.5, u, torch.softmax(u, -1)))
+    recorder(Step(0, 0.5, u, torch.softmax(u, -1)))
     [(t, known, predicted)] = recorder.steps
     assert t == 0.5
     torch.testing.assert_close(known, torch.softmax(u[:2] * (0.75 * 0.5), -1))

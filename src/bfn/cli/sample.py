@@ -14,7 +14,7 @@ from bfn.cli.common import AsJson, Device, Loaded, ModelName, Seed, check_positi
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from bfn.sampling import CallbackStep
+    from bfn.sampling import Step
 
 SHOWN = 16
 """Samples whose forming --steps-gif shows (4 where they are text)."""
@@ -117,7 +117,7 @@ def _draw(
     start = time.perf_counter()
     with progress_bar(len(sizes) * nfe, "sampling", "call") as bar:
 
-        def on_step(step: CallbackStep) -> None:
+        def on_step(step: Step) -> None:
             bar.update()
             if recorder is not None and not pieces:
                 recorder(step)

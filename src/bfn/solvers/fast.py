@@ -1,7 +1,7 @@
 """Beyond the paper: few-step solvers with their own grids, and the rule that picks one."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bfn.flows import Flow
 from bfn.solvers.multistep import Multistep
@@ -14,11 +14,9 @@ BOTH = ("continuous", "discrete")
 class Choice(Solver):
     """A name for a rule (kind of data, calls) -> solver."""
 
-    rule: Callable[[str, int], Multistep] | None = None
+    rule: Callable[[str, int], Multistep] = field(kw_only=True)
 
     def resolve(self, flow: Flow, nfe: int) -> Solver:
-        if self.rule is None:
-            raise ValueError(f"solver {self.name!r} has no rule to choose by")
         return self.rule(flow.kind, nfe)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
@@ -49,6 +47,22 @@ def fast_sde(kind: str, nfe: int) -> Multistep:
 
 SOLVERS: tuple[Solver, ...] = (
     Choice("fast-ode", "our best deterministic few-step solver, on its own grid", BOTH, order=3, rule=fast_ode),
-    Choice("fast-sde", "our best with the stochasticity dial g, on its own grid", BOTH, order=2, g=2.0, rule=fast_sde),
-    Choice("auto", "the default: picks by kind of data and number of calls", BOTH, order=2, g=2.0, rule=fast_sde),
+    Choice(
+        "fast-sde",
+        "our best with the stochasticity dial g, on its own grid",
+        BOTH,
+        order=2,
+        g=2.0,
+        has_dial=True,
+        rule=fast_sde,
+    ),
+    Choice(
+        "auto",
+        "the default: picks by kind of data and number of calls",
+        BOTH,
+        order=2,
+        g=2.0,
+        has_dial=True,
+        rule=fast_sde,
+    ),
 )

@@ -65,7 +65,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Step:
+class BoundRow:
     """A row bound to a flow: it takes predictions (x_hat, probabilities) where the row takes messages.
 
     With w_hat = scale p + shift the affine map costs no pass over the data: it is folded into the numbers.
@@ -77,7 +77,7 @@ class Step:
     offset: Tensor | None
 
     @classmethod
-    def bind(cls, row: Row, flow: Flow, like: Tensor) -> "Step":
+    def bind(cls, row: Row, flow: Flow, like: Tensor) -> "BoundRow":
         """The row for predictions of this flow, on the device of ``like``."""
         scale, shift = flow.message_map
         offset = shift * sum(row.b)
