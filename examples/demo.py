@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+import bfn
 from bfn import BFN, render, storage
 from bfn.files import atomic_write
 
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = []
     for name in options.models:
         try:
-            model, config = storage.load(name), storage.read_config(name)
+            model, config = bfn.load(name), storage.read_config(name)
         except storage.StorageError as error:
             print(f"\n{name}: MISSING: {error}")
             missing.append(name)

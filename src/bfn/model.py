@@ -1,13 +1,14 @@
 """Models: a network with a flow and a head, and what any model can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bfn import losses
+from bfn import losses, storage
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.sampling import NetworkError, Samples, sample
@@ -116,3 +117,18 @@ class BFN(Model, nn.Module):
             return sample(self, n, solver, nfe, **settings)
         finally:
             self.train(training)
+
+    def save(self, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32") -> Path:
+        """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""
+        return storage.save(self, directory, extras, dtype=dtype)
+
+
+def load(name: Path | str, network: nn.Module | None = None) -> BFN:
+    """A model from a directory, or a bundled one by its name; float32, in evaluation mode.
+
+    network: needed where the model was stored with a network that is not one of ``bfn.networks``.
+    """
+    parts = storage.load_parts(name, network)
+    model = BFN(parts.network, parts.flow, parts.head, parts.data_shape)
+    model.eval()
+    return model

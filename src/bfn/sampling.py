@@ -179,7 +179,8 @@ def sample(
         level = levels[index]
         with cast:
             output = model.output(u, level, label) if label is not None else model.output(u, level)
-        prediction = output.draw(generator) if table.draws and index < table.nfe - 1 else output.mean
+        last = index == table.nfe - 1
+        prediction = output.mean if not table.draws else output.mode if last else output.draw(generator)
         if prediction.shape != shape:
             raise NetworkError(
                 f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "
@@ -192,7 +193,7 @@ def sample(
         history.appendleft(prediction)
         if on_step is not None:
             on_step(Step(index, table.times[index], u, prediction))
-        if index == table.nfe - 1:
+        if last:
             break
         u = steps[index](base, history, noise)
         if table.rows[index].commit:

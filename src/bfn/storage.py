@@ -1,7 +1,7 @@
 """Models on disk: ``model.safetensors`` with the weights and ``config.json`` with everything else.
 
 A directory is enough to build the model again where its network comes from :mod:`bfn.networks`; a network of the user's
-own is stored as weights alone and is given again to :func:`load`. Nothing is unpickled, ever.
+own is stored as weights alone and is given again on loading. Nothing is unpickled, ever.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import safetensors
 import torch
@@ -18,11 +18,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn import networks
-from bfn.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
 from bfn.files import atomic, atomic_write
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
+from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
 from bfn.heads import HEADS, Head
-from bfn.model import BFN
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
 
 FORMAT = 1
@@ -30,12 +28,6 @@ WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 
 SCHEDULES: dict[str, type[Schedule]] = {"exponential": ExponentialSchedule, "quadratic": QuadraticSchedule}
-STORED_HEADS: dict[str, type[Head]] = {
-    **HEADS,
-    "discretised": DiscretisedHead,
-    "clipped-noise": ClippedNoiseHead,
-    "logit": LogitHead,
-}
 SHIPPED_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -43,8 +35,38 @@ class StorageError(ValueError):
     """A stored model that cannot be read or does not fit; the message is one clear line."""
 
 
+class Storable(Protocol):
+    """The parts of a model that are stored."""
+
+    @property
+    def network(self) -> Any:
+        """A torch.nn.Module."""
+
+    @property
+    def flow(self) -> Flow:
+        """The kind of data."""
+
+    @property
+    def head(self) -> Head:
+        """What the network's output means."""
+
+    @property
+    def data_shape(self) -> Shape:
+        """Shape of one sample."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """A model taken from disk, in parts."""
+
+    network: nn.Module
+    flow: Flow
+    head: Head
+    data_shape: Shape
+
+
 def save(
-    model: BFN, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32"
+    model: Storable, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32"
 ) -> Path:
     """Write model.safetensors and config.json into a directory, each atomically, the weights first.
 
@@ -66,8 +88,8 @@ def save(
     return directory
 
 
-def load(name: Path | str, network: nn.Module | None = None) -> BFN:
-    """A model from a directory, or a bundled one by its name; float32, in evaluation mode.
+def load_parts(name: Path | str, network: nn.Module | None = None) -> Parts:
+    """The parts of a model from a directory, or of a bundled one by its name; weights in float32.
 
     network: needed where the model was stored with a network that is not one of :mod:`bfn.networks`.
     """
@@ -80,9 +102,7 @@ def load(name: Path | str, network: nn.Module | None = None) -> BFN:
         network = networks.build(config["network"])
     _fill(network, weights, directory)
     flow = make_flow(config["flow"])
-    model = BFN(network, flow, make_head(config["head"], flow), tuple(config["data_shape"]))
-    model.eval()
-    return model
+    return Parts(network, flow, make_head(config["head"], flow), tuple(config["data_shape"]))
 
 
 def read_config(name: Path | str) -> dict[str, Any]:
@@ -113,7 +133,7 @@ def bundled() -> tuple[str, ...]:
 def locate(name: Path | str) -> Path:
     """The directory of a stored model: a path, or the name of a bundled one."""
     path = Path(name)
-    if path.is_dir():
+    if (path / CONFIG).is_file() or (path.is_dir() and name not in bundled()):
         return path
     if isinstance(name, str) and name in bundled():
         return Path(str(resources.files("bfn").joinpath("bundled", name)))
@@ -125,7 +145,7 @@ def locate(name: Path | str) -> Path:
     )
 
 
-def describe(model: BFN, extras: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def describe(model: Storable, extras: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The config of a model, as stored."""
     extras = dict(extras or {})
     card = extras.pop("card", {})
@@ -137,7 +157,7 @@ def describe(model: BFN, extras: Mapping[str, Any] | None = None) -> dict[str, A
     return {
         "format": FORMAT,
         "flow": describe_flow(model.flow),
-        "head": _describe(model.head, STORED_HEADS),
+        "head": _describe(model.head, HEADS),
         "data_shape": list(model.data_shape),
         "network": dict(config) if isinstance(config, Mapping) else None,
         "n_labels": n_labels,
@@ -164,9 +184,9 @@ def make_flow(config: Mapping[str, Any]) -> Flow:
 
 def make_head(config: Mapping[str, Any], flow: Flow) -> Head:
     """The head of a stored config, checked against the kind of data."""
-    head: Head = _make(config, STORED_HEADS, "head")
+    head: Head = _make(config, HEADS, "head")
     if head.kind != flow.kind:
-        fitting = ", ".join(name for name, kind in STORED_HEADS.items() if kind.kind == flow.kind)
+        fitting = ", ".join(name for name, kind in HEADS.items() if kind.kind == flow.kind)
         raise StorageError(f"head {config['name']!r} is for {head.kind} data: {flow.kind} data take {fitting}")
     return head
 

@@ -82,7 +82,7 @@ def test_keys_without_prefix_are_the_same_file(case: str, tmp_path: Path) -> Non
 @torch.no_grad()
 def test_the_converted_model_is_the_loaded_one_to_the_bit(case: str, tmp_path: Path) -> None:
     convert(DATA / f"{case}_ema.pt", SETTINGS[case], tmp_path / "model")
-    converted, model = storage.load(tmp_path / "model"), load(case)
+    converted, model = bfn.load(tmp_path / "model"), load(case)
     assert (converted.flow, converted.head, converted.data_shape) == (model.flow, model.head, model.data_shape)
     _, t, inputs, _, _ = stored(case, model)
     u, level = state(model, inputs, t)
@@ -106,7 +106,7 @@ def test_the_original_sampler_draws_from_the_bins() -> None:
         1, "bfn", nfe=4, generator=torch.Generator().manual_seed(0), on_step=lambda step: seen.append(step.prediction)
     )
     for prediction in seen[:-1]:
-        assert torch.equal(prediction, bfn.discretised.quantise(prediction, 256))
+        assert torch.equal(prediction, bfn.heads.discretised.quantise(prediction, 256))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import bfn
 import tiny
 from bfn import interop, storage
 from bfn.cli import main
@@ -83,7 +84,7 @@ def test_a_published_checkpoint_is_converted_and_sampled(case, tmp_path, capsys)
     (tmp_path / "settings.json").write_text(json.dumps(cases[case]))
     out = tmp_path / "converted"
     run("convert", PUBLISHED / f"{case}_ema.pt", "--config", tmp_path / "settings.json", out)
-    ours, theirs = storage.load(out), interop.load_official(PUBLISHED / f"{case}_ema.pt", cases[case])
+    ours, theirs = bfn.load(out), interop.load_official(PUBLISHED / f"{case}_ema.pt", cases[case])
     for name, value in theirs.state_dict().items():
         assert torch.equal(ours.state_dict()[name], value)
     capsys.readouterr()

@@ -55,7 +55,7 @@ def test_the_ode_reproduces_the_exact_distribution(name: str) -> None:
 
 
 def test_what_drawing_classes_does() -> None:
-    """For independent positions it is the exact transition kernel, at any number of calls; for dependent ones it is not.
+    """For independent positions it is the exact transition kernel at any number of calls; for dependent ones it is not.
 
     Which of the two does better on dependent positions depends on the problem.
     """

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from linear import LinearModel
 
 import bfn
 from bfn.heads import Categorical
 from bfn.losses import squared_error
 from bfn.model import Model
 from bfn.sampling import strata
+from linear import LinearModel
 
 CONTINUOUS, DISCRETE = bfn.ContinuousFlow(sigma_1=0.1), bfn.DiscreteFlow(n_classes=4, beta_1=2.0)
 

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -54,12 +56,10 @@ increasing_times = st.lists(st.floats(0.001, 1), min_size=2, max_size=7, unique=
 )
 def test_a_constant_prediction_is_integrated_exactly(name, schedule, times, g, seed) -> None:
     """u(s) = r^(g^2) u_0 + s (1 - r^(1+g^2)) w plus noise of variance kappa (1 - r^(2g^2)), r = s_0/s, on any grid."""
-    if min(b - a for a, b in zip(times, times[1:], strict=False)) < 1e-3:
+    if min(b - a for a, b in pairwise(times)) < 1e-3:
         return
     for kind in solvers.get(name).kinds:
-        flow = (
-            bfn.ContinuousFlow(schedule=schedule) if kind == "continuous" else bfn.DiscreteFlow(4, schedule=schedule)
-        )
+        flow = bfn.ContinuousFlow(schedule=schedule) if kind == "continuous" else bfn.DiscreteFlow(4, schedule=schedule)
         model = constant_model(flow, torch.Generator().manual_seed(seed))
         solver = solvers.get(name).resolve(flow, len(times))
         if solver.has_dial:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+import bfn
 from bfn import BFN, ContinuousFlow, DiscreteFlow, networks, storage
-from bfn.discretised import DiscretisedHead
-from bfn.heads import PreconditionedHead
+from bfn.heads import DiscretisedHead, PreconditionedHead
 from bfn.storage import StorageError
 
 
@@ -26,7 +26,7 @@ def randomised(model, seed=0):
 def test_a_model_comes_back_as_it_was(tmp_path):
     model = randomised(small(n_labels=4))
     storage.save(model, tmp_path / "m", {"n_labels": 4, "card": {"steps": 7}})
-    again = storage.load(tmp_path / "m")
+    again = bfn.load(tmp_path / "m")
     assert (again.flow, again.head, again.data_shape) == (model.flow, model.head, (3,))
     assert not again.training
     u, t = torch.randn(5, 3), torch.rand(5)
@@ -42,7 +42,7 @@ def test_shipped_weights_are_rounded_and_read_as_float32(tmp_path, dtype):
     half = storage.save(model, tmp_path / "half", dtype=dtype) / "model.safetensors"
     header = 3000  # the names and shapes of the tensors
     assert half.stat().st_size < full.stat().st_size / 2 + header
-    for ours, theirs in zip(model.parameters(), storage.load(tmp_path / "half").parameters(), strict=True):
+    for ours, theirs in zip(model.parameters(), bfn.load(tmp_path / "half").parameters(), strict=True):
         assert theirs.dtype == torch.float32
         torch.testing.assert_close(theirs, ours.to(getattr(torch, dtype)).float(), rtol=0, atol=0)
 
@@ -50,27 +50,27 @@ def test_shipped_weights_are_rounded_and_read_as_float32(tmp_path, dtype):
 def test_discrete_flows_and_heads_with_parameters_are_kept(tmp_path):
     text = BFN(networks.Transformer(n_classes=5, width=8, n_heads=2, n_blocks=1), DiscreteFlow(5, 0.3), "logits", (6,))
     storage.save(text, tmp_path / "text", {"alphabet": "abcde"})
-    assert storage.load(tmp_path / "text").flow == DiscreteFlow(5, 0.3)
+    assert bfn.load(tmp_path / "text").flow == DiscreteFlow(5, 0.3)
     assert storage.read_config(tmp_path / "text")["alphabet"] == "abcde"
     binned = BFN(nn.Linear(3, 6), ContinuousFlow(0.1), DiscretisedHead(n_bins=16), (3,))
     storage.save(binned, tmp_path / "binned")
-    assert storage.load(tmp_path / "binned", network=nn.Linear(3, 6)).head == DiscretisedHead(n_bins=16)
+    assert bfn.load(tmp_path / "binned", network=nn.Linear(3, 6)).head == DiscretisedHead(n_bins=16)
 
 
 def test_a_network_of_the_users_own_is_given_again(tmp_path):
     storage.save(BFN(nn.Linear(3, 3), ContinuousFlow(0.1), "data", (3,)), tmp_path)
     with pytest.raises(StorageError, match=r"network of its own: give it again, load\(..., network="):
-        storage.load(tmp_path)
+        bfn.load(tmp_path)
     network = nn.Linear(3, 3)
-    assert storage.load(tmp_path, network=network).network is network
+    assert bfn.load(tmp_path, network=network).network is network
 
 
 def test_other_architectures_are_refused_by_name(tmp_path):
     storage.save(small(), tmp_path)
     with pytest.raises(StorageError, match=r"another architecture: no weight, bias; blocks\.0\..*, which the network"):
-        storage.load(tmp_path, network=nn.Linear(3, 3, bias=True))
+        bfn.load(tmp_path, network=nn.Linear(3, 3, bias=True))
     with pytest.raises(StorageError, match=r"\S+ has shape \(8, 64\), the network's has \(16, 64\)"):
-        storage.load(tmp_path, network=networks.MLP(3, width=8, n_blocks=1, condition_features=16))
+        bfn.load(tmp_path, network=networks.MLP(3, width=8, n_blocks=1, condition_features=16))
 
 
 def test_a_file_cut_to_any_length_is_refused(tmp_path):
@@ -80,16 +80,16 @@ def test_a_file_cut_to_any_length_is_refused(tmp_path):
         for length in [*range(0, 20), *range(20, len(whole) - 2, max(1, len(whole) // 60)), len(whole) - 2]:
             (tmp_path / name).write_bytes(whole[:length])
             with pytest.raises(StorageError, match=name):
-                storage.load(tmp_path)
+                bfn.load(tmp_path)
         (tmp_path / name).write_bytes(whole)
-    storage.load(tmp_path)
+    bfn.load(tmp_path)
 
 
 def test_missing_and_foreign_things_are_named(tmp_path):
     with pytest.raises(StorageError, match="'nonsense': neither a directory nor one of the bundled models"):
-        storage.load("nonsense")
+        bfn.load("nonsense")
     with pytest.raises(StorageError, match=r"config.json: not there: expected a directory with model.safetensors"):
-        storage.load(tmp_path)
+        bfn.load(tmp_path)
     storage.save(small(), tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
@@ -101,7 +101,7 @@ def test_missing_and_foreign_things_are_named(tmp_path):
     ]:
         path.write_text(json.dumps({**config, **change}))
         with pytest.raises(StorageError, match=message):
-            storage.load(tmp_path)
+            bfn.load(tmp_path)
     with pytest.raises(ValueError, match="dtype='float8': expected one of float32"):
         storage.save(small(), tmp_path, dtype="float8")
     with pytest.raises(ValueError, match="extras has 'cards': expected n_labels, alphabet and card"):

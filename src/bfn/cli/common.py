@@ -55,10 +55,11 @@ class Loaded:
 
 def load(name: str, device: str = "cpu") -> Loaded:
     """A stored or bundled model on a device."""
+    import bfn
     from bfn import storage
 
     where = pick_device(device)
-    return Loaded(storage.load(name).to(where), storage.read_config(name))
+    return Loaded(bfn.load(name).to(where), storage.read_config(name))
 
 
 def pick_device(name: str) -> torch.device:

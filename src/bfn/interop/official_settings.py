@@ -13,9 +13,8 @@ from typing import Any
 
 from bfn import networks
 from bfn.data import TEXT8
-from bfn.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
-from bfn.heads import Head, LogitsHead
+from bfn.heads import ClippedNoiseHead, DiscretisedHead, Head, LogitHead, LogitsHead
 from bfn.model import BFN
 
 

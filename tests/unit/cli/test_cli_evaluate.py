@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import bfn
 import tiny
 from bfn import data, storage
 from bfn.cli import main
@@ -26,7 +27,7 @@ def story(tmp_path):
 
 def test_bits_of_text_are_the_losses_over_ln_2(models, story, capsys):
     report = evaluate(capsys, models / "text", "--data", story, "--part", "all", "--seed", 3, "--batch", 1000)
-    model = storage.load(models / "text")
+    model = bfn.load(models / "text")
     # The file has fewer symbols than the model: they keep the model's numbers.
     x = data.load(story, "all", alphabet=data.Alphabet(tiny.ALPHABET)).tiles(20)
     generator = torch.Generator().manual_seed(3)

@@ -2,6 +2,7 @@
 
 import json
 
+import bfn
 from bfn import solvers, storage
 from bfn.cli import main
 
@@ -29,7 +30,7 @@ def test_models_without_any(monkeypatch, capsys):
 
 
 def test_info_tells_size_and_what_auto_picks(models, capsys):
-    model = storage.load(models / "text")
+    model = bfn.load(models / "text")
     assert main(["info", str(models / "text"), "--nfe", "4", "9", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["n_parameters"] == sum(p.numel() for p in model.parameters())

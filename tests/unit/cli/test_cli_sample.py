@@ -8,8 +8,8 @@ import pytest
 import torch
 from PIL import Image
 
+import bfn
 import tiny
-from bfn import storage
 from bfn.cli import main
 from bfn.solvers import SOLVERS
 
@@ -37,7 +37,7 @@ def test_the_same_seed_gives_the_same_files(kind, models, tmp_path):
 def test_the_arrays_are_what_the_library_draws(models, tmp_path):
     run("sample", models / "images", "--solver", "bfn-solver++2", "--nfe", 4, "--n", 5, "--seed", 7, "--out", tmp_path)
     label = torch.tensor([0, 1, 2, 0, 1])
-    expected = storage.load(models / "images").sample(
+    expected = bfn.load(models / "images").sample(
         5, "bfn-solver++2", 4, label=label, generator=torch.Generator().manual_seed(7)
     )
     with np.load(tmp_path / "samples.npz") as stored:

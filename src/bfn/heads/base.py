@@ -1,13 +1,11 @@
-"""Heads: from what a network puts out to a distribution over data.
+"""Output distributions, and what a head is.
 
-A head says what the network is shown and what its output means; the result is an *output distribution*, the paper's
-p_O(x | theta; t). All that a solver asks of it is its mean, the prediction (x_hat or class probabilities); losses ask
+All that a solver asks of an output distribution is its mean, the prediction (x_hat or class probabilities); losses ask
 for log-probabilities and for the KL divergence between sender and receiver; the original sampler draws from it.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from math import log, pi
 from typing import ClassVar
@@ -16,10 +14,6 @@ import torch
 from torch import Tensor
 
 from bfn.flows import Flow, Level
-from bfn.sde import message_from_noise
-
-NOISE_T_MIN = 1e-6
-"""Below this time a noise prediction says nothing of the data (0/0 at t = 0): x_hat is 0, as in the released code."""
 
 
 class Output(ABC):
@@ -29,6 +23,11 @@ class Output(ABC):
     @abstractmethod
     def mean(self) -> Tensor:
         """The prediction: x_hat, or class probabilities."""
+
+    @property
+    def mode(self) -> Tensor:
+        """The likeliest data, in the form of a prediction; the mean, unless the distribution knows better."""
+        return self.mean
 
     @abstractmethod
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
@@ -124,96 +123,3 @@ class Head(ABC):
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape that the network's output must have for one sample."""
         return state_shape
-
-
-def unknown_scale(level: Level) -> float | Tensor:
-    """Standard deviation of what is still unknown of continuous data: (1 + beta)^(-1/2), sigma_1 at t = 1."""
-    return (1 + level.s * level.s) ** -0.5
-
-
-@dataclass(frozen=True)
-class NoiseHead(Head):
-    """The network predicts eps: x_hat = (u - eps_hat) / s (paper, eq. cbfn-rep)."""
-
-    kind: ClassVar[str] = "continuous"
-    starts_at_zero: ClassVar[bool] = False
-
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
-        if isinstance(level.s, float):
-            s_min = float(flow.schedule.s(NOISE_T_MIN))
-            x_hat = message_from_noise(raw, u, level.s, flow.kappa) if level.s >= s_min else torch.zeros_like(raw)
-        else:
-            known = (level.t >= NOISE_T_MIN).view(level.s.shape)
-            x_hat = torch.where(known, message_from_noise(raw, u, torch.where(known, level.s, 1), flow.kappa), 0)
-        return Point(x_hat, unknown_scale(level))
-
-
-@dataclass(frozen=True)
-class DataHead(Head):
-    """The network predicts x."""
-
-    kind: ClassVar[str] = "continuous"
-
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
-        return Point(raw, unknown_scale(level))
-
-
-@dataclass(frozen=True)
-class PreconditionedHead(Head):
-    """The network sees unit variance and predicts unit variance at every noise level (Karras et al. 2022, sec. 5).
-
-    With d the standard deviation of the data, x = skip + out F:
-
-        input  u / sqrt(1 + s^2 d^2)        skip  s d^2 u / (1 + s^2 d^2)        out  d / sqrt(1 + s^2 d^2)
-
-    which is theirs with sigma = 1/s, and regular at s = 0.
-    """
-
-    data_std: float = 0.5
-
-    kind: ClassVar[str] = "continuous"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.data_std < float("inf"):
-            raise ValueError(f"data_std={self.data_std}: expected the positive standard deviation of the data")
-
-    def inputs(self, flow: Flow, u: Tensor, level: Level) -> Tensor:
-        return u * (1 + (level.s * self.data_std) ** 2) ** -0.5
-
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
-        variance = 1 + (level.s * self.data_std) ** 2
-        x_hat = u * (level.s * self.data_std**2 / variance) + raw * (self.data_std * variance**-0.5)
-        return Point(x_hat, unknown_scale(level))
-
-
-@dataclass(frozen=True)
-class LogitsHead(Head):
-    """The network predicts the logits of each variable's classes."""
-
-    kind: ClassVar[str] = "discrete"
-
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
-        return Categorical(raw)
-
-
-HEADS: dict[str, type[Head]] = {
-    "noise": NoiseHead,
-    "data": DataHead,
-    "preconditioned": PreconditionedHead,
-    "logits": LogitsHead,
-}
-"""Heads by the name that ``BFN(predicts=...)`` takes."""
-
-
-def make_head(predicts: str, flow: Flow) -> Head:
-    """The head of that name, checked against the kind of data."""
-    fitting = [name for name, head in HEADS.items() if head.kind == flow.kind]
-    if predicts not in HEADS:
-        near = get_close_matches(predicts, fitting, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"predicts={predicts!r}: expected one of {', '.join(fitting)}{hint}")
-    if predicts not in fitting:
-        raise ValueError(
-            f"predicts={predicts!r} is for {HEADS[predicts].kind} data: {flow.kind} data take {', '.join(fitting)}"
-        )
-    return HEADS[predicts]()

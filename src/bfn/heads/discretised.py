@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from bfn.flows import Flow, Level
-from bfn.heads import NOISE_T_MIN, Categorical, Head, NoiseHead, Output, Point
+from bfn.heads.base import Categorical, Head, Output, Point
+from bfn.heads.plain import NOISE_T_MIN, NoiseHead
 
 LOG_SCALE_RANGE = (-10.0, 10.0)
 """Log standard deviations of the noise are cut to this, as in the released code."""
