@@ -26,7 +26,7 @@ from bfn.files import atomic_write
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
 from bfn.metrics.bits import bits_report
 from bfn.model import BFN
-from bfn.training import checkpoints
+from bfn.training import checkpoints, sharding
 from bfn.training.batches import Source, derived_generator, derived_seed, open_source
 from bfn.training.reports import Log, write_samples
 from bfn.training.settings import HARMLESS, Settings, differences, read_settings
@@ -37,6 +37,9 @@ REFRESH = 100
 """Steps after which importance-sampled times follow the measured loss anew."""
 AGREE = 10
 """Steps after which several processes agree on whether one of them was told to stop."""
+
+EVAL_BATCHES = 8
+"""Batches that the held-out data are cut into, at least: a standard error comes from their means."""
 
 PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
@@ -129,8 +132,9 @@ def _loop(trainer: "Trainer") -> Result:
                 trainer.say(f"stopped by {name} at step {step} of {settings.steps}; checkpoint written: resume {run}")
                 return Result(run, step, name)
         bar.close()
+    model = trainer.exported()
     if trainer.main:
-        trainer.save(run)
+        trainer.save(model, run)
     trainer.say(f"done: {settings.steps} steps, the model is in {run}")
     return Result(run, trainer.step)
 
@@ -156,7 +160,13 @@ class Trainer:
         self.ema = AveragedModel(self.model, multi_avg_fn=_warm_average(settings.ema_decay))
         self.ema.requires_grad_(False)
         self.ema.eval()
+        self.sharded = sharding.is_sharded(accelerator)
+        if self.sharded and settings.optimiser == "muon":
+            raise ValueError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
         self.module, self.optimiser = accelerator.prepare(Objective(self.model), make_optimiser(settings, self.model))
+        if self.sharded:
+            for network in self.averaged().children():
+                sharding.shard(network)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.share = batch // n
         self.step = 0
@@ -238,22 +248,23 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Bits a dimension of held-out data under the averaged weights, with standard errors."""
-        model, n = self.averaged(), self.accelerator.num_processes
+        """Bits a dimension of held-out data under the averaged weights, with standard errors.
+
+        The errors come from the means of several small batches: within each the times are stratified, so the samples
+        themselves are not independent.
+        """
+        model, process = self.averaged(), self.accelerator.process_index
         x, label = self.held_out.first(self.settings.eval_count)
-        share = max(2, len(x) // n)
-        first = share * self.accelerator.process_index
-        generator = derived_generator(self.settings.seed, "eval", first, device=self.device)
-        bound, reconstruction = [], []
-        for start in range(first, first + share, self.share):
-            rows = slice(start, min(start + self.share, first + share))
-            some = x[rows].to(self.device)
-            some_label = None if label is None else label[rows].to(self.device)
-            bound.append(model.loss(some, generator=generator, label=some_label))
-            reconstruction.append(model.reconstruction_loss(some, generator=generator, label=some_label))
-        report = bits_report(
-            self.accelerator.gather(torch.cat(bound)).cpu(), self.accelerator.gather(torch.cat(reconstruction)).cpu()
-        )
+        share = max(2, len(x) // self.accelerator.num_processes)
+        rows = (torch.arange(share) + share * process) % len(x)
+        generator = derived_generator(self.settings.seed, "eval", process, device=self.device)
+        nats: list[Tensor] = []
+        for some in rows.split(max(1, min(self.share, share // EVAL_BATCHES))):
+            given = x[some].to(self.device), None if label is None else label[some].to(self.device)
+            bound = model.loss(given[0], generator=generator, label=given[1]).mean()
+            reconstruction = model.reconstruction_loss(given[0], generator=generator, label=given[1]).mean()
+            nats.append(torch.stack((bound, reconstruction)))
+        report = bits_report(*self.accelerator.gather(torch.stack(nats)).cpu().unbind(1))
         values: dict[str, float] = {}
         for name in ("bound", "reconstruction", "total"):
             estimate = getattr(report, name)
@@ -283,7 +294,17 @@ class Trainer:
         flags = self.accelerator.reduce(torch.tensor([stop, late], dtype=torch.float32, device=self.device), "sum")
         return bool(flags[0] > 0), bool(flags[1] > 0)
 
-    def save(self, folder: Path) -> None:
+    def exported(self) -> BFN:
+        """The averaged model with whole weights, to be stored by the first process. All processes take part."""
+        if not self.sharded:
+            return self.averaged()
+        weights = sharding.whole_weights(self.averaged(), self.sharded)
+        model = build_model(self.settings, self.data)
+        if self.main:
+            model.load_state_dict(weights)
+        return model
+
+    def save(self, model: BFN, folder: Path) -> None:
         """Store the averaged model."""
         card = {
             "settings": self.settings.to_dict(),
@@ -292,7 +313,7 @@ class Trainer:
             "loss_by_t": self.record.summary(),
         }
         extras = {"n_labels": self.data.n_labels, "alphabet": self.data.alphabet, "card": card}
-        storage.save(self.averaged(), folder, extras)
+        storage.save(model, folder, extras)
 
     def checkpoint(self) -> None:
         """Write a checkpoint; all processes take part."""
@@ -303,7 +324,7 @@ class Trainer:
         scaler = self.accelerator.scaler
         state = {
             "step": self.step,
-            "optimiser": self.optimiser.state_dict(),
+            "optimiser": sharding.whole_optimiser(self.module, self.optimiser.optimizer, self.sharded),
             "n_averaged": int(self.ema.n_averaged),
             "record": {**self.record.state_dict(), "recent": recent.cpu()},
             "density": list(getattr(self.weighting, "density", ())),
@@ -312,17 +333,20 @@ class Trainer:
             "seconds": self.seconds,
             "scaler": None if scaler is None else scaler.state_dict(),
         }
+        weights = sharding.whole_weights(self.model, self.sharded)
+        model = self.exported()
         if self.main:
-            checkpoints.write(self.run, self.step, self.model.state_dict(), state, self.save)
+            checkpoints.write(self.run, self.step, weights, state, lambda folder: self.save(model, folder))
         self.accelerator.wait_for_everyone()
 
     def restore(self, folder: Path) -> None:
         """Go on from a checkpoint."""
         weights, averaged, state = checkpoints.read(folder)
-        self.model.load_state_dict(weights)
-        self.averaged().load_state_dict({f"network.{name}": value for name, value in averaged.items()})
+        sharding.load_weights(self.model, weights, self.sharded)
+        averaged = {f"network.{name}": value for name, value in averaged.items()}
+        sharding.load_weights(self.averaged(), averaged, self.sharded)
         self.ema.n_averaged.fill_(state["n_averaged"])
-        self.optimiser.load_state_dict(state["optimiser"])
+        sharding.load_optimiser(self.module, self.optimiser.optimizer, state["optimiser"], self.sharded)
         self.record.load_state_dict(state["record"])
         if not self.main:
             self.record.recent.zero_()

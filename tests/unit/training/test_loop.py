@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import bfn
 import bfn.training.loop as loop
 from bfn import storage
 from bfn.training import Settings, TrainingError, checkpoints, read_log, train
@@ -112,7 +114,7 @@ def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings,
     assert len(config["card"]["loss_by_t"]["t"]) == 64
     assert config["head"]["data_std"] == pytest.approx(0.77, abs=0.05)
     assert Settings.from_dict(config["card"]["settings"]) == settings.override({"steps": 4, "sample_every": 4})
-    assert storage.load(tmp_path).sample(2, nfe=3, label=torch.tensor([0, 1])).x.shape == (2, 1, 4, 4)
+    assert bfn.load(tmp_path).sample(2, nfe=3, label=torch.tensor([0, 1])).x.shape == (2, 1, 4, 4)
     assert (tmp_path / "samples" / "step-00000004.png").stat().st_size > 50
     evaluation = [line for line in read_log(tmp_path) if line["kind"] == "eval"][-1]
     assert evaluation["bound_bits_error"] > 0
@@ -154,14 +156,14 @@ def test_the_learning_rate_rises_stays_and_falls(settings):
 
 
 def test_what_cannot_be_resumed_is_refused(settings, tmp_path):
-    with pytest.raises(ValueError, match="no run to resume there: settings.json is missing"):
+    with pytest.raises(ValueError, match=r"no run to resume there: settings.json is missing"):
         train(None, tmp_path / "none", resume=True)
     assert not (tmp_path / "none").exists()
     settings = settings.override({"steps": 2, "eval_every": 0})
     train(settings, tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match="holds a run already: resume it, or choose another"):
         train(settings, tmp_path / "run", progress=False)
-    with pytest.raises(ValueError, match="lr=0.5: the run in .* has 0.001; resume with that"):
+    with pytest.raises(ValueError, match=r"lr=0.5: the run in .* has 0.001; resume with that"):
         train(settings.override({"lr": 0.5}), tmp_path / "run", resume=True, progress=False)
     assert train(settings.override({"steps": 3}), tmp_path / "run", resume=True, progress=False).step == 3
 
@@ -241,38 +243,54 @@ def test_a_run_killed_20_times_ends_with_the_same_weights(settings, tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "killed")
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 LAUNCHED = """
 import sys
 import torch
 torch.set_num_threads(1)
+import bfn.training.loop as loop
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from bfn.training import read_settings, train
-train(read_settings(sys.argv[1]), sys.argv[2], progress=False, cpu=True)
+
+def fsdp(**options):
+    # accelerate takes FSDP for GPUs only; its code runs on CPUs as well.
+    accelerator = Accelerator(**options)
+    accelerator.state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
+    return accelerator
+
+if sys.argv[3] == "fsdp":
+    loop.Accelerator = fsdp
+settings = read_settings(sys.argv[1])
+for steps in (8, settings.steps):
+    train(settings.override({"steps": steps}), sys.argv[2], resume=True, progress=False, cpu=True)
+print("one of", torch.distributed.get_world_size(), "processes")
 """
 
 
 @pytest.mark.long
-def test_two_processes_have_the_loss_curve_of_one(settings, tmp_path):
-    settings = settings.override({"network.dropout": 0.0, "steps": 20, "weighting": "importance"})
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_have_the_loss_curve_of_one_and_resume(settings, kind, tmp_path):
+    change = {"network.dropout": 0.0, "steps": 20, "weighting": "importance", "decay_from": 1.0}
+    settings = settings.override(change)
     settings_path, script = tmp_path / "settings.json", tmp_path / "run.py"
     settings_path.write_text(json.dumps(settings.to_dict()))
     script.write_text(LAUNCHED)
     train(settings, tmp_path / "one", progress=False)
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29713"]
-    command = [*launch, str(script), str(settings_path), str(tmp_path / "two")]
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    # torchrun: on CPUs `accelerate launch` starts several processes through MPI only.
+    launch = f"torch.distributed.run --nproc_per_node 2 --master_port {free_port()}"
+    command = [sys.executable, "-m", *launch.split(), str(script), str(settings_path), str(tmp_path / "two"), kind]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("one of 2 processes") == 2
+    assert "at step 8" in result.stdout
     one, two = (
         [line["loss"] for line in read_log(tmp_path / run) if line["kind"] == "train"] for run in ("one", "two")
     )
