@@ -19,7 +19,7 @@ demo: $(INSTALLED)  ## sample from the bundled models, original sampler beside a
 	$(BIN)/python examples/demo.py --out demo
 
 test: $(INSTALLED)  ## the tests (a few minutes)
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not long"
 
 test-long: $(INSTALLED)  ## the tests that take longer
 	$(BIN)/python -m pytest -m long
