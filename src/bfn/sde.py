@@ -40,6 +40,8 @@ def noise_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tens
 
 def message_from_noise(eps_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
     """w_hat = (u - sqrt(kappa) eps_hat) / s; 0/0 at s = 0."""
+    if isinstance(s, float):
+        return torch.add(u / s, eps_hat, alpha=-math.sqrt(kappa) / s)
     return (u - math.sqrt(kappa) * eps_hat) / s
 
 

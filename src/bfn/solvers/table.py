@@ -85,11 +85,17 @@ class BoundRow:
         return cls(row.a, tuple(scale * b for b in row.b), row.c, tensor)
 
     def __call__(self, u: Tensor, predictions: Sequence[Tensor], noise: Callable[[], Tensor]) -> Tensor:
-        """The next state: one pass for the state, one for each prediction, one for the noise."""
-        new = u * self.a if self.offset is None else torch.add(self.offset, u, alpha=self.a)
-        for b, prediction in zip(self.b, predictions, strict=False):
-            if b:
-                new.add_(prediction, alpha=b)
+        """The next state: one pass for each prediction and for the noise, and one for the state if it is scaled."""
+        terms = [(b, prediction) for b, prediction in zip(self.b, predictions, strict=False) if b]
+        if self.offset is not None:
+            new = torch.add(self.offset, u, alpha=self.a)
+        elif self.a == 1 and terms:
+            b, prediction = terms.pop()
+            new = torch.add(u, prediction, alpha=b)
+        else:
+            new = u * self.a
+        for b, prediction in terms:
+            new.add_(prediction, alpha=b)
         if self.c:
             new.add_(noise(), alpha=self.c)
         return new
