@@ -17,10 +17,11 @@ Config = Mapping[str, Any]
 PARTS = ("data", "network", "flow", "head", "weighting")
 
 HARMLESS = frozenset(
-    {"steps", "threads", "compile", "log_every", "eval_every", "eval_count", "sample_every", "sample_count"}
-    | {"sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
+    {"steps", "decay_from", "threads", "compile", "log_every", "eval_every", "eval_count", "sample_every"}
+    | {"sample_count", "sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
 )
-"""What may differ between a run and its continuation. All else would make it another run."""
+"""What may differ between a run and its continuation, the rest of its learning-rate schedule included. All else would
+make it another run."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,10 @@ class Settings:
 
     The first five are parts, each {"name": ..., parameters}; a bare name stands for a part without parameters.
 
-    data: a standard set or a path, as ``bfn.data.load`` takes; ``length`` of the sequences of a text, ``binarise``
-        (true: at the middle level; a number: seed of a static random binarisation) and ``labels: false`` of images.
+    data: a standard set or a path, as ``bfn.data.load`` takes; ``length`` of the sequences of a text. Of images:
+        ``levels`` to re-bin to, ``centres: true`` for values at the centres of bins, ``binarise`` (true: at the middle
+        level; a number: seed of a static random binarisation; dynamic: at random each time an image is drawn) and
+        ``labels: false``.
     network: one of ``bfn.networks``. Sizes that follow from the data (channels, classes, labels) are filled in.
     flow: "continuous" with ``sigma_1``, or "discrete" with ``beta_1``.
     head: one of ``bfn.heads.HEADS``; ``data_std`` of a preconditioned one is measured on the data if left out.
