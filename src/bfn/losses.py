@@ -17,12 +17,20 @@ from bfn.sampling import NetworkError, Predictor, strata
 
 
 def noised_output(
-    model: Predictor, x: Tensor, t: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+    model: Predictor,
+    x: Tensor,
+    t: Tensor,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+    eps: Tensor | None = None,
 ) -> tuple[Output, Level]:
-    """One network call on x noised to the times t, (batch,)."""
+    """One network call on x noised to the times t, (batch,); eps is the noise, (batch, *state_shape), drawn if None."""
     flow = model.flow
     shape = (len(x), *flow.state_shape(model.data_shape))
-    eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
+    if eps is None:
+        eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
+    elif tuple(eps.shape) != shape:
+        raise ValueError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
     level = flow.level(t, len(x), len(shape) - 1, like=eps)
     u = flow.noised(x, level.s, eps)
     output = model.output(u, level, label) if label is not None else model.output(u, level)
@@ -32,10 +40,15 @@ def noised_output(
 
 
 def squared_error(
-    model: Predictor, x: Tensor, t: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+    model: Predictor,
+    x: Tensor,
+    t: Tensor,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+    eps: Tensor | None = None,
 ) -> Tensor:
     """||w(x) - w_hat||^2 / kappa a dimension at the times t: (batch,). Every weighting of the loss multiplies this."""
-    output, _ = noised_output(model, x, t, generator, label)
+    output, _ = noised_output(model, x, t, generator, label, eps)
     prediction = output.mean
     return model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
 

@@ -103,12 +103,9 @@ def _held_out(
     order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(seed))
     some = held_out[order[:n]]
     labels = some.labels if loaded.n_labels else None
-    if flow.kind == "continuous":
-        return some.to_float(), labels
-    if loaded.levels == 2 and some.levels > 2:
-        binarise = trained_on.get("binarise", True)
-        some = some.binarise(None if isinstance(binarise, bool) else int(binarise))
-    return some.to_classes(), labels
+    binary = flow.kind == "discrete" and loaded.levels == 2 and some.levels > 2
+    some = some.prepared({"binarise": True, **trained_on} if binary else trained_on)
+    return some.to_float() if flow.kind == "continuous" else some.to_classes(), labels
 
 
 def _measure(loaded: Loaded, x: Tensor, labels: Tensor | None, seed: int, batch: int) -> dict[str, dict[str, float]]:

@@ -11,7 +11,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,12 +41,15 @@ class Images:
         labels: Class of each picture, ``int64``, shape (n,), or None.
         levels: How many values a pixel can take: 256 as stored in files, 2 when binarised, 17 for the 8x8 digits.
         class_names: Names of the classes where the source has them, in the order of their numbers.
+        centres: Whether a level stands, as a float, for the centre of its bin, the levels being equal bins of [-1, 1];
+            else they reach from -1 to 1.
     """
 
     x: Tensor
     labels: Tensor | None = None
     levels: int = 256
     class_names: tuple[str, ...] = ()
+    centres: bool = False
 
     def __post_init__(self) -> None:
         if self.x.dtype != torch.uint8 or self.x.ndim != 4:
@@ -84,8 +87,9 @@ class Images:
         return max(len(self.class_names), int(self.labels.max()) + 1)
 
     def to_float(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Pixels in [-1, 1]: ``2 x / (levels - 1) - 1``, shape (n, channel, height, width)."""
-        return self.x.to(dtype).mul_(2 / (self.levels - 1)).sub_(1)
+        """Pixels in [-1, 1]: ``2 x / (levels - 1) - 1``, at centres ``(2 x + 1) / levels - 1``, shaped like x."""
+        x = self.x.to(dtype)
+        return x.mul_(2).add_(1).div_(self.levels).sub_(1) if self.centres else x.mul_(2 / (self.levels - 1)).sub_(1)
 
     def to_classes(self) -> Tensor:
         """Pixels as int64 classes ``0 .. levels - 1``, shape (n, channel, height, width)."""
@@ -98,14 +102,43 @@ class Images:
         ``x / (levels - 1)``, drawn once and for all: the static binarisation of Salakhutdinov & Murray (2008).
         """
         if seed is None:
-            x = (self.x >= (self.levels + 1) // 2).to(torch.uint8)
-        else:
-            generator = torch.Generator().manual_seed(seed)
-            x = torch.empty_like(self.x)
-            for start in range(0, len(x), 4096):  # in pieces: the draws take four times the memory of the pixels
-                source = self.x[start : start + 4096]
-                x[start : start + 4096] = torch.rand(source.shape, generator=generator) * (self.levels - 1) < source
-        return replace(self, x=x, levels=2)
+            return replace(self, x=(self.x >= (self.levels + 1) // 2).to(torch.uint8), levels=2)
+        generator = torch.Generator().manual_seed(seed)
+        return self._pixelwise(lambda x: torch.rand(x.shape, generator=generator) * (self.levels - 1) < x, 2)
+
+    def binarise_by(self, uniform: Tensor) -> Images:
+        """Black and white by given numbers, uniform in [0, 1), shaped like x: 1 where ``uniform (levels - 1) < x``."""
+        if uniform.shape != self.x.shape:
+            raise ValueError(f"uniform of shape {tuple(uniform.shape)}: expected that of x, {tuple(self.x.shape)}")
+        return replace(self, x=(uniform * (self.levels - 1) < self.x).to(torch.uint8), levels=2)
+
+    def rebin(self, levels: int) -> Images:
+        """Fewer levels: ``x levels // self.levels``, so 256 levels in 16 are cut into 16 runs of 16."""
+        if not 2 <= levels <= self.levels:
+            raise ValueError(f"levels={levels}: expected 2 to {self.levels}, which the images have")
+        return self._pixelwise(lambda x: x.int() * levels // self.levels, levels)
+
+    def prepared(self, options: Mapping[str, Any]) -> Images:
+        """The pictures with the ``levels``, ``binarise`` and ``centres`` of a training run's data settings.
+
+        ``binarise: dynamic``, which is for drawing anew at each use, is the static binarisation of seed 0 here.
+        """
+        levels, binarise = options.get("levels"), options.get("binarise", False)
+        images = self if levels is None else self.rebin(int(levels))
+        if isinstance(binarise, str):
+            if binarise != "dynamic":
+                raise ValueError(f"binarise={binarise!r}: expected true, false, a seed, or 'dynamic'")
+            binarise = 0
+        if binarise is not False:
+            images = images.binarise(None if binarise is True else int(binarise))
+        return replace(images, centres=bool(options.get("centres", False)))
+
+    def _pixelwise(self, change: Callable[[Tensor], Tensor], levels: int) -> Images:
+        """Other pixels of that many levels; in pieces, for a change takes several times the memory of its pixels."""
+        x = torch.empty_like(self.x)
+        for some, changed in zip(torch.split(self.x, 4096), torch.split(x, 4096), strict=True):
+            changed.copy_(change(some))
+        return replace(self, x=x, levels=levels)
 
     def split(self, held_out: float | int = 0.05, seed: int = 0) -> tuple[Images, Images]:
         """A fixed random division into (the rest, held out); ``held_out`` is a share or a number of pictures."""

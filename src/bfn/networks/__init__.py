@@ -36,8 +36,14 @@ __all__ = [
     "OfficialTransformer",
     "Transformer",
     "UNet",
+    "accepts",
     "build",
 ]
+
+
+def accepts(name: str, parameter: str) -> bool:
+    """Whether the network of that name takes the parameter; no network that is not in `NETWORKS` does."""
+    return name in NETWORKS and parameter in inspect.signature(NETWORKS[name]).parameters
 
 
 def build(config: Mapping[str, JSON]) -> torch.nn.Module:

@@ -44,11 +44,15 @@ def order(seed: int, start: int, count: int, n: int) -> list[tuple[int, Tensor]]
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Images as floats in [-1, 1], or as classes."""
+    """Images as floats in [-1, 1], or as classes.
+
+    redrawn: whether pixels are binarised anew each time an image is taken, 1 with probability x / (levels - 1).
+    """
 
     images: Images
     kind: str
     labelled: bool
+    redrawn: bool = False
 
     @property
     def data_shape(self) -> tuple[int, ...]:
@@ -58,7 +62,7 @@ class ImageSource:
     @property
     def n_classes(self) -> int:
         """How many values a pixel takes."""
-        return self.images.levels
+        return 2 if self.redrawn else self.images.levels
 
     @property
     def n_labels(self) -> int:
@@ -72,14 +76,19 @@ class ImageSource:
 
     def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Samples number start .. start + count of the run with that seed, and their labels."""
-        return self._batch(torch.cat([index for _, index in order(seed, start, count, len(self.images))]))
+        some = self.images[torch.cat([index for _, index in order(seed, start, count, len(self.images))])]
+        if self.redrawn:
+            # A generator for each image: what it becomes does not depend on how a batch is cut over processes.
+            generators = (derived_generator(seed, "binarise", number) for number in range(start, start + count))
+            some = some.binarise_by(torch.stack([torch.rand(self.data_shape, generator=one) for one in generators]))
+        return self._encoded(some)
 
     def first(self, count: int) -> tuple[Tensor, Tensor | None]:
         """The same samples always, for evaluation."""
-        return self._batch(torch.arange(min(count, len(self.images))))
+        some = self.images[: min(count, len(self.images))]
+        return self._encoded(some.binarise(0) if self.redrawn else some)
 
-    def _batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        some = self.images[index]
+    def _encoded(self, some: Images) -> tuple[Tensor, Tensor | None]:
         x = some.to_float() if self.kind == "continuous" else some.to_classes()
         return x, some.labels if self.labelled else None
 
@@ -131,10 +140,10 @@ Source = ImageSource | TextSource
 
 
 def open_source(config: Mapping[str, Any], kind: str, part: data.Part, progress: bool = True) -> Source:
-    """The data of a run: {"name": a standard set or a path, "length" | "binarise" | "labels"}."""
+    """The data of a run: {"name": a standard set or a path, and options of a text or of images}."""
     options = {key: value for key, value in config.items() if key != "name"}
     loaded = data.load(config["name"], part, progress=progress)
-    known = ("length",) if isinstance(loaded, Text) else ("binarise", "labels")
+    known = ("length",) if isinstance(loaded, Text) else ("levels", "centres", "binarise", "labels")
     foreign = [key for key in options if key not in known]
     if foreign:
         what = "text" if isinstance(loaded, Text) else "images"
@@ -146,7 +155,7 @@ def open_source(config: Mapping[str, Any], kind: str, part: data.Part, progress:
         if not 1 <= length <= len(loaded):
             raise ValueError(f"data.length={length}: the text's {part} part has {len(loaded)} characters")
         return TextSource(loaded, length)
-    binarise = options.get("binarise", False)
-    if binarise is not False:
-        loaded = loaded.binarise(None if binarise is True else int(binarise))
-    return ImageSource(loaded, kind, bool(options.get("labels", True)) and loaded.labels is not None)
+    labelled = bool(options.get("labels", True)) and loaded.labels is not None
+    redrawn = options.get("binarise") == "dynamic"
+    images = loaded.prepared({**options, "binarise": False} if redrawn else options)
+    return ImageSource(images, kind, labelled, redrawn)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
 
-from bfn import networks, optim, storage
+from bfn import losses, networks, optim, storage
 from bfn.files import atomic_write
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
 from bfn.metrics.bits import bits_report
@@ -66,10 +66,7 @@ class Objective(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, eps: Tensor, label: Tensor | None) -> Tensor:
         """||w(x) - w_hat||^2 / kappa a dimension, of x noised by eps at times t: (batch,), float32."""
-        flow = self.model.flow
-        level = flow.level(t, len(x), eps.ndim - 1, like=eps)
-        prediction = self.model.output(flow.noised(x, level.s, eps), level, label).mean
-        return flow.squared_error(x, prediction.float())
+        return losses.squared_error(self.model, x, t, label=label, eps=eps)
 
 
 def train(
@@ -366,12 +363,13 @@ def build_model(settings: Settings, source: Source) -> BFN:
     """The model of the settings, with the sizes that follow from the data; its weights follow from the seed."""
     flow = make_flow(settings, source)
     head = storage.make_head(_with_data_std(settings.head, "preconditioned", source), flow)
-    config = dict(settings.network)
-    if config["name"] == "unet":
-        config.setdefault("in_channels", source.data_shape[0])
+    name = settings.network["name"]
+    sizes = {"in_channels": source.data_shape[0], "n_labels": source.n_labels}
     if isinstance(flow, DiscreteFlow):
-        config.setdefault("n_classes", flow.n_classes)
-    config.setdefault("n_labels", source.n_labels)
+        sizes["n_classes"] = flow.n_classes
+    if source.n_labels and name in networks.NETWORKS and not networks.accepts(name, "n_labels"):
+        raise ValueError(f"network {name}: takes no labels, and the data have {source.n_labels}; set data.labels=false")
+    config = {**{key: size for key, size in sizes.items() if networks.accepts(name, key)}, **settings.network}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derived_seed(settings.seed, "weights"))
         network = networks.build(config)
@@ -394,14 +392,18 @@ def make_flow(settings: Settings, source: Source) -> Flow:
 
 
 def make_optimiser(settings: Settings, model: BFN) -> torch.optim.Optimizer:
-    """The optimiser of the settings."""
+    """The optimiser of the settings. Weight decay is for matrices and kernels: biases and norms get none."""
     if settings.optimiser == "muon":
         matrices, rest = optim.split(model)
         return optim.Muon(matrices, rest, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
-    return torch.optim.AdamW(
-        model.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay,
-        fused=model.device.type in ("cpu", "cuda"),
-    )  # fmt: skip
+    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": settings.weight_decay}]
+    if settings.weight_decay:
+        groups = [
+            {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
+            {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+    fused = model.device.type in ("cpu", "cuda")
+    return torch.optim.AdamW([group for group in groups if group["params"]], settings.lr, settings.betas, fused=fused)
 
 
 def learning_rate(settings: Settings, step: int) -> float:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bfn.networks import MLP, NETWORKS, Transformer, UNet, build
+from bfn.networks import MLP, NETWORKS, Transformer, UNet, accepts, build
 
 CASES = {
     "unet": lambda: (UNet(2, 3, channels=16, head_features=8, n_labels=3), (2, 8, 8)),
@@ -205,3 +205,9 @@ def test_wrong_shapes_give_one_clear_line(case: str, shape: tuple[int, ...], mes
 def test_one_time_a_sample_is_needed() -> None:
     with pytest.raises(ValueError, match=r"t of shape \(\): expected one time a sample, \(3,\)"):
         MLP(2)(torch.zeros(3, 2), torch.tensor(0.5))
+
+
+def test_which_parameters_a_network_takes() -> None:
+    assert accepts("unet", "n_labels")
+    assert not accepts("official-flat-unet", "n_labels")
+    assert not accepts("no-such-network", "n_labels")

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from bfn import data
+from bfn.heads.discretised import quantise
 from bfn.training.batches import ImageSource, TextSource, derived_seed, open_source, order
 
 
@@ -70,3 +71,45 @@ def test_wrong_data_options_are_named(tmp_path):
         open_source({"name": name}, "continuous", "train")
     with pytest.raises(ValueError, match=r"data.length=9999: the text's train part has"):
         open_source({"name": name, "length": 9999}, "discrete", "train")
+
+
+@pytest.fixture
+def gradient(tmp_path):
+    """Forty pictures that hold each of the 256 levels once, as a file."""
+    path = tmp_path / "images.npy"
+    np.save(path, np.tile(np.arange(256, dtype=np.uint8).reshape(1, 16, 16), (40, 1, 1)))
+    return str(path)
+
+
+@pytest.mark.parametrize("levels", [2, 16, 256])
+def test_values_at_centres_are_those_of_a_discretised_head(gradient, levels):
+    source = open_source({"name": gradient, "levels": levels, "centres": True}, "continuous", "train")
+    x, _ = source.first(1)
+    ramp = torch.arange(256).view(1, 1, 16, 16) / 255 * 2 - 1
+    torch.testing.assert_close(x, quantise(ramp, levels), rtol=0, atol=1e-6)
+    assert len(x.unique()) == source.n_classes == levels
+
+
+def test_dynamic_binarisation_is_fresh_at_each_draw_and_the_same_however_a_batch_is_cut(gradient):
+    config = {"name": gradient, "binarise": "dynamic"}
+    source = open_source(config, "discrete", "train")
+    n = len(source.images)
+    x, _ = source.take(0, 0, 60 * n)
+    assert source.n_classes == 2
+    assert torch.equal(x[5:9], source.take(0, 5, 4)[0])
+    assert not torch.equal(x[:n].sum(0), x[n : 2 * n].sum(0))
+    assert not torch.equal(x[:4], source.take(1, 0, 4)[0])
+    p = torch.arange(256).view(1, 16, 16) / 255
+    z = (x.double().mean(0) - p) / (p * (1 - p) / len(x)).sqrt().clamp(min=1e-9)
+    assert float(z.abs().max()) < 5
+    assert torch.equal(source.first(3)[0], source.first(5)[0][:3])
+
+
+def test_wrong_image_options_are_named(gradient):
+    for change, message in (
+        ({"levels": 300}, "levels=300: expected 2 to 256"),
+        ({"binarise": "static"}, "binarise='static': expected true, false, a seed, or 'dynamic'"),
+        ({"colour": 1}, r"data.colour: .* is images, which take levels, centres, binarise, labels"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_source({"name": gradient, **change}, "discrete", "train")

@@ -16,6 +16,7 @@ import bfn
 import bfn.training.loop as loop
 from bfn import storage
 from bfn.training import Settings, TrainingError, checkpoints, read_log, train
+from bfn.training.batches import open_source
 
 UNET = {"name": "unet", "channels": 8, "multipliers": [1], "n_blocks": 1, "attention_levels": [], "dropout": 0.1}
 
@@ -299,3 +300,13 @@ def test_two_processes_have_the_loss_curve_of_one_and_resume(settings, kind, tmp
     a, b = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
+
+
+def test_biases_and_norms_are_spared_from_weight_decay(settings, images):
+    settings = settings.override({"weight_decay": 0.1, "optimiser": "adamw"})
+    model = loop.build_model(settings, open_source(settings.data, "continuous", "train"))
+    decays = {id(p): group["weight_decay"] for group in loop.make_optimiser(settings, model).param_groups
+              for p in group["params"]}  # fmt: skip
+    assert len(decays) == len(list(model.parameters()))
+    for name, parameter in model.named_parameters():
+        assert decays[id(parameter)] == (0.1 if parameter.ndim > 1 else 0.0), name
