@@ -7,6 +7,7 @@ run the same weights on one thread, their calls alternate, and each is judged by
 """
 
 import argparse
+import copy
 import json
 import math
 import time
@@ -95,8 +96,11 @@ def compare(name: str, batch: int = 1, repeats: int = 5) -> dict[str, float | in
     shape = (batch, *configuration.flow.state_shape(configuration.data_shape))
     inputs, t = torch.rand(shape, generator=generator), torch.rand(batch, generator=generator)
     naive = naive_transformer if isinstance(network, OfficialTransformer) else naive_flat_unet
-    ours, theirs = network(inputs, t), naive(network, inputs, t)
-    seconds, naive_seconds = fastest([lambda: network(inputs, t), lambda: naive(network, inputs, t)], repeats)
+    plain = copy.deepcopy(network)
+    for parameter in plain.parameters():  # as modules make them: our networks keep convolutions channels-last
+        parameter.data = parameter.data.contiguous()
+    ours, theirs = network(inputs, t), naive(plain, inputs, t)
+    seconds, naive_seconds = fastest([lambda: network(inputs, t), lambda: naive(plain, inputs, t)], repeats)
     return {
         "network": name,
         "parameters": sum(parameter.numel() for parameter in network.parameters()),

@@ -1,5 +1,6 @@
 """Four small networks saved as the published files are, with the outputs and losses of the original code."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -111,4 +112,6 @@ def test_the_original_sampler_draws_from_the_bins() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_settings_in_both_tongues_agree(name: str) -> None:
-    assert configuration(SHAPES[name]["model"]) == PUBLISHED[name]
+    # Only the name says which data set it was, and how many levels of it.
+    chosen = configuration(SHAPES[name]["model"])
+    assert dataclasses.replace(chosen, data=PUBLISHED[name].data) == PUBLISHED[name]

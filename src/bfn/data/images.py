@@ -116,7 +116,7 @@ class Images:
         """Fewer levels: ``x levels // self.levels``, so 256 levels in 16 are cut into 16 runs of 16."""
         if not 2 <= levels <= self.levels:
             raise ValueError(f"levels={levels}: expected 2 to {self.levels}, which the images have")
-        return self._pixelwise(lambda x: x.int() * levels // self.levels, levels)
+        return self if levels == self.levels else self._pixelwise(lambda x: x.int() * levels // self.levels, levels)
 
     def prepared(self, options: Mapping[str, Any]) -> Images:
         """The pictures with the ``levels``, ``binarise`` and ``centres`` of a training run's data settings.

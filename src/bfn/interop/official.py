@@ -165,8 +165,10 @@ def load_official(path: str | Path, settings: str | Mapping[str, Any]) -> BFN:
 def convert(path: str | Path, settings: str | Mapping[str, Any], out_dir: str | Path) -> BFN:
     """Load a published file and save it in this library's own format; nothing is written unless all of it fits."""
     model = load_official(path, settings)
-    card = {"source": f"the original BFN paper's weights, from {Path(path).name}"}
-    storage.save(model, out_dir, {"alphabet": configuration(settings).alphabet, "card": card})
+    chosen = configuration(settings)
+    source = f"the original BFN paper's weights, from {Path(path).name}"
+    card = {"source": source, "settings": {"data": dict(chosen.data)}}
+    storage.save(model, out_dir, {"alphabet": chosen.alphabet, "card": card})
     return model
 
 

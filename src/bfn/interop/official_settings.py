@@ -22,6 +22,8 @@ from bfn.model import BFN
 class Configuration:
     """A model of the original paper in this library's terms: what `networks.build` and `BFN` take.
 
+    data: what the model was trained on, as the ``data`` of a training run's settings; without a name where it is not
+        known. Evaluation prepares images by it.
     alphabet: the symbols of a text model in the order of their classes.
     """
 
@@ -29,6 +31,7 @@ class Configuration:
     flow: Flow
     head: Head
     data_shape: Shape
+    data: Mapping[str, networks.JSON]
     alphabet: str | None = None
 
     def build(self) -> BFN:
@@ -48,7 +51,10 @@ def _cifar10(n_bins: int, discretised: bool) -> Configuration:
         "dropout": 0.1,
     }
     head = DiscretisedHead(n_bins) if discretised else ClippedNoiseHead()
-    return Configuration(network, ContinuousFlow(math.sqrt({16: 1e-3, 256: 1e-6}[n_bins])), head, (3, 32, 32))
+    data: dict[str, networks.JSON] = {"name": "cifar10", "labels": False, "centres": True}
+    if n_bins < 256:
+        data["levels"] = n_bins
+    return Configuration(network, ContinuousFlow(math.sqrt({16: 1e-3, 256: 1e-6}[n_bins])), head, (3, 32, 32), data)
 
 
 PUBLISHED: Mapping[str, Configuration] = {
@@ -65,6 +71,7 @@ PUBLISHED: Mapping[str, Configuration] = {
         DiscreteFlow(27, 0.75**2),
         LogitsHead(),
         (256,),
+        {"name": "text8", "length": 256},
         TEXT8.symbols,
     ),
     "cifar10_continuous_16bins": _cifar10(16, discretised=False),
@@ -85,6 +92,7 @@ PUBLISHED: Mapping[str, Configuration] = {
         DiscreteFlow(2, 3.0**2),
         LogitHead(),
         (1, 28, 28),
+        {"name": "mnist", "labels": False, "binarise": "dynamic"},
     ),
 }
 """The six published configurations by the name of their settings file."""
@@ -213,7 +221,7 @@ def _read_text(net: _Section, settings: Mapping[str, Any]) -> Configuration:
     net.done()
     adapter.done()
     alphabet = TEXT8.symbols if flow.n_classes == len(TEXT8) else None
-    return Configuration(network, flow, LogitsHead(), (length,), alphabet)
+    return Configuration(network, flow, LogitsHead(), (length,), {"length": length}, alphabet)
 
 
 def _read_images(net: _Section, settings: Mapping[str, Any]) -> Configuration:
@@ -239,7 +247,11 @@ def _read_images(net: _Section, settings: Mapping[str, Any]) -> Configuration:
     loss.one_of("CtsBayesianFlowLoss")
     loss.fixed(noise_pred=True, min_loss_variance=-1)
     loss.done()
-    return Configuration(network, flow, _read_continuous_head(settings, n_outputs), shape)
+    head = _read_continuous_head(settings, n_outputs)
+    data: dict[str, networks.JSON] = {"centres": True}
+    if isinstance(head, DiscretisedHead):
+        data["levels"] = head.n_bins
+    return Configuration(network, flow, head, shape, data)
 
 
 def _read_continuous_head(settings: Mapping[str, Any], n_outputs: int) -> Head:
@@ -294,4 +306,4 @@ def _read_binary(net: _Section, settings: Mapping[str, Any]) -> Configuration:
         skip=True,
     )
     net.done()
-    return Configuration(network, flow, LogitHead(), shape)
+    return Configuration(network, flow, LogitHead(), shape, {"binarise": "dynamic"})

@@ -20,6 +20,7 @@ RECIPES = {
 def test_a_recipe_trains_the_published_model(name: str, published: str) -> None:
     settings, chosen = recipe(name), PUBLISHED[published]
     assert settings.network == chosen.network
+    assert settings.data == chosen.data
     assert storage.make_head(settings.head, chosen.flow) == chosen.head
     schedule = chosen.flow.schedule
     expected = {"sigma_1": schedule.sigma_1} if chosen.flow.kind == "continuous" else {"beta_1": schedule.beta_1}
