@@ -1,7 +1,7 @@
 """Files that are whole or not there: written beside their place, flushed to disk, then renamed."""
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,9 +12,9 @@ def atomic(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path in the same directory; it takes the place of ``path`` when the block ends well."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    # Not tempfile: its files are for their owner only, this one is to be like any other.
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
         yield temporary
         sync(temporary)
