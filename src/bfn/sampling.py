@@ -177,8 +177,11 @@ def sample(
     base = prediction = u
     for index in tqdm(range(table.nfe), disable=not progress, desc="sampling", unit="call"):
         level = levels[index]
-        with cast:
-            output = model.output(u, level, label) if label is not None else model.output(u, level)
+        try:
+            with cast:
+                output = model.output(u, level, label) if label is not None else model.output(u, level)
+        except NetworkError as error:
+            raise NetworkError(f"call {index}: {error}") from None
         last = index == table.nfe - 1
         prediction = output.mean if not table.draws else output.mode if last else output.draw(generator)
         if prediction.shape != shape:

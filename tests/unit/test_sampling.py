@@ -315,5 +315,5 @@ def test_a_network_that_fails_is_reported_with_its_step() -> None:
     with pytest.raises(bfn.NetworkError, match=r"at call 2 \(t=0\.5\) has NaN"):
         model.sample(2, "bfn", 5)
     wrong = bfn.BFN(lambda inputs, t: inputs[..., :2], DISCRETE, "logits", (3,))
-    with pytest.raises(bfn.NetworkError, match=r"t=0 has shape \(2, 3, 2\): expected \(2, 3, 4\)"):
+    with pytest.raises(bfn.NetworkError, match=r"call 0: .* t=0 has shape \(2, 3, 2\): expected \(2, 3, 4\)"):
         wrong.sample(2, "bfn", 5)

@@ -38,7 +38,7 @@ def fast_sde(kind: str, nfe: int) -> Multistep:
     """Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong.
 
     An exact model has nothing to mend; the dial is for trained networks, and set by measurements on the bundled ones
-    (docs/results/few-step.md).
+    (docs/results).
     """
     summary = "order 2 with the stochasticity dial, SDE"
     if kind == "continuous":
