@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import bfn
 import tiny
 from bfn import data, storage
 from bfn.cli import main
+from bfn.interop import convert
 
 
 def evaluate(capsys, *arguments: object) -> dict:
@@ -78,3 +80,17 @@ def test_a_set_that_is_not_fetched_is_not_fetched_unasked(tmp_path, refused, mon
     model, extras = tiny.build("text")
     storage.save(model, tmp_path / "m", {**extras, "card": {"settings": {"data": {"name": "text8"}}}})
     assert "run bfn data fetch text8" in refused("evaluate", tmp_path / "m")
+
+
+def test_a_converted_checkpoint_is_given_pixels_at_the_centres_of_its_bins(tmp_path, capsys):
+    folder = Path(__file__).parents[2] / "data" / "official-checkpoints"
+    settings = json.loads((folder / "small-cases.json").read_text())["cifar10_discretized"]
+    model = convert(folder / "cifar10_discretized_ema.pt", settings, tmp_path / "model")
+    pictures = np.random.default_rng(0).integers(0, 256, (20, 3, 6, 6), dtype=np.uint8)
+    np.save(tmp_path / "some.npy", pictures)
+    report = evaluate(capsys, tmp_path / "model", "--data", tmp_path / "some.npy", "--part", "all", "--batch", 20)
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    x = (2 * torch.from_numpy(pictures)[order].float() + 1) / 256 - 1
+    with torch.no_grad():
+        bound = model.loss(x, generator=torch.Generator().manual_seed(0))
+    assert report["bound"]["mean"] == pytest.approx(float(bound.double().mean()) / math.log(2), rel=1e-6)
