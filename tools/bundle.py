@@ -116,18 +116,20 @@ def main() -> None:
         judge, calls = judge_mnist(getattr(model.flow, "n_classes", None)), (10, 50)
     else:
         judge, calls = judge_digits(), (10, 50)
-    quality: dict[str, Any] = {}
+    quality: dict[str, str] = {}
+    measured: list[dict[str, Any]] = []
     for nfe in options.nfe or calls:
         n = options.n // 4 if alphabet and nfe > 50 else options.n
         for settings in ({"solver": "auto"}, {"solver": "bfn"}, PAPER[model.flow.kind]):
-            for what, value in judge(draw(model, n, nfe, config["n_labels"], settings)).items():
-                entry = f"{what}, {settings['solver']}, {nfe} calls, {n} samples"
-                quality[entry] = value
-                print(f"{entry}: {value}", flush=True)
+            verdict = judge(draw(model, n, nfe, config["n_labels"], settings))
+            measured.append({**settings, "nfe": nfe, "samples": n, **verdict})
+            print(measured[-1], flush=True)
+            if settings["solver"] == "auto":
+                quality |= {f"{what} at {nfe} calls": value for what, value in verdict.items()}
     card = config["card"]
     evaluated = [entry for entry in read_log(options.run) if entry["kind"] == "eval"]
     card["held-out bits a dimension"] = {k: v for k, v in evaluated[-1].items() if k.endswith(("bits", "error"))}
-    card["quality"] = quality
+    card["quality"], card["measured"] = quality, measured
     card["seed of the samples"] = SEED
     card["parameters"] = sum(p.numel() for p in model.parameters())
     extras = {"n_labels": config["n_labels"], "alphabet": alphabet, "card": card}
