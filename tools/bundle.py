@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=500, help="samples at few calls; a fourth of it at many (text)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--nfe", type=int, nargs="+", help="numbers of calls to measure at")
+    parser.add_argument("--note", help="what a reader of the card should know of the run")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
@@ -131,6 +132,8 @@ def main() -> None:
     card["held-out bits a dimension"] = {k: v for k, v in evaluated[-1].items() if k.endswith(("bits", "error"))}
     card["quality"], card["measured"] = quality, measured
     card["seed of the samples"] = SEED
+    if options.note:
+        card["note"] = options.note
     card["parameters"] = sum(p.numel() for p in model.parameters())
     extras = {"n_labels": config["n_labels"], "alphabet": alphabet, "card": card}
     folder = model.save(BUNDLED / options.name, extras, dtype="float16")
