@@ -2,7 +2,7 @@
 
 from bfn.training.checkpoints import CheckpointError
 from bfn.training.loop import Result, TrainingError, build_model, train
-from bfn.training.reports import read_log, sheet, write_samples
+from bfn.training.reports import read_log
 from bfn.training.settings import Settings, read_settings, recipe, recipes
 
 __all__ = [
@@ -15,7 +15,5 @@ __all__ = [
     "read_settings",
     "recipe",
     "recipes",
-    "sheet",
     "train",
-    "write_samples",
 ]

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.auto import tqdm
 
-from bfn import losses, networks, optim, storage
+from bfn import losses, networks, optim, render, storage
 from bfn.files import atomic_write
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
 from bfn.metrics.bits import bits_report
 from bfn.model import BFN
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import Source, derived_generator, derived_seed, open_source
-from bfn.training.reports import Log, write_samples
+from bfn.training.reports import Log
 from bfn.training.settings import HARMLESS, Settings, differences, read_settings
 from bfn.weightings import LossByTime, make_weighting
 
@@ -276,7 +276,7 @@ class Trainer:
         x = self.averaged().sample(n, nfe=settings.sample_nfe, label=label, generator=generator).x
         if self.main:
             levels = self.data.n_classes if isinstance(self.model.flow, DiscreteFlow) else None
-            write_samples(self.run / "samples" / f"step-{self.step:08d}", x, self.data.alphabet, levels)
+            render.write_sheet(self.run / "samples" / f"step-{self.step:08d}", x, self.data.alphabet, levels)
 
     def averaged(self) -> BFN:
         """The model with the averaged weights."""

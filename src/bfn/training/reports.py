@@ -1,16 +1,12 @@
-"""What a run leaves to look at: a JSONL log, TensorBoard, sheets of samples."""
+"""What a run leaves to look at: a JSONL log, and TensorBoard."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from bfn.files import atomic, atomic_write
+from bfn.files import atomic_write
 
 LOG = "log.jsonl"
 
@@ -62,32 +58,3 @@ def _board(run: Path, step: int) -> Any:
     except ImportError:
         return None
     return SummaryWriter(run / "tensorboard", purge_step=step + 1)
-
-
-def sheet(x: Tensor, levels: int | None = None) -> Tensor:
-    """Images in [-1, 1] (or classes 0..levels-1) side by side: (n, channel, h, w) -> uint8 (H, W, channel)."""
-    pixels = (x.float() + 1) / 2 if levels is None else x.float() / (levels - 1)
-    pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8).cpu()
-    n, channels, height, width = pixels.shape
-    columns = math.ceil(math.sqrt(n))
-    rows = math.ceil(n / columns)
-    padded = torch.zeros(rows * columns, channels, height, width, dtype=torch.uint8)
-    padded[:n] = pixels
-    grid = padded.view(rows, columns, channels, height, width).permute(0, 3, 1, 4, 2)
-    return grid.reshape(rows * height, columns * width, channels)
-
-
-def write_samples(path: Path, x: Tensor, alphabet: str | None, levels: int | None) -> Path:
-    """Samples as a PNG sheet (images) or as lines (text); returns the file."""
-    if alphabet is not None:
-        path = path.with_suffix(".txt")
-        lines = ("".join(alphabet[k] for k in row) for row in x.reshape(len(x), -1).tolist())
-        atomic_write(path, "".join(f"{line}\n" for line in lines))
-        return path
-    from PIL import Image
-
-    path = path.with_suffix(".png")
-    pixels = sheet(x, levels).numpy()
-    with atomic(path) as temporary:
-        Image.fromarray(pixels.squeeze(-1) if pixels.shape[-1] == 1 else pixels).save(temporary, format="PNG")
-    return path
