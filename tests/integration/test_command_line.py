@@ -144,7 +144,9 @@ def test_an_interrupted_process_leaves_with_130_and_nothing_half_written(tmp_pat
     code = "import bfn.cli, sys; print('ready', flush=True); sys.exit(bfn.cli.main(sys.argv[1:]))"
     arguments = ["sample", str(model), "--nfe", "1000000", "--out", str(tmp_path / "out")]
     command = [sys.executable, "-c", code, *arguments]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell starts background jobs with SIGINT ignored, which a child inherits: the tests may be such a job.
+    heed = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **heed)
     try:
         assert started.stdout.readline() == "ready\n"
         time.sleep(1)
