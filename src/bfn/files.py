@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,11 +42,3 @@ def sync(path: Path) -> None:
 def home() -> Path:
     """Where data sets and caches are kept: BFN_HOME, or ~/.cache/bfn."""
     return Path(os.environ.get("BFN_HOME") or Path.home() / ".cache" / "bfn").expanduser()
-
-
-def once(path: Path, make: Callable[[Path], None]) -> Path:
-    """The file at ``path``, made atomically by ``make(temporary)`` if it is not there yet."""
-    if not path.exists():
-        with atomic(path) as temporary:
-            make(temporary)
-    return path

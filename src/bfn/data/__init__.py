@@ -10,7 +10,7 @@ and make floats in [-1, 1] or int64 classes a batch at a time:
 """
 
 from bfn.data.digits import read_digits
-from bfn.data.fetching import FetchError, fetch, home
+from bfn.data.fetching import FetchError, fetch
 from bfn.data.images import (
     Images,
     concatenate,
@@ -23,6 +23,7 @@ from bfn.data.images import (
 )
 from bfn.data.loading import Part, load, names
 from bfn.data.text import TEXT8, Alphabet, Text, read_text
+from bfn.files import home
 
 __all__ = [
     "TEXT8",

