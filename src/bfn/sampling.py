@@ -141,6 +141,7 @@ def sample(
     initial: Tensor | InitialGaussian | None = None,
     label: Tensor | None = None,
     generator: torch.Generator | None = None,
+    class_generator: torch.Generator | None = None,
     on_step: Callable[[Step], None] | None = None,
     autocast: torch.dtype | None = None,
     progress: bool = False,
@@ -156,6 +157,8 @@ def sample(
     label: (n,) classes for a class-conditional network, -1 for none.
     generator: draws, in the state's shape and dtype, the initial state and then the noise of each noisy row (a solver
         that draws classes takes one uniform number a variable before that row's noise).
+    class_generator: draws those uniform numbers instead: samplers with and without drawn classes then see the same
+        Gaussian noise.
     on_step: called after each network call with a :class:`Step`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
@@ -183,7 +186,9 @@ def sample(
         except NetworkError as error:
             raise NetworkError(f"call {index}: {error}") from None
         last = index == table.nfe - 1
-        prediction = output.mean if not table.draws else output.mode if last else output.draw(generator)
+        prediction = (
+            output.mean if not table.draws else output.mode if last else output.draw(class_generator or generator)
+        )
         if prediction.shape != shape:
             raise NetworkError(
                 f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "

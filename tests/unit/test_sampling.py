@@ -317,3 +317,19 @@ def test_a_network_that_fails_is_reported_with_its_step() -> None:
     wrong = bfn.BFN(lambda inputs, t: inputs[..., :2], DISCRETE, "logits", (3,))
     with pytest.raises(bfn.NetworkError, match=r"call 0: .* t=0 has shape \(2, 3, 2\): expected \(2, 3, 4\)"):
         wrong.sample(2, "bfn", 5)
+
+
+def test_samplers_with_and_without_drawn_classes_share_their_noise() -> None:
+    """Where every class is certain, drawing it changes nothing: with the same noise the trajectories are the same."""
+
+    def states(name: str, class_generator: torch.Generator | None) -> list[torch.Tensor]:
+        seen: list[torch.Tensor] = []
+        constant_model(DISCRETE, torch.Generator().manual_seed(1)).sample(
+            2, name, 6, grid="uniform", t_start=0.0, generator=torch.Generator().manual_seed(2),
+            class_generator=class_generator, on_step=lambda step: seen.append(step.u),
+        )  # fmt: skip
+        return seen
+
+    drawn, plain = states("bfn", torch.Generator().manual_seed(3)), states("sde-bfn-solver1", None)
+    assert all(torch.equal(a, b) for a, b in zip(drawn, plain, strict=True))
+    assert not torch.equal(states("bfn", None)[2], plain[2])
