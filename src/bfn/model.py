@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,13 +13,18 @@ from bfn import losses, storage
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.sampling import NetworkError, Samples, sample
+from bfn.solvers import Table
 
 
 class Model(ABC):
-    """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``."""
+    """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``.
+
+    tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
+    """
 
     flow: Flow
     data_shape: Shape
+    tables: Mapping[int, Table] = MappingProxyType({})
 
     @property
     def dtype(self) -> torch.dtype:
@@ -130,5 +136,6 @@ def load(name: Path | str, network: nn.Module | None = None) -> BFN:
     """
     parts = storage.load_parts(name, network)
     model = BFN(parts.network, parts.flow, parts.head, parts.data_shape)
+    model.tables = parts.tables
     model.eval()
     return model

@@ -2,9 +2,10 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
@@ -40,6 +41,10 @@ class Predictor(Protocol):
     @property
     def starts_at_zero(self) -> bool:
         """Whether the prediction is defined at t = 0."""
+
+    @property
+    def tables(self) -> Mapping[int, Table]:
+        """Solvers tuned to this model, by their number of calls."""
 
     def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
         """Distribution over the data given the state u at that level: one network call."""
@@ -90,6 +95,28 @@ class NetworkError(ValueError):
     """The network gave something that cannot be used, with the step and time at which it happened."""
 
 
+def tuned_table(
+    tables: Mapping[int, Table],
+    solver: str | Solver,
+    nfe: int | None,
+    grid: str | Tensor | None = None,
+    t_start: float | None = None,
+    g: float | None = None,
+) -> Table | None:
+    """The model's own table, if these settings mean it: "tuned" does, and "auto" where there is one for the calls."""
+    free = grid is None and t_start is None and g is None
+    if solver in ("auto", "tuned") and free and nfe in tables:
+        return tables[nfe]
+    if solver == "tuned":
+        known = f"only at {', '.join(map(str, sorted(tables)))} calls" if tables else "none"
+        given = "" if free else " with a grid, t_start or g"
+        raise ValueError(
+            f"solver='tuned', nfe={nfe}{given}: the model has tables of its own: {known}, each with its grid and dial; "
+            "bfn tune makes one"
+        )
+    return None
+
+
 def make_table(
     flow: Flow,
     solver: str | Solver,
@@ -98,11 +125,16 @@ def make_table(
     t_start: float | None = None,
     g: float | None = None,
     starts_at_zero: bool = True,
+    tables: Mapping[int, Table] = MappingProxyType({}),
 ) -> Table:
     """The rows that a call of :func:`sample` with these settings runs through.
 
     starts_at_zero: whether the model's prediction is defined at t = 0.
+    tables: the model's tuned ones; "auto" takes one where it has the calls and nothing else is asked for.
     """
+    own = tuned_table(tables, solver, nfe, grid, t_start, g)
+    if own is not None:
+        return own
     times = grids.check_times(grid) if isinstance(grid, Tensor) else None
     calls = nfe if times is None else len(times)
     if calls is None:
@@ -148,7 +180,8 @@ def sample(
 ) -> Samples:
     """Draw n samples with a number of network calls that is counted exactly.
 
-    solver: a name from ``bfn.solvers.names()``, or a solver. nfe: network calls to spend.
+    solver: a name from ``bfn.solvers.names()``, a solver, or "tuned" for the model's own table at that nfe, which
+        "auto" takes too if there is one. nfe: network calls to spend.
     grid: None for the solver's own; a name from ``bfn.grids.GRIDS``; or a float64 tensor of times.
     t_start: where the grid starts, the paper's eta. g: the stochasticity dial, for solvers that have one.
     clip: (-1, 1) clips the predicted data, as the released code does on images.
@@ -162,7 +195,7 @@ def sample(
     on_step: called after each network call with a :class:`Step`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
-    table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero)
+    table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero, model.tables)
     u = _initial_state(model, n, table, initial, generator)
     if clip is not None and model.flow.kind != "continuous":
         raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")

@@ -6,9 +6,11 @@ own is stored as weights alone and is given again on loading. Nothing is unpickl
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +24,7 @@ from bfn.files import atomic, atomic_write
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
 from bfn.heads import HEADS, Head
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
+from bfn.solvers import Row, Table
 
 FORMAT = 1
 WEIGHTS = "model.safetensors"
@@ -54,6 +57,10 @@ class Storable(Protocol):
     def data_shape(self) -> Shape:
         """Shape of one sample."""
 
+    @property
+    def tables(self) -> Mapping[int, Table]:
+        """Solvers tuned to this model, by their number of calls."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
@@ -63,6 +70,7 @@ class Parts:
     flow: Flow
     head: Head
     data_shape: Shape
+    tables: Mapping[int, Table]
 
 
 def save(
@@ -102,11 +110,12 @@ def load_parts(name: Path | str, network: nn.Module | None = None) -> Parts:
         network = networks.build(config["network"])
     _fill(network, weights, directory)
     flow = make_flow(config["flow"])
-    return Parts(network, flow, make_head(config["head"], flow), tuple(config["data_shape"]))
+    head, tables = make_head(config["head"], flow), make_tables(config.get("tables", {}), directory / CONFIG)
+    return Parts(network, flow, head, tuple(config["data_shape"]), tables)
 
 
 def read_config(name: Path | str) -> dict[str, Any]:
-    """The config.json of a stored model: flow, head, data_shape, network, n_labels, alphabet, card."""
+    """The config.json of a stored model: flow, head, data_shape, network, tables, n_labels, alphabet, card."""
     path = locate(name) / CONFIG
     try:
         config: dict[str, Any] = json.loads(path.read_text())
@@ -160,6 +169,7 @@ def describe(model: Storable, extras: Mapping[str, Any] | None = None) -> dict[s
         "head": _describe(model.head, HEADS),
         "data_shape": list(model.data_shape),
         "network": dict(config) if isinstance(config, Mapping) else None,
+        "tables": describe_tables(model.tables),
         "n_labels": n_labels,
         "alphabet": alphabet,
         "card": card,
@@ -189,6 +199,38 @@ def make_head(config: Mapping[str, Any], flow: Flow) -> Head:
         fitting = ", ".join(name for name, kind in HEADS.items() if kind.kind == flow.kind)
         raise StorageError(f"head {config['name']!r} is for {head.kind} data: {flow.kind} data take {fitting}")
     return head
+
+
+def describe_tables(tables: Mapping[int, Table]) -> dict[str, Any]:
+    """Tuned tables as plain values, by their number of calls."""
+    return {str(nfe): dataclasses.asdict(table) for nfe, table in sorted(tables.items())}
+
+
+def make_tables(config: Any, path: Path) -> dict[int, Table]:
+    """The tuned tables of a stored config."""
+    if not isinstance(config, Mapping):
+        raise StorageError(f"{path}: tables {config!r}: expected an object of tables by their number of calls")
+    return {table.nfe: table for table in (_make_table(values, nfe, path) for nfe, values in config.items())}
+
+
+def _make_table(values: Any, nfe: str, path: Path) -> Table:
+    where = f"{path}: the table for {nfe} calls"
+    try:
+        rows = tuple(
+            Row(float(row["t"]), float(row["a"]), tuple(map(float, row["b"])), float(row["c"]), bool(row["commit"]))
+            for row in values["rows"]
+        )
+        table = Table(rows, tuple(map(float, values["final"])), bool(values["draws"]), dict(values["record"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StorageError(f"{where}: cannot be read ({error!r}): remove it, or run bfn tune again") from None
+    if nfe != str(table.nfe):
+        raise StorageError(f"{where}: has {table.nfe} rows: expected one a call")
+    numbers = [x for row in rows for x in (row.t, row.a, *row.b, row.c)] + list(table.final)
+    if not all(map(math.isfinite, numbers)):
+        raise StorageError(f"{where}: holds NaN or infinite numbers: run bfn tune again")
+    if not all(0 <= t <= 1 for t in table.times) or any(b <= a for a, b in pairwise(table.times)):
+        raise StorageError(f"{where}: times {table.times}: expected increasing ones within [0, 1]")
+    return table
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

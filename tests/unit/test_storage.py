@@ -7,6 +7,7 @@ from torch import nn
 import bfn
 from bfn import BFN, ContinuousFlow, DiscreteFlow, networks, storage
 from bfn.heads import DiscretisedHead, PreconditionedHead
+from bfn.solvers import Row, Table
 from bfn.storage import StorageError
 
 
@@ -120,3 +121,76 @@ def test_a_full_disk_leaves_the_old_model(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         storage.save(randomised(small(), 2), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def tuned_table():
+    rows = (Row(0.0, 1.0, (1 / 3,), 0.25), Row(0.1, 0.7, (0.2, -0.1), 0.0), Row(2 / 3))
+    return Table(rows, (1.25, -0.25), record={"objective": "endpoint", "seed": 3})
+
+
+def test_tuned_tables_come_back_to_the_last_bit_and_auto_takes_them(tmp_path):
+    model = randomised(small())
+    model.tables = {3: tuned_table()}
+    again = bfn.load(storage.save(model, tmp_path / "m"))
+    assert again.tables == model.tables
+    assert again.tables[3].record == {"objective": "endpoint", "seed": 3}
+    draw = {"nfe": 3, "generator": None}
+    x = [m.sample(4, **{**draw, "generator": torch.Generator().manual_seed(0)}).x for m in (model, again)]
+    assert torch.equal(*x)
+    seeded = {
+        name: again.sample(4, name, 3, generator=torch.Generator().manual_seed(0)).x
+        for name in ("tuned", "auto", "untuned")
+    }
+    assert torch.equal(seeded["tuned"], x[0])
+    assert torch.equal(seeded["auto"], x[0])
+    assert not torch.equal(seeded["untuned"], x[0])
+    assert again.sample(4, nfe=4).times != again.sample(4, nfe=3).times
+    twice = bfn.load(storage.save(again, tmp_path / "twice"))
+    assert twice.tables == model.tables
+
+
+def test_a_grid_or_dial_of_the_users_own_leaves_the_table_aside():
+    model = small()
+    model.tables = {3: tuned_table()}
+    assert model.sample(2, nfe=3).times == tuned_table().times
+    assert model.sample(2, nfe=3, g=1.0).times != tuned_table().times
+    assert model.sample(2, nfe=3, grid="uniform").times != tuned_table().times
+    assert model.sample(2, nfe=3, t_start=0.01).times != tuned_table().times
+    with pytest.raises(ValueError, match=r"solver='tuned', nfe=4: the model has tables of its own: only at 3 calls"):
+        model.sample(2, "tuned", 4)
+    with pytest.raises(ValueError, match="nfe=3 with a grid, t_start or g"):
+        model.sample(2, "tuned", 3, g=1.0)
+    with pytest.raises(ValueError, match="of its own: none"):
+        small().sample(2, "tuned", 3)
+
+
+def test_a_config_without_tables_is_read_as_before(tmp_path):
+    storage.save(small(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("tables") == {}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert bfn.load(tmp_path).tables == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c.update(tables=[1]), "expected an object"),
+        (lambda c: c["tables"]["3"].pop("rows"), "the table for 3 calls: cannot be read"),
+        (lambda c: c["tables"]["3"]["rows"].pop(), "has 2 rows: expected one a call"),
+        (lambda c: c["tables"]["3"]["rows"][1].update(t=0.9), "expected increasing ones"),
+        (lambda c: c["tables"]["3"]["rows"][2].update(t=1.5), "expected increasing ones"),
+        (lambda c: c["tables"]["3"]["rows"][0].update(a=float("nan")), "NaN or infinite"),
+        (lambda c: c["tables"]["3"]["rows"][0].update(b=None), "cannot be read"),
+    ],
+)
+def test_wrong_tables_are_refused_in_one_line(tmp_path, change, message):
+    model = small()
+    model.tables = {3: tuned_table()}
+    storage.save(model, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    change(config)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(StorageError, match=message) as error:
+        bfn.load(tmp_path)
+    assert "\n" not in str(error.value)

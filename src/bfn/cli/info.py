@@ -42,7 +42,10 @@ def _choice(model: Any, nfe: int) -> dict[str, Any]:
     from bfn import solvers
     from bfn.sampling import make_table
 
-    times = make_table(model.flow, "auto", nfe, starts_at_zero=model.starts_at_zero).times
+    times = make_table(model.flow, "auto", nfe, starts_at_zero=model.starts_at_zero, tables=model.tables).times
+    if nfe in model.tables:
+        own = {"solver": "tuned", "order": "own", "g": "own", "grid": "own"}
+        return {"nfe": nfe, **own, "first": times[0], "last": times[-1]}
     picked = solvers.get("auto", model.flow.kind).resolve(model.flow, nfe)
     return {
         "nfe": nfe,

@@ -102,7 +102,6 @@ def _draw(
     """The samples, how the first ones formed if that is asked for, and what it took."""
     import torch
 
-    from bfn import solvers
     from bfn.render import Recorder
     from bfn.sampling import batches
 
@@ -129,13 +128,23 @@ def _draw(
             pieces.append(drawn.x.cpu())
     report = {
         "solver": solver,
-        "picked": solvers.get(solver, model.flow.kind).resolve(model.flow, nfe).name,
+        "picked": _picked(loaded, solver, nfe, settings["grid"], settings["t_start"], settings["g"]),
         "nfe": nfe,
         "n": n,
         "calls": nfe * len(sizes),
         "seconds": round(time.perf_counter() - start, 3),
     }
     return torch.cat(pieces), recorder, report
+
+
+def _picked(loaded: Loaded, solver: str, nfe: int, grid: str | None, t_start: float | None, g: float | None) -> str:
+    """The solver that did the work."""
+    from bfn import solvers
+    from bfn.sampling import tuned_table
+
+    if tuned_table(loaded.model.tables, solver, nfe, grid, t_start, g) is not None:
+        return "tuned"
+    return solvers.get(solver, loaded.model.flow.kind).resolve(loaded.model.flow, nfe).name
 
 
 def _write(loaded: Loaded, x: Tensor, labels: Tensor | None, out: Path) -> tuple[list[Path], list[str]]:

@@ -29,7 +29,7 @@ def solvers(json: AsJson = False) -> None:
     ]
     if json:
         return print_json(rows)
-    cells = [
+    cells: list[tuple[object, ...]] = [
         (
             solver.name,
             " ".join(solver.kinds),
@@ -39,5 +39,8 @@ def solvers(json: AsJson = False) -> None:
         )
         for solver in SOLVERS.values()
     ]
+    cells.append(
+        ("tuned", "continuous discrete", "own", "own", "the model's own table at that nfe, by bfn tune; auto takes it")
+    )
     print(table(("solver", "data", "order", "kind", "what it does"), cells))
     return None

@@ -59,4 +59,5 @@ SOLVERS: tuple[Solver, ...] = (
     Choice("fast-ode", "our best deterministic few-step solver", BOTH, order=3, rule=fast_ode),
     Choice("fast-sde", "our best with the stochasticity dial", BOTH, order=2, g=2.0, has_dial=True, rule=fast_sde),
     Choice("auto", "the default, by kind of data and calls", BOTH, order=2, g=2.0, has_dial=True, rule=auto),
+    Choice("untuned", "auto without the model's tuned tables", BOTH, order=2, g=2.0, has_dial=True, rule=auto),
 )

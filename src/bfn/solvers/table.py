@@ -9,8 +9,9 @@ module holds the rows and the one function that applies them, ``bfn.sampling`` t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,11 +43,13 @@ class Table:
     final: weights, newest first and summing to 1, of the predictions whose mix is the sample: the last one alone,
         unless the rule for the rest of the way knows better.
     draws: the message is a draw from the output distribution instead of its mean (the original sampler on classes).
+    record: how a table that was tuned to one model came to be, plain values.
     """
 
     rows: tuple[Row, ...]
     final: tuple[float, ...] = (1.0,)
     draws: bool = False
+    record: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def nfe(self) -> int:

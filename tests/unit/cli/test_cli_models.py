@@ -58,7 +58,9 @@ def test_solvers_lists_them_all(capsys):
     assert not told["bfn-solver2"]["dial"]
     assert told["bfn-solver2"]["kinds"] == ["discrete"]
     assert main(["solvers"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(told)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + len(told)
+    assert lines[-1].startswith("tuned")
 
 
 def test_bench_keeps_its_table_out_of_the_json(monkeypatch, capsys):
