@@ -1,0 +1,12 @@
+"""Pictures of how samples form, what solvers do, and what was measured.
+
+Every function draws on the matplotlib axes it is given, or on those of a new figure, and returns them;
+:func:`save` writes the figure. Needs matplotlib: ``pip install 'bayesian-flow[plot]'``.
+"""
+
+from bfn.plot.losses import loss_by_t
+from bfn.plot.paths import Paths, plane, record, simplex, trajectories
+from bfn.plot.solvers import nodes, table
+from bfn.plot.style import save
+
+__all__ = ["Paths", "loss_by_t", "nodes", "plane", "record", "save", "simplex", "table", "trajectories"]
