@@ -4,62 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
+
+from bfn import loaded
 
 if TYPE_CHECKING:
     import torch
     from tqdm import tqdm
 
-    from bfn.model import BFN
-
+Loaded = loaded.Loaded
 ModelName = Annotated[Positional[str], arg(metavar="MODEL", help="a directory, or a bundled model: see bfn models")]
 AsJson = Annotated[bool, arg(help="print one JSON value for programs instead of text for people")]
 Seed = Annotated[int, arg(metavar="N", help="of all that is drawn at random: the same seed, the same result")]
 Device = Annotated[str, arg(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one")]
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A model and what is stored beside its weights."""
-
-    model: BFN
-    config: Mapping[str, Any]
-
-    @property
-    def alphabet(self) -> str | None:
-        """Symbols of a text model."""
-        return self.config.get("alphabet")
-
-    @property
-    def n_labels(self) -> int:
-        """Classes that a class-conditional model knows."""
-        return int(self.config.get("n_labels") or 0)
-
-    @property
-    def levels(self) -> int | None:
-        """Values a pixel takes, for discrete data."""
-        return getattr(self.model.flow, "n_classes", None)
-
-    @property
-    def form(self) -> str:
-        """What a sample is: "text", "images" or "numbers"."""
-        if self.alphabet is not None:
-            return "text"
-        shape = self.model.data_shape
-        return "images" if len(shape) == 3 and shape[0] in (1, 3) else "numbers"
-
-
 def load(name: str, device: str = "cpu") -> Loaded:
-    """A stored or bundled model on a device."""
-    import bfn
-    from bfn import storage
-
-    where = pick_device(device)
-    return Loaded(bfn.load(name).to(where), storage.read_config(name))
+    """A stored or bundled model on a device, named as the user does."""
+    return loaded.load(name, pick_device(device))
 
 
 def pick_device(name: str) -> torch.device:
