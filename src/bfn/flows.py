@@ -37,7 +37,8 @@ class Level:
     """A noise level of a batch, worked out once, before any loop.
 
     t: (batch,), what the network is told.
-    s: sqrt(beta(t)); one number for the whole batch, or (batch, 1, ..., 1) to broadcast against the state.
+    s: sqrt(beta(t)); one number for the whole batch, or a tensor (batch, ...) that broadcasts against the state: one
+        number a sample, or one a variable where parts of the data are known better than others.
     """
 
     t: Tensor

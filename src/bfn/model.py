@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn import losses, storage
+from bfn.conditioning import KnownAt
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.sampling import NetworkError, Samples, sample
@@ -40,6 +41,11 @@ class Model(ABC):
     def starts_at_zero(self) -> bool:
         """Whether the prediction is defined at t = 0."""
         return True
+
+    @property
+    def known_at(self) -> KnownAt:
+        """Where known parts of the data are best shown to it: see :class:`bfn.conditioning.Known`."""
+        return "path"
 
     @abstractmethod
     def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:

@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bfn import grids, solvers
+from bfn.conditioning import Guidance, Guided, Known, KnownAt, Predict, Steered, Steering, check_known, check_known_at
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Output
 from bfn.sde import optimal_initial
@@ -41,6 +42,10 @@ class Predictor(Protocol):
     @property
     def starts_at_zero(self) -> bool:
         """Whether the prediction is defined at t = 0."""
+
+    @property
+    def known_at(self) -> KnownAt:
+        """Where known parts of the data are best shown to it: see :class:`bfn.conditioning.Known`."""
 
     @property
     def tables(self) -> Mapping[int, Table]:
@@ -172,6 +177,11 @@ def sample(
     clip: tuple[float, float] | None = None,
     initial: Tensor | InitialGaussian | None = None,
     label: Tensor | None = None,
+    guidance: float | Guidance | None = None,
+    steer: Callable[[Tensor], Tensor] | Steering | None = None,
+    known: Tensor | None = None,
+    mask: Tensor | None = None,
+    known_at: KnownAt | None = None,
     generator: torch.Generator | None = None,
     class_generator: torch.Generator | None = None,
     on_step: Callable[[Step], None] | None = None,
@@ -188,6 +198,14 @@ def sample(
     initial: u / sqrt(kappa) at the first time, (n, *state_shape); standard normal if None, which is the exact prior at
         t = 0 and the paper's choice at t_start; or an :class:`InitialGaussian`.
     label: (n,) classes for a class-conditional network, -1 for none.
+    guidance: scale by which the classes count, without a classifier: 1 as they are, 2 twice as much; or a
+        :class:`bfn.Guidance`. Each call then sees twice the batch, and still counts once.
+    steer: function of the predicted data, (batch, *state_shape) -> (batch,), that samples should make large; or a
+        :class:`bfn.Steering`.
+    known, mask: data, and a bool tensor that is True where they are known: (n, *data_shape) or data_shape. The sample
+        has them to the last bit, the rest is filled in.
+    known_at: "data" or "path", where the network is shown the known part; the model's own choice if None
+        (:class:`bfn.conditioning.Known`).
     generator: draws, in the state's shape and dtype, the initial state and then the noise of each noisy row (a solver
         that draws classes takes one uniform number a variable before that row's noise).
     class_generator: draws those uniform numbers instead: samplers with and without drawn classes then see the same
@@ -196,7 +214,8 @@ def sample(
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
     table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero, model.tables)
-    u = _initial_state(model, n, table, initial, generator)
+    predict, given = _conditioned(model, n, guidance, steer, label, known, mask, known_at)
+    u = _initial_state(model, n, table, initial, given, generator)
     if clip is not None and model.flow.kind != "continuous":
         raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")
 
@@ -215,7 +234,7 @@ def sample(
         level = levels[index]
         try:
             with cast:
-                output = model.output(u, level, label) if label is not None else model.output(u, level)
+                output = predict(u, level, label) if label is not None else predict(u, level)
         except NetworkError as error:
             raise NetworkError(f"call {index}: {error}") from None
         last = index == table.nfe - 1
@@ -245,7 +264,39 @@ def sample(
         raise NetworkError(
             f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
         )
-    return Samples(flow.decode(_final(table, history, clip)), prediction, u, table.nfe, table.times)
+    x = flow.decode(_final(table, history, clip))
+    return Samples(x if given is None else given.restore(x), prediction, u, table.nfe, table.times)
+
+
+def _conditioned(
+    model: Predictor,
+    n: int,
+    guidance: float | Guidance | None,
+    steer: Callable[[Tensor], Tensor] | Steering | None,
+    label: Tensor | None,
+    known: Tensor | None,
+    mask: Tensor | None,
+    known_at: KnownAt | None,
+) -> tuple[Predict, Known | None]:
+    """What the loop calls: the model's output under all conditions, and the known part if there is one."""
+    predict: Predict = model.output
+    if guidance is not None:
+        guidance = guidance if isinstance(guidance, Guidance) else Guidance(float(guidance))
+        if label is None:
+            raise ValueError(f"guidance={guidance.scale:g}: it needs classes to guide to; give label")
+        predict = predict if guidance.scale == 1 else Guided(predict, guidance)
+    if steer is not None:
+        predict = Steered(predict, model.flow, steer if isinstance(steer, Steering) else Steering(steer))
+    if known is None and mask is None:
+        return predict, None
+    if known is None or mask is None:
+        raise ValueError(f"{'known' if known is None else 'mask'}=None: known and mask are given together")
+    at = check_known_at(known_at or model.known_at)
+    x, mask = check_known(model.flow, model.data_shape, n, known, mask, model.device)
+    if not bool(mask.any()):
+        return predict, None
+    given = Known(predict, model.flow, x, mask, at, model.dtype)
+    return given, given
 
 
 def _final(table: Table, predictions: Sequence[Tensor], clip: tuple[float, float] | None) -> Tensor:
@@ -263,7 +314,12 @@ def _levels(flow: Flow, table: Table, u: Tensor) -> list[Level]:
 
 
 def _initial_state(
-    model: Predictor, n: int, table: Table, initial: Tensor | InitialGaussian | None, generator: torch.Generator | None
+    model: Predictor,
+    n: int,
+    table: Table,
+    initial: Tensor | InitialGaussian | None,
+    given: Known | None,
+    generator: torch.Generator | None,
 ) -> Tensor:
     if n < 1:
         raise ValueError(f"n={n}: expected at least 1 sample")
@@ -271,12 +327,13 @@ def _initial_state(
     if isinstance(initial, Tensor):
         if tuple(initial.shape) != shape:
             raise ValueError(f"initial of shape {tuple(initial.shape)}: expected {shape}")
-        unit = initial
+        unit = noise = initial
     else:
-        unit = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
+        unit = noise = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
         if initial is not None:
-            unit = initial(model.flow, table.times[0], unit)
-    return unit * math.sqrt(model.flow.kappa)
+            unit = initial(model.flow, table.times[0], noise)
+    u = unit * math.sqrt(model.flow.kappa)
+    return u if given is None else given.start(u, noise, float(model.flow.schedule.s(table.times[0])))
 
 
 def strata(n: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:

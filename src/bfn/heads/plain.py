@@ -31,7 +31,7 @@ class NoiseHead(Head):
             s_min = float(flow.schedule.s(NOISE_T_MIN))
             x_hat = message_from_noise(raw, u, level.s, flow.kappa) if level.s >= s_min else torch.zeros_like(raw)
         else:
-            known = (level.t >= NOISE_T_MIN).view(level.s.shape)
+            known = (level.t >= NOISE_T_MIN).view(-1, *(1,) * (u.ndim - 1))
             x_hat = torch.where(known, message_from_noise(raw, u, torch.where(known, level.s, 1), flow.kappa), 0)
         return Point(x_hat, unknown_scale(level))
 

@@ -1,0 +1,268 @@
+"""Conditions on a sample, all acting where the network is called: classes, functions of the data, known parts.
+
+The one loop asks ``predict(u, level, label)`` for a distribution over the data. Each condition here is such a function
+made from another, so that every solver works with every one of them:
+
+    Guided     by classes, without a classifier (Ho and Salimans 2022): from the prediction without a class past the
+               one with it
+    Steered    by the gradient of a function of the predicted data
+    Known      parts of the data are given
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol, cast, get_args
+
+import torch
+from torch import Tensor
+
+from bfn.flows import Flow, Level, Shape
+from bfn.heads import Categorical, Output, Point, unknown_scale
+
+KnownAt = Literal["data", "path"]
+"""Where the network is shown the known part: at the data end, or on its own noisy path."""
+
+DATA_END = 1e6
+"""sqrt(beta) that stands for the data end: noise of 1e-6, and evidence that nothing outweighs."""
+
+NO_LABEL = -1
+
+
+class Predict(Protocol):
+    """One network call: the distribution over the data given the state u at that level."""
+
+    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+        """Like ``Model.output``."""
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """How far to go past the prediction without a class: scale 1 is the plain conditional prediction, 0 has no class.
+
+    rescale: on continuous data, how far to bring the prediction's standard deviation (over each sample) back to that
+        of the conditional one, 0 not at all, 1 all the way (Lin et al. 2023). Beyond scale 1 predictions overshoot the
+        data's range; this, or ``clip``, keeps them in.
+    """
+
+    scale: float
+    rescale: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not -float("inf") < self.scale < float("inf"):
+            raise ValueError(f"guidance={self.scale}: expected a finite scale, such as 2; 1 is no guidance")
+        if not 0 <= self.rescale <= 1:
+            raise ValueError(f"rescale={self.rescale}: expected a share from 0 to 1")
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A function of the predicted data that samples should make large, such as a classifier's log-probability.
+
+    function: x_hat or class probabilities, (batch, *state_shape) -> (batch,), differentiable.
+    scale: factor on its gradient.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Guided:
+    """none + scale (conditional - none), on logits for classes and on x_hat otherwise; both from one batch."""
+
+    predict: Predict
+    guidance: Guidance
+
+    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+        """One network call on twice the batch."""
+        if label is None:
+            raise ValueError(f"guidance={self.guidance.scale}: it needs the classes to guide to; give label")
+        s = torch.cat([level.s, level.s]) if isinstance(level.s, Tensor) else level.s
+        twice = Level(torch.cat([level.t, level.t]), s)
+        both = self.predict(torch.cat([u, u]), twice, torch.cat([label, torch.full_like(label, NO_LABEL)]))
+        if isinstance(both, Categorical):
+            conditional, none = both.logits.chunk(2)
+            return Categorical(torch.lerp(none, conditional, self.guidance.scale))
+        conditional, none = both.mean.chunk(2)
+        x_hat = torch.lerp(none, conditional, self.guidance.scale)
+        return Point(_rescaled(x_hat, conditional, self.guidance.rescale), unknown_scale(level))
+
+
+def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:
+    """x_hat with its standard deviation over each sample brought by that share to that of ``like``."""
+    if share == 0 or x_hat[0].numel() < 2:
+        return x_hat
+    dims = tuple(range(1, x_hat.ndim))
+    ratio = like.std(dims, keepdim=True) / x_hat.std(dims, keepdim=True).clamp(min=torch.finfo(x_hat.dtype).tiny)
+    return x_hat * torch.lerp(torch.ones_like(ratio), ratio, share)
+
+
+@dataclass(frozen=True)
+class Steered:
+    """The prediction given c, where log p(c | u) is taken to be f(prediction(u)).
+
+    The posterior mean of the message is E[w | u] = (u + kappa grad_u log p(u)) / s (Tweedie). Given c the density is
+    p(u) p(c | u) up to a factor, so
+
+        w_hat_given_c = w_hat + (kappa / s) grad_u log p(c | u)
+
+    The gradient runs through the network, and brings the posterior's covariance with it: for f linear in x the shift is
+    Cov[w | u] grad f. It is exact where f(prediction) differs from log p(c | u) by a constant: a linear f on Gaussian
+    data; f = log p_k on classes, which asks for class k. Elsewhere it takes the mean of the data for the data, as is
+    usual ("diffusion posterior sampling", Chung et al. 2023), and asks for too much while little is known.
+
+    Class probabilities move by grad / s, and are cut at 0 and normalised.
+    """
+
+    predict: Predict
+    flow: Flow
+    steering: Steering
+
+    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+        """One network call and its gradient."""
+        with torch.enable_grad():
+            u = u.detach().requires_grad_()
+            mean = (self.predict(u, level, label) if label is not None else self.predict(u, level)).mean
+            value = self.steering.function(mean)
+            if tuple(value.shape) != (len(u),) or not value.requires_grad:
+                lacking = "" if value.requires_grad else " without a gradient"
+                raise ValueError(
+                    f"steer gives shape {tuple(value.shape)}{lacking}: expected one number a sample, ({len(u)},), "
+                    "differentiable in the predicted data"
+                )
+            (gradient,) = torch.autograd.grad(value.sum(), u)
+        scale, _ = self.flow.message_map
+        # Below this s next to nothing is known, and 1/s would amplify what a network gets wrong: the shift fades to 0.
+        floor = 0.1 / self.flow.kappa**0.5
+        s = level.s.clamp(min=floor) if isinstance(level.s, Tensor) else max(level.s, floor)
+        shifted = mean.detach() + gradient * (self.steering.scale * self.flow.kappa / scale / s)
+        if self.flow.kind == "continuous":
+            return Point(shifted, unknown_scale(level))
+        tiny = torch.finfo(shifted.dtype).tiny
+        return Categorical(shifted.clamp(min=tiny).log())
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """x (n, *data_shape) is given where mask, of the same shape, is True.
+
+    The known part follows its exact path under any solver, since its message w(x) takes the place of the predicted one.
+    What the network sees of it is a choice:
+
+    at="data"  all of it, noise-free at accuracy DATA_END: E[unknown | u_unknown, x_known], so that the rest follows the
+               flow of the conditional distribution. Exact for exact models; a network is shown two noise levels in one
+               input, which it has never seen.
+    at="path"  its noisy state, as in training ("replacement"): E[unknown | u_unknown, u_known]. The network is at home,
+               but the rest is drawn from the conditional only in part: what u_known does not tell yet is ignored.
+    """
+
+    predict: Predict
+    flow: Flow
+    x: Tensor
+    mask: Tensor
+    at: KnownAt
+    dtype: torch.dtype
+
+    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+        """The prediction with the known part put in."""
+        if self.at == "data":
+            u = torch.where(self.state_mask, self.shown, u)
+            s = torch.as_tensor(level.s, dtype=u.dtype, device=u.device)
+            level = Level(level.t, torch.where(self.state_mask, DATA_END, s))
+        output = self.predict(u, level, label) if label is not None else self.predict(u, level)
+        return Given(output, self.prediction, self.state_mask, self.x, self.mask)
+
+    @cached_property
+    def message(self) -> Tensor:
+        """w(x), like the state."""
+        return self.flow.message(self.x, self.dtype)
+
+    @cached_property
+    def state_mask(self) -> Tensor:
+        """The mask, to broadcast against the state."""
+        return self.mask.reshape(*self.mask.shape, *(1,) * (self.message.ndim - self.mask.ndim))
+
+    @cached_property
+    def prediction(self) -> Tensor:
+        """x as a prediction: itself, or one-hot."""
+        scale, shift = self.flow.message_map
+        return (self.message - shift) / scale
+
+    @cached_property
+    def shown(self) -> Tensor:
+        """The state at the data end; for classes without the constant s (K - 1), in which all digits would be lost."""
+        w = self.message
+        return DATA_END * (w if self.flow.kind == "continuous" else w - w.amax(-1, keepdim=True))
+
+    def start(self, u: Tensor, noise: Tensor, s: float) -> Tensor:
+        """The state u at the first time with the known part on its path, s w + sqrt(kappa) noise."""
+        return torch.where(self.state_mask, s * self.message + noise * self.flow.kappa**0.5, u)
+
+    def restore(self, x: Tensor) -> Tensor:
+        """Samples with the known part as it was given, to the last bit."""
+        return torch.where(self.mask, self.x.to(x.dtype), x)
+
+
+@dataclass(frozen=True)
+class Given(Output):
+    """A distribution with some of the data given: prediction and state_mask like its mean, x and mask like the data."""
+
+    output: Output
+    prediction: Tensor
+    state_mask: Tensor
+    x: Tensor
+    mask: Tensor
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self._put_in(self.output.mean)
+
+    @property
+    def mode(self) -> Tensor:
+        return self._put_in(self.output.mode)
+
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        return self._put_in(self.output.draw(generator))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """0 where x is what was given, minus infinity where it is not."""
+        log_prob = self.output.log_prob(x)
+        given = torch.where(x == self.x, 0.0, -torch.inf).to(log_prob)
+        return torch.where(self.mask, given, log_prob)
+
+    def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What is given need not be sent."""
+        return torch.where(self.mask, 0.0, self.output.message_kl(x, accuracy, generator))
+
+    def _put_in(self, prediction: Tensor) -> Tensor:
+        # A network under autocast predicts in a smaller type; what is given must not be rounded to it.
+        return torch.where(self.state_mask, self.prediction, prediction.to(self.prediction.dtype))
+
+
+def check_known(
+    flow: Flow, data_shape: Shape, n: int, known: Tensor, mask: Tensor, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """x and mask of n samples, (n, *data_shape); 0 where nothing is known, whatever ``known`` holds there."""
+    if mask.dtype is not torch.bool:
+        raise ValueError(f"mask of type {mask.dtype}: expected torch.bool, True where the data are known")
+    shape = (n, *data_shape)
+    for name, given in (("mask", mask), ("known", known)):
+        try:
+            given.expand(shape)
+        except RuntimeError:
+            raise ValueError(f"{name} of shape {tuple(given.shape)}: expected {data_shape} or {shape}") from None
+    mask = mask.to(device).expand(shape)
+    x = torch.where(mask, known.to(device), torch.zeros((), dtype=known.dtype, device=device))
+    try:
+        flow.check(x, data_shape)
+    except ValueError as error:
+        raise ValueError(f"known: {error}") from None
+    return x, mask
+
+
+def check_known_at(name: str) -> KnownAt:
+    """One of the ways to show the known part."""
+    if name not in get_args(KnownAt):
+        raise ValueError(f"known_at={name!r}: expected one of {', '.join(get_args(KnownAt))}")
+    return cast(KnownAt, name)
