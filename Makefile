@@ -34,8 +34,11 @@ format: $(INSTALLED)  ## format and fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(INSTALLED)  ## the documentation site, into site/; every link is checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(INSTALLED)  ## what the loop costs beside the network
-	$(BIN)/python benchmarks/loop.py
+	$(BIN)/bfn bench
 
 clean:  ## remove the virtual environment and outputs
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo site

@@ -1,9 +1,16 @@
-"""The code in the documents runs: every ```python block, in order, one namespace a file."""
+"""The code in the documents runs: every ```python block, in order, one namespace a file.
+
+Command lines are read by the command's own parser; those that take seconds are run as well. Files, make targets and
+extras that they name exist.
+"""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+
+from bfn import cli
 
 ROOT = Path(__file__).parents[2]
 FILES = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))]
@@ -50,3 +57,67 @@ def test_the_tests_named_in_the_theory_page_exist() -> None:
     assert len(named) > 15
     for file, function in named:
         assert f"def {function}" in sources[file] if function else file in sources
+
+
+CHEAP = {"models", "info", "solvers", "sample"}
+"""Commands that are run wherever a document shows them on a bundled model; the others may train for hours."""
+
+
+def command_lines(path: Path) -> list[str]:
+    """What a reader would type: lines of ```sh blocks, and those after a $ in ```console blocks."""
+    text = path.read_text(encoding="utf-8")
+    found = []
+    for kind, block in re.findall(r"^```(sh|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if kind == "sh" or line.startswith("$ "):
+                found.append(line.removeprefix("$ ").strip())
+    return [line for line in found if line and not line.startswith("#")]
+
+
+LINES = sorted({(path.name, line) for path in FILES for line in command_lines(path)})
+
+
+@pytest.mark.parametrize(("document", "line"), LINES, ids=[f"{name}: {line}" for name, line in LINES])
+def test_command_lines_are_right(document: str, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    words = shlex.split(line, comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words.pop(0)
+    for runner in (["accelerate", "launch", "-m"], ["torchrun", "--nproc_per_node", "2", "-m"], ["python", "-m"]):
+        if words[: len(runner)] == runner:
+            words = words[len(runner) :]
+    if words[0] == "bfn":
+        call = cli.bind(words[1:])
+        if words[1] in CHEAP and not any("/" in word for word in words) and _bundled(words):
+            monkeypatch.chdir(tmp_path)
+            assert not call()
+    elif words[0] in ("python", "pytest", "torchrun"):
+        files = [word for word in words if word.startswith(("tests/", "tools/", "benchmarks/", "examples/"))]
+        assert files or words[0] == "pytest", f"{document}: {line}: names no file of this project"
+        for file in files:
+            assert (ROOT / file.partition("::")[0]).exists(), f"{document}: {line}: no {file}"
+    elif words[0] == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        assert set(words[1:]) <= {*targets, *(word for word in words if "=" in word)}
+    elif words[:2] == ["pip", "install"]:
+        named = re.findall(r"\[([a-z,]+)\]", line)
+        extras = re.findall(r"^([a-z]+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+        assert {extra for group in named for extra in group.split(",")} <= set(extras)
+    else:
+        pytest.fail(f"{document}: {line}: a command that nobody checks")
+
+
+def _bundled(words: list[str]) -> bool:
+    from bfn import storage
+
+    return words[1] in ("models", "solvers") or (len(words) > 2 and words[2] in storage.bundled())
+
+
+def test_settings_in_the_training_page_are_settings(tmp_path: Path) -> None:
+    from bfn.training.settings import read_settings
+
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    written = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert written
+    for block in written:
+        (tmp_path / "run.yaml").write_text(block)
+        assert read_settings(tmp_path / "run.yaml").steps > 0

@@ -86,9 +86,15 @@ def _run(arguments: Sequence[str]) -> int:
 
         print(f"bfn {__version__}")
         return 0
+    return bind(arguments)() or 0
+
+
+def bind(arguments: Sequence[str]) -> Callable[[], int | None]:
+    """The command that a command line asks for, its arguments read and bound; a ValueError where they are wrong."""
+    from bfn.cli.commands import COMMANDS
+
     name = _find(arguments, COMMANDS)
-    call = _parse(name, COMMANDS[name], arguments[len(name.split()) :])
-    return call() or 0
+    return _parse(name, COMMANDS[name], arguments[len(name.split()) :])
 
 
 def _find(arguments: Sequence[str], commands: Mapping[str, Command]) -> str:
