@@ -1,1 +1,17 @@
-"""The paper's tables and figures, and comparisons of solvers on any model."""
+"""Measurements of models and samplers: what a sample is judged by, and how settings are compared."""
+
+from bfn.experiments.judges import METRICS, Judge, Measure, Measured, judge_for
+from bfn.experiments.measure import Record, Setting, default_store, identify, measure
+
+__all__ = [
+    "METRICS",
+    "Judge",
+    "Measure",
+    "Measured",
+    "Record",
+    "Setting",
+    "default_store",
+    "identify",
+    "judge_for",
+    "measure",
+]

@@ -21,11 +21,13 @@ from bfn.metrics.features import (
     mnist_features,
 )
 from bfn.metrics.frechet import FeatureStatistics, FrechetResult, expected_bias, frechet_distance, frechet_result
-from bfn.metrics.intervals import Interval, bootstrap_interval, t_interval, wilson_interval
+from bfn.metrics.intervals import Interval, bootstrap_interval, bootstrap_intervals, t_interval, wilson_interval
 from bfn.metrics.ngrams import (
+    Bag,
     TextReference,
     TextReport,
     TextStatistics,
+    character_ngrams,
     entropy,
     jensen_shannon,
     ngram_counts,
@@ -35,6 +37,7 @@ from bfn.metrics.ngrams import (
 from bfn.metrics.spelling import SpellingResult, is_word, spelling_accuracy, spelling_result
 
 __all__ = [
+    "Bag",
     "BitsReport",
     "DigitClassifier",
     "DigitReport",
@@ -49,7 +52,9 @@ __all__ = [
     "TextStatistics",
     "bits_report",
     "bootstrap_interval",
+    "bootstrap_intervals",
     "cached_statistics",
+    "character_ngrams",
     "classify",
     "digit_report",
     "entropy",

@@ -64,15 +64,31 @@ def bootstrap_interval(
     addition away, so the interval is that of the statistic *at this number of samples*. Values at the same number of
     samples can be compared by their intervals.
     """
+    (interval,) = bootstrap_intervals(
+        lambda index: torch.tensor([statistic(index)], dtype=torch.float64),
+        n_samples, generator=generator, n_resamples=n_resamples, level=level,
+    )  # fmt: skip
+    return interval
+
+
+def bootstrap_intervals(
+    statistics: Callable[[Tensor], Tensor],
+    n_samples: int,
+    *,
+    generator: torch.Generator,
+    n_resamples: int = 200,
+    level: float = 0.95,
+) -> list[Interval]:
+    """`bootstrap_interval` of each of several statistics, (k,), that are made from the same resamples."""
     if n_samples < 2 or n_resamples < 2:
         raise ValueError(f"n_samples={n_samples}, n_resamples={n_resamples}: a bootstrap needs at least 2 of each")
-    value = statistic(torch.arange(n_samples))
+    values = statistics(torch.arange(n_samples)).double()
     draws = (torch.randint(n_samples, (n_samples,), generator=generator) for _ in range(n_resamples))
-    resampled = torch.tensor([statistic(index) for index in draws], dtype=torch.float64)
+    resampled = torch.stack([statistics(index).double() for index in draws])
     tail = (1 - _checked(level)) / 2
-    centred = resampled - resampled.mean() + value
-    low, high = centred.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
-    return Interval(low, high)
+    centred = resampled - resampled.mean(0) + values
+    low, high = centred.quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
+    return [Interval(*bounds) for bounds in zip(low.tolist(), high.tolist(), strict=True)]
 
 
 def t_quantile(p: float, n_degrees: int) -> float:

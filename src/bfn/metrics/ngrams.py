@@ -111,7 +111,7 @@ def ngram_counts(texts: str | Iterable[str], n: int = 4) -> Counter[str]:
         raise ValueError(f"n={n}: an n-gram needs at least 1 character")
     counts: Counter[str] = Counter()
     for text in as_texts(texts):
-        counts.update(map("".join, zip(*(text[offset:] for offset in range(n)), strict=False)))
+        counts.update(character_ngrams(text, n))
     return counts
 
 
@@ -121,6 +121,51 @@ def word_counts(texts: str | Iterable[str]) -> Counter[str]:
     for text in as_texts(texts):
         counts.update(text.split())
     return counts
+
+
+@dataclass(frozen=True)
+class Bag:
+    """The items (n-grams or words) of each text, numbered: statistics of any choice of the texts in one pass.
+
+    ids: number of each item, all texts one after the other. texts: which text it is in. q: how often the item with
+    that number comes up in real text.
+    """
+
+    ids: Tensor
+    texts: Tensor
+    q: Tensor
+    n_texts: int
+
+    @classmethod
+    def of(cls, items: Sequence[Sequence[str]], reference: Counter[str]) -> Bag:
+        """The items of each text against the counts of real text."""
+        numbers: dict[str, int] = {}
+        ids = [numbers.setdefault(item, len(numbers)) for some in items for item in some]
+        lengths = torch.tensor([len(some) for some in items])
+        total = max(1, reference.total())
+        q = torch.tensor([reference[item] / total for item in numbers], dtype=torch.float64)
+        texts = torch.repeat_interleave(torch.arange(len(items)), lengths)
+        return cls(torch.tensor(ids, dtype=torch.int64), texts, q, len(items))
+
+    def statistics(self, index: Tensor) -> Tensor:
+        """(Jensen-Shannon divergence, entropy) in bits of the texts at ``index``, which may come several times.
+
+        With m = (p + q) / 2 an item that the texts lack adds q / 2 bits to the divergence, so only theirs are summed.
+        """
+        often = torch.bincount(index, minlength=self.n_texts).double()
+        counts = torch.bincount(self.ids, weights=often[self.texts], minlength=len(self.q))
+        if not counts.sum():
+            return torch.tensor([1.0, 0.0], dtype=torch.float64)
+        p, q = _normalised(counts), torch.where(counts > 0, self.q, 0)
+        m = (p + q) / 2
+        inside = torch.special.xlogy(p, p) + torch.special.xlogy(q, q) - 2 * torch.special.xlogy(m, m)
+        divergence = nats_to_bits(inside.sum().item()) / 2 + (1 - q.sum().item()) / 2
+        return torch.tensor([max(0.0, divergence), _entropy(p)], dtype=torch.float64)
+
+
+def character_ngrams(text: str, n: int = 4) -> list[str]:
+    """The character n-grams of one text, in order."""
+    return ["".join(some) for some in zip(*(text[offset:] for offset in range(n)), strict=False)]
 
 
 def entropy(counts: Counter[str]) -> float:
