@@ -191,26 +191,29 @@ def draw(
 ) -> tuple[Tensor, Tensor | None]:
     """n samples and the classes that were asked for, all in turn; each batch has a generator of its own.
 
-    So batches start from noise that depends on the seed and their number alone, whatever the solver draws besides.
+    So batches start from noise that depends on the seed and their number alone, whatever the solver draws besides, and
+    solvers that draw noise at the same calls share that too, whether they draw classes or not.
     """
     parts: list[Tensor] = []
     labels = torch.arange(n) % n_labels if n_labels else None
     arguments = setting.arguments(model.flow)
     for index, size in enumerate(batches(n, batch)):
-        generator = torch.Generator(model.device).manual_seed(int(_digest(f"{seed}", f"{index}")[:15], 16))
+        noise, classes = (_generator(model.device, seed, index, what) for what in ("noise", "classes"))
         some = None if labels is None else labels[index * batch : index * batch + size].to(model.device)
 
         def on_step(_: Step, size: int = size) -> None:
             if on_calls is not None:
                 on_calls(size)
 
-        out = model.sample(size, label=some, clip=clip, generator=generator, on_step=on_step, **arguments)
+        out = model.sample(
+            size, label=some, clip=clip, generator=noise, class_generator=classes, on_step=on_step, **arguments
+        )
         parts.append(out.x.cpu())
     return torch.cat(parts), labels
 
 
 def identify(model: Model) -> str:
-    """A hash of a model's config, without its card, and weights."""
+    """A hash of what a model's predictions depend on: flow, head, network, weights."""
     if not isinstance(model, BFN) or not isinstance(model.network, nn.Module):
         raise ValueError(f"{type(model).__name__}: only a stored model names itself; give identity='...' for the store")
     # Not the tuned tables: the key of a setting holds the table it comes down to.
@@ -287,6 +290,10 @@ def _append(store: Path, line: Mapping[str, Any]) -> None:
         file.write(json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def _generator(device: torch.device, seed: int, batch: int, what: str) -> torch.Generator:
+    return torch.Generator(device).manual_seed(int(_digest(f"{seed}", f"{batch}", what)[:15], 16))
 
 
 def _advance(bar: tqdm[Any], calls: int) -> None:
