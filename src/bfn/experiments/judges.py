@@ -69,6 +69,7 @@ class Measure:
 
     better: whether a "low" or a "high" figure is better, or one near that of "real" data.
     scale, unit, digits: 100, "%" and 1 write 0.5 as "50.0 %". headline: whether samplers can be ranked by it.
+    highest: the largest value there is; the smallest is 0 for all measures.
     """
 
     key: str
@@ -78,6 +79,7 @@ class Measure:
     scale: float = 1.0
     digits: int = 2
     headline: bool = True
+    highest: float = math.inf
 
     def number(self, value: float) -> str:
         """The figure alone, without its unit."""
@@ -94,7 +96,7 @@ class Measure:
 
 
 def _share(key: str, label: str, better: Literal["low", "high"], *, headline: bool = True) -> Measure:
-    return Measure(key, label, better, "%", 100, 1, headline)
+    return Measure(key, label, better, "%", 100, 1, headline, highest=1.0)
 
 
 class Part(ABC):
@@ -230,7 +232,7 @@ class Digits(Part):
         return (
             _share("recognised", "recognised with confidence above 0.9", "high"),
             *asked,
-            Measure("confidence", "mean confidence", "high", digits=3),
+            Measure("confidence", "mean confidence", "high", digits=3, highest=1.0),
             Measure("class_entropy", "class entropy", "high", "bits"),
         )
 
@@ -338,8 +340,8 @@ class Spelling(Part):
     def measures(self) -> tuple[Measure, ...]:
         return (
             _share("spelling", "spelling accuracy", "high"),
-            Measure("ngram_divergence", f"{self.n}-gram divergence", "low", "bits", digits=3),
-            Measure("word_divergence", "word divergence", "low", "bits", digits=3),
+            Measure("ngram_divergence", f"{self.n}-gram divergence", "low", "bits", digits=3, highest=1.0),
+            Measure("word_divergence", "word divergence", "low", "bits", digits=3, highest=1.0),
             Measure("ngram_entropy", f"{self.n}-gram entropy", "real", "bits"),
             Measure("word_entropy", "word entropy", "real", "bits"),
         )

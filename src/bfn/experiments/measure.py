@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from bfn import solvers, storage
-from bfn.experiments.judges import Judge, Measured
+from bfn.experiments.judges import Judge, Measure, Measured
 from bfn.files import home
 from bfn.flows import Flow
 from bfn.metrics import t_interval
@@ -95,7 +95,7 @@ class Setting:
 class Record:
     """What was measured of a setting.
 
-    measures: figures with 95 % intervals; over several seeds the mean and Student's interval of it.
+    measures: figures with 95 % intervals; over several seeds their mean (:func:`pool`).
     each: the figures of each seed. seconds: of sampling, all seeds together, when it was done.
     """
 
@@ -172,7 +172,7 @@ def measure(
                     if store is not None:
                         _append(store, known[key])
                 lines.append(known[key])
-            record = _pooled(setting, n, seeds, lines)
+            record = _pooled(setting, n, seeds, lines, judge.measures)
             records.append(record)
             if on_record is not None:
                 on_record(record)
@@ -236,19 +236,28 @@ def _bounds(model: Model, clip: Clip) -> tuple[float, float] | None:
     return (-1.0, 1.0) if model.flow.kind == "continuous" and len(model.data_shape) == 3 else None
 
 
-def _pooled(setting: Setting, n: int, seeds: tuple[int, ...], lines: Sequence[Mapping[str, Any]]) -> Record:
+def _pooled(
+    setting: Setting, n: int, seeds: tuple[int, ...], lines: Sequence[Mapping[str, Any]], measures: Sequence[Measure]
+) -> Record:
     each = tuple({key: Measured(*_numbers(values)) for key, values in line["measures"].items()} for line in lines)
-    measures = {key: _mean([some[key] for some in each]) for key in each[0]}
-    return Record(setting, n, seeds, measures, sum(line["seconds"] for line in lines), each)
+    highest = {measure.key: measure.highest for measure in measures}
+    pooled = {key: pool([some[key] for some in each], highest.get(key, math.inf)) for key in each[0]}
+    return Record(setting, n, seeds, pooled, sum(line["seconds"] for line in lines), each)
 
 
-def _mean(figures: Sequence[Measured]) -> Measured:
-    """One figure as it is; the mean of several with Student's interval."""
+def pool(figures: Sequence[Measured], highest: float = math.inf) -> Measured:
+    """Figures of several seeds as one: their mean, and on each side the wider of two intervals, within [0, highest].
+
+    Student's, of the mean over seeds; and that of the seeds' own intervals, for seeds that agree by chance: no copies in
+    two runs of 100 samples do not make it certain that there are none.
+    """
     if len(figures) == 1:
         return figures[0]
     values = [figure.value for figure in figures]
-    interval = t_interval(values)
-    return Measured(math.fsum(values) / len(values), interval.low, interval.high)
+    mean, student = math.fsum(values) / len(values), t_interval(values)
+    below = math.hypot(*(0.0 if math.isnan(f.low) else f.value - f.low for f in figures)) / len(figures)
+    above = math.hypot(*(0.0 if math.isnan(f.high) else f.high - f.value for f in figures)) / len(figures)
+    return Measured(mean, max(0.0, min(student.low, mean - below)), min(highest, max(student.high, mean + above)))
 
 
 def _plain(figures: Mapping[str, Measured]) -> dict[str, list[float | None]]:
