@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -164,6 +164,51 @@ def make_table(
     return table
 
 
+class Run:
+    """The way of one batch through a table, for this module's loop and for loops that others own (``bfn.interop``).
+
+    At each row: :meth:`prediction` of the network's output, :meth:`keep` it, then :meth:`step` unless :attr:`at_end`,
+    where :meth:`final` is the sample. like: gives the state's dtype and device.
+    """
+
+    def __init__(self, flow: Flow, table: Table, like: Tensor, clip: tuple[float, float] | None = None) -> None:
+        self.table, self.clip, self.index = table, clip, 0
+        self._rows = [BoundRow.bind(row, flow, like) for row in table.rows]
+        self._predictions: deque[Tensor] = deque(maxlen=max(1, table.depth))
+        self._base = like
+
+    @property
+    def at_end(self) -> bool:
+        """Whether this is the last row, which makes its call but no step."""
+        return self.index == self.table.nfe - 1
+
+    def prediction(self, output: Output, generator: torch.Generator | None = None) -> Tensor:
+        """What this row takes from the output: its mean, or a draw where the table draws; clipped."""
+        prediction = output.mean if not self.table.draws else output.mode if self.at_end else output.draw(generator)
+        prediction = prediction.to(self._base.dtype)
+        return prediction if self.clip is None else prediction.clamp(*self.clip)
+
+    def keep(self, prediction: Tensor) -> None:
+        """Make this the newest prediction."""
+        self._predictions.appendleft(prediction)
+
+    def step(self, u: Tensor, noise: Callable[[], Tensor]) -> Tensor:
+        """The next state from the one that the network was called on."""
+        if self.index == 0 or self.table.rows[self.index - 1].commit:
+            self._base = u
+        u = self._rows[self.index](self._base, self._predictions, noise)
+        self.index += 1
+        return u
+
+    def final(self) -> Tensor:
+        """The mix of the last predictions that the table says is the sample."""
+        if self.table.final == (1.0,):
+            return self._predictions[0]
+        weighted = [weight * p for weight, p in zip(self.table.final, self._predictions, strict=False)]
+        mix = torch.stack(weighted).sum(0)
+        return mix if self.clip is None else mix.clamp(*self.clip)
+
+
 @torch.no_grad()
 def sample(
     model: Predictor,
@@ -221,15 +266,14 @@ def sample(
 
     flow, shape = model.flow, u.shape
     levels = _levels(flow, table, u)
-    steps = [BoundRow.bind(row, flow, u) for row in table.rows]
+    run = Run(flow, table, u, clip)
     totals = torch.empty(table.nfe, dtype=torch.float32, device=u.device)
-    history: deque[Tensor] = deque(maxlen=max(1, table.depth))
     cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
 
     def noise() -> Tensor:
         return torch.randn(shape, generator=generator, dtype=u.dtype, device=u.device)
 
-    base = prediction = u
+    prediction = u
     for index in tqdm(range(table.nfe), disable=not progress, desc="sampling", unit="call"):
         level = levels[index]
         try:
@@ -237,34 +281,25 @@ def sample(
                 output = predict(u, level, label) if label is not None else predict(u, level)
         except NetworkError as error:
             raise NetworkError(f"call {index}: {error}") from None
-        last = index == table.nfe - 1
-        prediction = (
-            output.mean if not table.draws else output.mode if last else output.draw(class_generator or generator)
-        )
+        prediction = run.prediction(output, class_generator or generator)
         if prediction.shape != shape:
             raise NetworkError(
                 f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "
                 f"{tuple(prediction.shape)}: expected {tuple(shape)}"
             )
-        prediction = prediction.to(u.dtype)
-        if clip is not None:
-            prediction = prediction.clamp(*clip)
         totals[index] = output.mean.sum(dtype=torch.float32)
-        history.appendleft(prediction)
+        run.keep(prediction)
         if on_step is not None:
             on_step(Step(index, table.times[index], u, prediction))
-        if last:
-            break
-        u = steps[index](base, history, noise)
-        if table.rows[index].commit:
-            base = u
+        if not run.at_end:
+            u = run.step(u, noise)
     # One look at all totals after the loop: a look at each would stall a GPU at every step.
     if not bool(torch.isfinite(totals).all()):
         first = int((~torch.isfinite(totals)).nonzero()[0])
         raise NetworkError(
             f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
         )
-    x = flow.decode(_final(table, history, clip))
+    x = flow.decode(run.final())
     return Samples(x if given is None else given.restore(x), prediction, u, table.nfe, table.times)
 
 
@@ -297,14 +332,6 @@ def _conditioned(
         return predict, None
     given = Known(predict, model.flow, x, mask, at, model.dtype)
     return given, given
-
-
-def _final(table: Table, predictions: Sequence[Tensor], clip: tuple[float, float] | None) -> Tensor:
-    """The mix of the last predictions that the table says is the sample."""
-    if table.final == (1.0,):
-        return predictions[0]
-    mix = torch.stack([weight * p for weight, p in zip(table.final, predictions, strict=False)]).sum(0)
-    return mix if clip is None else mix.clamp(*clip)
 
 
 def _levels(flow: Flow, table: Table, u: Tensor) -> list[Level]:
