@@ -5,29 +5,35 @@ A grid turns (flow, intervals, t_start) into ``intervals + 1`` increasing times 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from bfn.curves import ErrorCurve
 from bfn.flows import Flow
 from bfn.schedules import as_float64
 
 
 @dataclass(frozen=True)
 class Grid:
-    """A named rule for the times.
+    """A named rule (flow, intervals, t_start) -> times.
 
     stops_short: the last interval is not stepped, as in the released code: its first point is the last call.
     needs_start: the rule has no point at t = 0.
+    takes: the rule's own number, for a family of grids: "power:2" is the grid "power" with that number 2.
+    needs_curve: the rule is made from the model's error curve.
     """
 
     name: str
     summary: str
-    rule: Callable[[Flow, int, float], Tensor]
+    rule: Callable[..., Tensor]
     stops_short: bool = False
     needs_start: bool = False
+    takes: str | None = None
+    needs_curve: bool = False
 
     def __call__(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
         """(intervals + 1,) float64 times."""
@@ -58,42 +64,65 @@ def log_snr(flow: Flow, intervals: int, t_start: float) -> Tensor:
     )
 
 
-def log1p_to(flow: Flow, intervals: int, t_start: float, s_end: float) -> Tensor:
+def log1p(flow: Flow, intervals: int, t_start: float, s_end: float | None = None) -> Tensor:
     """Equal steps in log(1 + s/d) to s_end, d = 1/2 about the data's standard deviation.
 
-    Linear in s where little is known, logarithmic beyond.
+    Linear in s where little is known, logarithmic beyond. s_end is (calls)^2 / 4 by itself, where an exact model's last
+    prediction is as good as the steps before it: at few calls, going to s(1) would spend them on detail below a
+    thousandth of the data's scale.
     """
     scale = 0.5
     start = float(flow.schedule.s(t_start))
-    end = min(float(flow.schedule.s(1.0)), max(2 * start, s_end))
+    wanted = max(2.0, (intervals + 1) ** 2 / 4) if s_end is None else s_end
+    end = min(float(flow.schedule.s(1.0)), max(2 * start, wanted))
     warped = torch.linspace(math.log1p(start / scale), math.log1p(end / scale), intervals + 1, dtype=torch.float64)
     times = flow.schedule.time_of_s(scale * torch.expm1(warped))
     times[0] = t_start
     return times.clamp(max=1.0)
 
 
-def log1p(flow: Flow, intervals: int, t_start: float) -> Tensor:
-    """:func:`log1p_to` s = (calls)^2 / 4, where an exact model's last prediction is as good as the steps before it.
-
-    At few calls, going to s(1) would spend them on detail below a thousandth of the data's scale.
-    """
-    return log1p_to(flow, intervals, t_start, max(2.0, (intervals + 1) ** 2 / 4))
-
-
 def log1p_early(flow: Flow, intervals: int, t_start: float) -> Tensor:
-    """:func:`log1p_to` s = calls^0.7: beyond it a trained network's errors are larger than what is left to resolve.
+    """:func:`log1p` to s = calls^0.7: beyond it a trained network's errors are larger than what is left to resolve.
 
     The exponent follows the best ends found on the bundled mnist model: s = 5 at 10 calls, 15 at 50.
     """
-    return log1p_to(flow, intervals, t_start, max(2.0, (intervals + 1) ** 0.7))
+    return log1p(flow, intervals, t_start, max(2.0, (intervals + 1) ** 0.7))
 
 
-def power(flow: Flow, intervals: int, t_start: float) -> Tensor:
-    """s - s_start proportional to (i / intervals)^p, p = 1.25 below 6 calls and 1.1 from there, to the data end."""
-    exponent = 1.25 if intervals < 5 else 1.1
+def power(flow: Flow, intervals: int, t_start: float, exponent: float | None = None) -> Tensor:
+    """s - s_start proportional to (i / intervals)^p to the data end; p = 1.25 below 6 calls and 1.1 from there."""
+    if exponent is None:
+        exponent = 1.25 if intervals < 5 else 1.1
     start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(1.0))
     ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** exponent
     return _between(flow, ramp, lambda share: start + (end - start) * share, t_start)
+
+
+def karras(flow: Flow, intervals: int, t_start: float, rho: float = 7.0) -> Tensor:
+    """Equal steps in sigma^(1/rho) of the noise level sigma = 1/s, down to the data end (Karras et al. 2022, eq. 5)."""
+    start, end = (float(flow.schedule.s(t)) ** (-1 / rho) for t in (t_start, 1.0))
+    return _between(
+        flow, torch.linspace(start, end, intervals + 1, dtype=torch.float64), lambda root: root**-rho, t_start
+    )
+
+
+def information(flow: Flow, intervals: int, t_start: float, curve: ErrorCurve | None = None) -> Tensor:
+    """Equal shares of the information, beta'/(2 kappa) E||w - w_hat||^2 dt, that the model gets from t_start to 1."""
+    if curve is None:
+        raise ValueError(
+            "grid='information': the model has no error curve; training stores one, or set model.error_curve = "
+            "bfn.losses.error_curve(model, x)"
+        )
+    fine = torch.linspace(t_start, 1, 4097, dtype=torch.float64)
+    gathered = curve.information(flow, fine)
+    if not float(gathered[-1]) > 0:
+        raise ValueError("grid='information': the model's error curve is 0 everywhere, there is nothing to share")
+    shares = gathered[-1] * torch.linspace(0, 1, intervals + 1, dtype=torch.float64)
+    i = torch.searchsorted(gathered, shares).clamp(1, len(fine) - 1)
+    within = (shares - gathered[i - 1]) / (gathered[i] - gathered[i - 1])
+    times = torch.lerp(fine[i - 1], fine[i], within.clamp(0, 1))
+    times[0], times[-1] = t_start, 1.0
+    return times
 
 
 GRIDS: dict[str, Grid] = {
@@ -101,21 +130,37 @@ GRIDS: dict[str, Grid] = {
     for grid in (
         Grid("paper", "uniform in t from t_start, the last interval not stepped", uniform, stops_short=True),
         Grid("uniform", "uniform in t from t_start to the data end", uniform),
-        Grid("log1p", "uniform in log(1 + 2s), to s = calls^2 / 4", log1p),
+        Grid("log1p", "uniform in log(1 + 2s), to s = calls^2 / 4, or log1p:S to s = S", log1p, takes="s_end"),
         Grid("log1p-early", "uniform in log(1 + 2s), to s = calls^0.7", log1p_early),
-        Grid("power", "s a power law of the step, to the data end", power),
+        Grid("power", "s a power law of the step, to the data end; power:P for the power P", power, takes="exponent"),
         Grid("log-snr", "uniform in log s from t_start to the data end", log_snr, needs_start=True),
+        Grid("karras", "uniform in (1/s)^(1/7), or karras:RHO, to the data end", karras, needs_start=True, takes="rho"),
+        Grid("information", "equal shares of information, from the model's error curve", information, needs_curve=True),
     )
 }
 
 
-def get(name: str) -> Grid:
-    """The grid of that name."""
-    if name not in GRIDS:
-        near = get_close_matches(name, GRIDS, 1)
+def get(name: str, curve: ErrorCurve | None = None) -> Grid:
+    """The grid of that name, as "karras", "karras:5"; curve: the model's, for a grid that is made from it."""
+    base, _, number = name.partition(":")
+    if base not in GRIDS:
+        near = get_close_matches(base, GRIDS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"grid={name!r}: expected one of {', '.join(GRIDS)}, or a tensor of times{hint}")
-    return GRIDS[name]
+    grid = GRIDS[base]
+    if grid.needs_curve:
+        return replace(grid, rule=partial(grid.rule, curve=curve))
+    if not number:
+        return grid
+    if grid.takes is None:
+        raise ValueError(f"grid={name!r}: {base!r} takes no number")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise ValueError(f"grid={name!r}: expected a positive number after the colon, the grid's {grid.takes}")
+    return replace(grid, name=name, rule=partial(grid.rule, **{grid.takes: value}))
 
 
 def check_times(times: Tensor) -> Tensor:

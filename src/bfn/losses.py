@@ -11,6 +11,7 @@ sample, drawn stratified over the batch.
 import torch
 from torch import Tensor
 
+from bfn.curves import ErrorCurve
 from bfn.flows import Level
 from bfn.heads import Output
 from bfn.sampling import NetworkError, Predictor, strata
@@ -51,6 +52,21 @@ def squared_error(
     output, _ = noised_output(model, x, t, generator, label, eps)
     prediction = output.mean
     return model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+
+
+@torch.no_grad()
+def error_curve(
+    model: Predictor,
+    x: Tensor,
+    n_times: int = 64,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+) -> ErrorCurve:
+    """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
+    first = 0.0 if model.starts_at_zero else 1e-3
+    times = torch.linspace(first, 1, n_times, dtype=torch.float64)
+    errors = [float(squared_error(model, x, t.expand(len(x)), generator, label).double().mean()) for t in times]
+    return ErrorCurve(tuple(times.tolist()), tuple(errors))
 
 
 def continuous_time_loss(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bfn import losses, storage
 from bfn.conditioning import KnownAt
+from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.sampling import NetworkError, Samples, sample
@@ -21,11 +22,13 @@ class Model(ABC):
     """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``.
 
     tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
+    error_curve: how wrong the prediction is at each time, if known (``bfn.losses.error_curve``).
     """
 
     flow: Flow
     data_shape: Shape
     tables: Mapping[int, Table] = MappingProxyType({})
+    error_curve: ErrorCurve | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -142,6 +145,6 @@ def load(name: Path | str, network: nn.Module | None = None) -> BFN:
     """
     parts = storage.load_parts(name, network)
     model = BFN(parts.network, parts.flow, parts.head, parts.data_shape)
-    model.tables = parts.tables
+    model.tables, model.error_curve = parts.tables, parts.error_curve
     model.eval()
     return model

@@ -14,6 +14,7 @@ from tqdm.auto import tqdm
 
 from bfn import grids, solvers
 from bfn.conditioning import Guidance, Guided, Known, KnownAt, Predict, Steered, Steering, check_known, check_known_at
+from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Output
 from bfn.sde import optimal_initial
@@ -46,6 +47,10 @@ class Predictor(Protocol):
     @property
     def known_at(self) -> KnownAt:
         """Where known parts of the data are best shown to it: see :class:`bfn.conditioning.Known`."""
+
+    @property
+    def error_curve(self) -> ErrorCurve | None:
+        """How wrong its prediction is at each time, if known."""
 
     @property
     def tables(self) -> Mapping[int, Table]:
@@ -131,11 +136,13 @@ def make_table(
     g: float | None = None,
     starts_at_zero: bool = True,
     tables: Mapping[int, Table] = MappingProxyType({}),
+    curve: ErrorCurve | None = None,
 ) -> Table:
     """The rows that a call of :func:`sample` with these settings runs through.
 
     starts_at_zero: whether the model's prediction is defined at t = 0.
     tables: the model's tuned ones; "auto" takes one where it has the calls and nothing else is asked for.
+    curve: how wrong the model is at each time, for the grids and solvers that are made from it.
     """
     own = tuned_table(tables, solver, nfe, grid, t_start, g)
     if own is not None:
@@ -145,13 +152,13 @@ def make_table(
     if calls is None:
         raise ValueError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
     check_nfe(calls)
-    chosen = solvers.get(solver, flow.kind).resolve(flow, calls)
+    chosen = solvers.get(solver, flow.kind).resolve(flow, calls).with_curve(curve)
     if g is not None:
         chosen = chosen.with_dial(g)
     singular = not (starts_at_zero or chosen.from_prior)
     if times is None:
         own_start = NOISE_T_START if singular and chosen.t_start == 0 else chosen.t_start
-        named = grids.get(grid if isinstance(grid, str) else chosen.grid)
+        named = grids.get(grid if isinstance(grid, str) else chosen.grid, curve)
         times = chosen.nodes(flow, named, calls, own_start if t_start is None else t_start)
     if singular and float(times[0]) == 0:
         raise ValueError(
@@ -258,7 +265,9 @@ def sample(
     on_step: called after each network call with a :class:`Step`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
-    table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero, model.tables)
+    table = make_table(
+        model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero, model.tables, model.error_curve
+    )
     predict, given = _conditioned(model, n, guidance, steer, label, known, mask, known_at)
     u = _initial_state(model, n, table, initial, given, generator)
     if clip is not None and model.flow.kind != "continuous":

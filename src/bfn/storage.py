@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn import networks
+from bfn.curves import ErrorCurve
 from bfn.files import atomic, atomic_write
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
 from bfn.heads import HEADS, Head
@@ -71,6 +72,7 @@ class Parts:
     head: Head
     data_shape: Shape
     tables: Mapping[int, Table]
+    error_curve: ErrorCurve | None
 
 
 def save(
@@ -111,7 +113,7 @@ def load_parts(name: Path | str, network: nn.Module | None = None) -> Parts:
     _fill(network, weights, directory)
     flow = make_flow(config["flow"])
     head, tables = make_head(config["head"], flow), make_tables(config.get("tables", {}), directory / CONFIG)
-    return Parts(network, flow, head, tuple(config["data_shape"]), tables)
+    return Parts(network, flow, head, tuple(config["data_shape"]), tables, ErrorCurve.from_card(config.get("card")))
 
 
 def read_config(name: Path | str) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -7,15 +8,17 @@ from hypothesis import strategies as st
 
 import bfn
 from bfn import grids, solvers
+from bfn.curves import ErrorCurve
 from bfn.flows import Level
 from bfn.heads import Categorical, Output, Point
 from bfn.model import Model
 from bfn.sampling import make_table
 from bfn.sde import message_from_data
-from bfn.solvers.multistep import COORDINATES, Multistep, exact_weights, step_moments
+from bfn.solvers.multistep import COORDINATES, Multistep, basis_over, step_moments
 
 CONTINUOUS, DISCRETE = bfn.ContinuousFlow(sigma_1=0.05), bfn.DiscreteFlow(n_classes=4, beta_1=2.0)
 FLOWS = {"continuous": CONTINUOUS, "discrete": DISCRETE}
+CERTAIN = ErrorCurve((0.0,), (0.0,))
 EXACT_ON_CONSTANTS = [name for name in solvers.names() if not name.startswith("euler")]
 """All but the Euler baselines, which know nothing of the process's linear part."""
 
@@ -64,7 +67,7 @@ def test_a_constant_prediction_is_integrated_exactly(name, schedule, times, g, s
         solver = solvers.get(name).resolve(flow, len(times))
         if solver.has_dial:
             solver = solver.with_dial(g)
-        table = make_table(flow, solver, grid=torch.tensor(times, dtype=torch.float64))
+        table = make_table(flow, solver, grid=torch.tensor(times, dtype=torch.float64), curve=CERTAIN)
         s = flow.schedule.s_of(table.times)
         start, weight, noise = 1.0, 0.0, 0.0
         base = (start, weight, noise)
@@ -99,9 +102,14 @@ def test_polynomials_in_the_coordinate_are_integrated_exactly(coordinate, g, ord
     """Weights of order p integrate c(s)^k, k < p, against the dial's kernel: checked by adaptive quadrature."""
     from scipy.integrate import quad
 
-    s_end, c = s_start * ratio, COORDINATES[coordinate]
+    s_end, schedule = s_start * ratio, CONTINUOUS.schedule
     history = [s_start * 0.8**j for j in range(order)]
-    b = exact_weights(history, s_start, s_end, g, c)
+    mass = step_moments(s_start, s_end, g)[1]
+    b = [mass * x for x in basis_over(history, s_start, s_end, 1 + g * g, partial(COORDINATES[coordinate], schedule))]
+
+    def c(s: float) -> float:
+        return float(COORDINATES[coordinate](schedule, torch.tensor(s, dtype=torch.float64)))
+
     for k in range(order):
         kernel = lambda s, k=k: (1 + g * g) * (s / s_end) ** (g * g) * c(s) ** k  # noqa: E731
         points = [s_end * (1 - 0.1 / (1 + g * g))]
@@ -134,7 +142,9 @@ def network(inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def bfn_model(kind: str) -> bfn.BFN:
-    return bfn.BFN(network, FLOWS[kind], "noise" if kind == "continuous" else "logits", (3,))
+    model = bfn.BFN(network, FLOWS[kind], "noise" if kind == "continuous" else "logits", (3,))
+    model.error_curve = CERTAIN
+    return model
 
 
 @pytest.mark.parametrize(("name", "kind"), [(n, k) for k in FLOWS for n in solvers.names(k)])
@@ -154,7 +164,7 @@ def test_same_seed_same_sample_and_the_order_of_draws(name: str, kind: str) -> N
     assert [step.index for step in seen] == list(range(calls))
 
     resolved = solvers.get(name).resolve(FLOWS[kind], calls)
-    table = make_table(FLOWS[kind], name, calls, starts_at_zero=model.starts_at_zero)
+    table = make_table(FLOWS[kind], name, calls, starts_at_zero=model.starts_at_zero, curve=CERTAIN)
     if resolved.stochastic and not table.draws:
         xi = torch.randn(shape, generator=generator)
         row = table.rows[0]

@@ -2,10 +2,12 @@
 
 from difflib import get_close_matches
 
-from bfn.solvers import fast, paper
+from bfn.solvers import fast, optimal, paper, zoo
 from bfn.solvers.table import Row, Solver, Table
 
-SOLVERS: dict[str, Solver] = {solver.name: solver for solver in (*paper.SOLVERS, *fast.SOLVERS)}
+SOLVERS: dict[str, Solver] = {
+    solver.name: solver for family in (paper, optimal, zoo, fast) for solver in family.SOLVERS
+}
 
 __all__ = ["SOLVERS", "Row", "Solver", "Table", "get", "names"]
 

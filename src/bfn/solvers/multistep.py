@@ -6,11 +6,16 @@ With the stochasticity dial g (0 the probability-flow ODE, 1 the reverse SDE, in
 
 and from s_0 to s_1, with r = s_0 / s_1, exactly
 
-    u_1 = r^(g^2) u_0 + s_1 int_{r^(1+g^2)}^1 w_hat(s_1 v^(1/(1+g^2))) dv + sqrt(kappa (1 - r^(2 g^2))) xi
+    u_1 = r^(g^2) u_0 + s_1 int_{r^k}^1 w_hat(s_1 v^(1/k)) dv + sqrt(kappa (1 - r^(2 g^2))) xi,     k = 1 + g^2
 
 A multistep method replaces w_hat along the path by a polynomial through its last values, in some coordinate c(s), and
 integrates that. The methods differ in g, in the number of values (their order), in c, and in how the integral is taken:
-exactly, or by the shortcut of DPM-Solver++ that multiplies the first-order weight by the interpolant half a step ahead.
+exactly, or, where there are but two values, by the shortcut of DPM-Solver++ and UniPC that takes the interpolant half
+a step ahead for the whole of it.
+
+DEIS and its kin put the polynomial through eps_hat = u - s w_hat instead, on the ODE: u_1 = u_0/r + the same integral
+of eps_hat with k = -1 and no factor. The past states in it are no free numbers: the rows that led from them tell what
+they were, so that this too is a table of weights of predictions.
 
 A corrector costs no call: once w_hat at the new state is known, the step that led there is taken again with that value
 among the nodes, and the next step starts from the mended state. Both steps are linear, so this too is one row.
@@ -20,15 +25,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
-from math import asinh, exp, expm1, inf, log, log1p, sinh, sqrt, tanh
+from math import exp, expm1, inf, log1p, pi, sqrt
+
+import torch
+from torch import Tensor
 
 from bfn.flows import Flow
+from bfn.schedules import Schedule
 from bfn.solvers.table import Row, Solver, Table
 
-COORDINATES: dict[str, Callable[[float], float]] = {
-    "s": lambda s: s,
-    "log s": lambda s: log(s) if s > 0 else -inf,
-    "asinh": lambda s: asinh(2 * s),
+Weights = tuple[float, ...]
+"""Of predictions, newest first."""
+
+COORDINATES: dict[str, Callable[[Schedule, Tensor], Tensor]] = {
+    "s": lambda schedule, s: s,
+    "log s": lambda schedule, s: s.log(),
+    "asinh": lambda schedule, s: (2 * s).asinh(),
+    "t": lambda schedule, s: schedule.time_of_s(s),
+    "beta": lambda schedule, s: s.square(),
 }
 """Where the predictions are interpolated; asinh(s / d) with d = 1/2 joins s (below d) and log s (above)."""
 
@@ -37,7 +51,8 @@ COORDINATES: dict[str, Callable[[float], float]] = {
 class Multistep(Solver):
     """Multistep solver of any order, dial and coordinate.
 
-    integral: "exact", or "shortcut" (order 2 only).
+    integral: "exact", or "shortcut": two values by the interpolant half way in log s, more of them exactly.
+    interpolates: "data", or "noise" (g = 0 only).
     corrector: mend each step with the prediction made after it.
     extrapolates_end: the sample is the flow's end at s = infinity, by a last second-order step without a call (g = 0).
     draws: predictions are replaced by draws from the output distribution.
@@ -45,33 +60,69 @@ class Multistep(Solver):
 
     coordinate: str = "s"
     integral: str = "exact"
+    interpolates: str = "data"
     corrector: bool = False
     extrapolates_end: bool = False
     draws: bool = False
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         s = flow.schedule.s_of(nodes)
-        if self.coordinate == "log s" and self.order > 1 and s[0] == 0 and len(s) > 2:
-            raise ValueError(f"a grid that starts at t = 0: {self.name!r} extrapolates in log s; start at t_start=1e-3")
-        rows = [self._row(flow, s, i, nodes[i]) for i in range(len(nodes) - 1)]
+        noise = self.interpolates == "noise"
+        if s[0] == 0 and len(s) > 1 and (noise or (self.coordinate == "log s" and self.order > 1 and len(s) > 2)):
+            where = "the noise" if noise else "in log s"
+            raise ValueError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
+        make = self._noise_rows if noise else self._data_rows
+        rows = [Row(t, *row) for t, row in zip(nodes, make(flow, s), strict=False)]
         final = end_weights(s[-2], s[-1], rows[-1].b) if self.extrapolates_end and rows else (1.0,)
         return Table((*rows, Row(nodes[-1])), final, self.draws)
 
-    def _row(self, flow: Flow, s: Sequence[float], i: int, t: float) -> Row:
-        decay, _, noise = step_moments(s[i], s[i + 1], self.g)
-        b = self._weights(s, i, i)
-        if self.corrector and i > 0:
-            # (corrected - predicted) step to s_i, carried on to s_{i+1}.
-            mended, taken = self._weights(s, i - 1, i), (0.0, *self._weights(s, i - 1, i - 1))
-            b = add(b, tuple(decay * x for x in add(mended, tuple(-x for x in taken))))
-        return Row(t, decay, b, noise * sqrt(flow.kappa))
+    def _data_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
+        """(a, b, c) of each step."""
+        rows = []
+        for i in range(len(s) - 1):
+            decay, _, noise = step_moments(s[i], s[i + 1], self.g)
+            b = self._weights(flow, s, i, i)
+            if self.corrector and i > 0:
+                # (corrected - predicted) step to s_i, carried on to s_{i+1}.
+                mended, taken = self._weights(flow, s, i - 1, i), (0.0, *self._weights(flow, s, i - 1, i - 1))
+                b = add(b, scaled(decay, add(mended, scaled(-1, taken))))
+            rows.append((decay, b, noise * sqrt(flow.kappa)))
+        return rows
 
-    def _weights(self, s: Sequence[float], i: int, newest: int) -> tuple[float, ...]:
+    def _weights(self, flow: Flow, s: Sequence[float], i: int, newest: int) -> Weights:
         """Weights of the predictions at s_newest, s_{newest-1}, ... in the step from s_i to s_{i+1}."""
         history = s[max(0, i + 1 - self.order) : newest + 1][::-1]
-        if self.integral == "shortcut":
-            return shortcut_weights(history, s[i + 1], step_moments(s[i], s[i + 1], self.g)[1])
-        return exact_weights(history, s[i], s[i + 1], self.g, COORDINATES[self.coordinate])
+        mass = step_moments(s[i], s[i + 1], self.g)[1]
+        if len(history) == 1:
+            return (mass,)
+        if self.integral == "shortcut" and len(history) == 2:
+            half_way = torch.tensor([sqrt(s[i] * s[i + 1])], dtype=torch.float64)
+            shares = basis_at(history, half_way, torch.ones_like(half_way), self._coordinate(flow))
+        else:
+            shares = basis_over(history, s[i], s[i + 1], 1 + self.g**2, self._coordinate(flow))
+        return scaled(mass, shares)
+
+    def _noise_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
+        """The same for a polynomial through eps_hat_j = u_j - s_j w_hat_j, the old states u_j written in u_i."""
+        rows = []
+        past: list[tuple[float, Weights]] = [(1.0, ())]
+        for i in range(len(s) - 1):
+            history = s[max(0, i + 1 - self.order) : i + 1][::-1]
+            mass = 1 - s[i + 1] / s[i]
+            shares = basis_over(history, s[i], s[i + 1], -1.0, self._coordinate(flow))
+            a: float = s[i + 1] / s[i]
+            b: Weights = ()
+            for j, (share, (of_u, of_w)) in enumerate(zip(shares, past, strict=False)):
+                a += mass * share * of_u
+                b = add(b, scaled(mass * share, add(of_w, (*(0.0,) * j, -history[j]))))
+            rows.append((a, b, 0.0))
+            # u_i = (u_{i+1} - sum_m b_m w_{i-m}) / a, and with it all states before it.
+            past = [(of_u / a, (0.0, *add(of_w, scaled(-of_u / a, b)))) for of_u, of_w in past[: self.order - 1]]
+            past.insert(0, (1.0, ()))
+        return rows
+
+    def _coordinate(self, flow: Flow) -> Callable[[Tensor], Tensor]:
+        return lambda s: COORDINATES[self.coordinate](flow.schedule, s)
 
 
 def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, float]:
@@ -83,12 +134,17 @@ def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, 
     return decay, mass, sqrt(-expm1(2 * g2 * log_ratio)) if g2 else 0.0
 
 
-def add(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
+def add(a: Weights, b: Weights) -> Weights:
     """Sum of two rows of weights, the shorter one filled up with zeros."""
     return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0.0))
 
 
-def end_weights(s_before: float, s_last: float, b: tuple[float, ...]) -> tuple[float, ...]:
+def scaled(factor: float, weights: Weights) -> Weights:
+    """A row of weights times a number."""
+    return tuple(factor * x for x in weights)
+
+
+def end_weights(s_before: float, s_last: float, b: Weights) -> Weights:
     """Weights, newest first, of the predictions in the end of the ODE at s = infinity.
 
     x = u/s - int_0^(1/s) eps_hat d(1/s) with eps_hat = u - s w_hat linear in 1/s through the last two nodes. The
@@ -100,50 +156,34 @@ def end_weights(s_before: float, s_last: float, b: tuple[float, ...]) -> tuple[f
     return add((1 + lean * s_last,), (0.0, *(-lean * x for x in add((s_before,), b))))
 
 
-def lagrange(nodes: Sequence[float], at: float) -> list[float]:
-    """Values at one point of the Lagrange basis polynomials of these nodes."""
-    values = []
-    for j, node in enumerate(nodes):
-        value = 1.0
-        for k, other in enumerate(nodes):
-            if k != j:
-                value *= (at - other) / (node - other)
-        values.append(value)
-    return values
+def lagrange(nodes: Tensor, at: Tensor) -> Tensor:
+    """Values of the Lagrange basis polynomials of these nodes: (nodes, points)."""
+    own = torch.eye(len(nodes), dtype=torch.bool)
+    apart = (nodes.unsqueeze(1) - nodes).masked_fill(own, 1.0)
+    factors = (at - nodes.unsqueeze(1)).expand(len(nodes), -1, -1) / apart.unsqueeze(2)
+    return factors.masked_fill(own.unsqueeze(2), 1.0).prod(1)
 
 
 @cache
-def tanh_sinh(n: int = 40, width: float = 3.2) -> tuple[tuple[float, float], ...]:
-    """Double-exponential quadrature on (0, 1): (point, weight), weights summing to 1; ends may be singular."""
-    h = width / n
-    points = [(k * h, tanh(1.5707963267948966 * sinh(k * h))) for k in range(-n, n + 1)]
-    weights = [(1 - x * x) * (exp(z) + exp(-z)) for z, x in points]
-    total = sum(weights)
-    return tuple(((1 + x) / 2, w / total) for (_, x), w in zip(points, weights, strict=True))
+def tanh_sinh(n: int = 40, width: float = 3.2) -> tuple[Tensor, Tensor]:
+    """Double-exponential quadrature on (0, 1): points, and weights summing to 1; ends may be singular."""
+    z = torch.arange(-n, n + 1, dtype=torch.float64) * (width / n)
+    x = torch.tanh(pi / 2 * torch.sinh(z))
+    weights = (1 - x.square()) * torch.cosh(z)
+    return (1 + x) / 2, weights / weights.sum()
 
 
-def exact_weights(
-    history: Sequence[float], s_start: float, s_end: float, g: float, coordinate: Callable[[float], float]
-) -> tuple[float, ...]:
-    """Weight of each past prediction, newest first: the integral of its Lagrange polynomial over the step."""
-    mass = step_moments(s_start, s_end, g)[1]
-    if len(history) == 1:
-        return (mass,)
-    nodes = [coordinate(s) for s in history]
-    power = 1 / (1 + g * g)
-    span = mass / s_end
-    b = [0.0] * len(nodes)
-    for point, weight in tanh_sinh():
-        s = max(s_start, s_end * (1 - span * (1 - point)) ** power)
-        for j, value in enumerate(lagrange(nodes, coordinate(s))):
-            b[j] += mass * weight * value
-    return tuple(b)
+def basis_at(history: Sequence[float], s: Tensor, weights: Tensor, coordinate: Callable[[Tensor], Tensor]) -> Weights:
+    """Weighted mean over the points s of each Lagrange polynomial of the history: shares that sum to 1."""
+    nodes = coordinate(torch.tensor(history, dtype=torch.float64))
+    return tuple((lagrange(nodes, coordinate(s)) @ weights).tolist())
 
 
-def shortcut_weights(history: Sequence[float], s_end: float, mass: float) -> tuple[float, ...]:
-    """DPM-Solver++'s rule: mass * [w_0 + h / (2 h_prev) (w_0 - w_prev)], h = log(s_end / s_0)."""
-    if len(history) == 1:
-        return (mass,)
-    newest, before = history
-    slope = log(s_end / newest) / (2 * log(newest / before))
-    return mass * (1 + slope), -mass * slope
+def basis_over(
+    history: Sequence[float], s_start: float, s_end: float, k: float, coordinate: Callable[[Tensor], Tensor]
+) -> Weights:
+    """Mean over the step, in v = (s / s_end)^k, of each Lagrange polynomial of the history: shares that sum to 1."""
+    points, weights = tanh_sinh()
+    log_ratio = log1p((s_start - s_end) / s_end) if s_start > 0 else -inf
+    s = s_end * (1 + expm1(k * log_ratio) * (1 - points)) ** (1 / k)
+    return basis_at(history, s.clamp(min=s_start), weights, coordinate)

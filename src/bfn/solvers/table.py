@@ -11,11 +11,12 @@ module holds the rows and the one function that applies them, ``bfn.sampling`` t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from bfn.curves import ErrorCurve
 from bfn.flows import Flow
 from bfn.grids import Grid
 
@@ -112,7 +113,10 @@ class Solver(ABC):
     grid: the name of its own grid; t_start: where that grid starts.
     g: stochasticity, 0 the ODE, 1 the reverse SDE; has_dial: whether it may be set from outside.
     from_prior: it starts at t = 0 whatever the network predicts (a noise prediction then counts as x_hat = 0).
+    needs_curve: it is made from the model's error curve.
     """
+
+    needs_curve: ClassVar[bool] = False
 
     name: str
     summary: str
@@ -126,6 +130,10 @@ class Solver(ABC):
 
     def resolve(self, flow: Flow, nfe: int) -> "Solver":
         """The solver that does the work: this one, or the one that a rule such as "auto" picks."""
+        return self
+
+    def with_curve(self, curve: ErrorCurve | None) -> "Solver":
+        """The solver told how wrong the model is at each time; most have no use for it."""
         return self
 
     @abstractmethod

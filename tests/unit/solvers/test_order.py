@@ -63,8 +63,8 @@ def weak_errors(solver: str | solvers.Solver, model: LinearModel) -> list[float]
 class PrintedSign(Multistep):
     """SDE-BFN-Solver2 with the minus that the paper prints before the second-order term."""
 
-    def _weights(self, s, i, newest):  # type: ignore[no-untyped-def]
-        b = super()._weights(s, i, newest)
+    def _weights(self, flow, s, i, newest):  # type: ignore[no-untyped-def]
+        b = super()._weights(flow, s, i, newest)
         return b if len(b) == 1 else (sum(b) + b[1], -b[1])
 
 
