@@ -14,7 +14,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -114,8 +114,8 @@ class Record:
             "n": self.n,
             "seeds": list(self.seeds),
             "seconds": round(self.seconds, 3),
-            "measures": _plain(self.measures),
-            "each": [_plain(some) for some in self.each],
+            "measures": as_json(self.measures),
+            "each": [as_json(some) for some in self.each],
         }
 
 
@@ -147,7 +147,7 @@ def measure(
     if not settings:
         raise ValueError("no settings: expected at least 1 to measure")
     judge.check(n)
-    bounds = _bounds(model, clip)
+    bounds = clip_for(model) if clip == "auto" else clip
     common = [f"labels {n_labels}", f"clip {bounds}", f"n {n}", f"batch {batch}", judge.key]
     name = "" if store is None else identity or identify(model)
     # All tables are made before the first sample is drawn: a wrong setting is told at once.
@@ -164,11 +164,13 @@ def measure(
                 if key not in known:
                     bar.set_description(setting.label)
                     start = time.perf_counter()
-                    x, labels = draw(model, setting, n, k, batch, n_labels, bounds, lambda done: _advance(bar, done))
+                    x, labels = draw(model, setting, n, k, batch, n_labels, bounds, bar.update)
                     seconds = time.perf_counter() - start
                     figures = judge(x, labels)
-                    known[key] = {"key": key, "model": name, "judge": judge.key, "setting": setting.asdict(), "n": n,
-                                  "seed": k, "seconds": seconds, "measures": _plain(figures)}  # fmt: skip
+                    known[key] = {
+                        "key": key, "model": name, "judge": judge.key, "setting": setting.asdict(), "n": n, "seed": k,
+                        "seconds": seconds, "measures": {m: [*some.values()] for m, some in as_json(figures).items()},
+                    }  # fmt: skip
                     if store is not None:
                         _append(store, known[key])
                 lines.append(known[key])
@@ -187,7 +189,7 @@ def draw(
     batch: int = 100,
     n_labels: int = 0,
     clip: tuple[float, float] | None = None,
-    on_calls: Callable[[int], None] | None = None,
+    on_calls: Callable[[int], object] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """n samples and the classes that were asked for, all in turn; each batch has a generator of its own.
 
@@ -230,16 +232,15 @@ def default_store() -> Path:
     return home() / "measured.jsonl"
 
 
-def _bounds(model: Model, clip: Clip) -> tuple[float, float] | None:
-    if clip != "auto":
-        return clip
+def clip_for(model: Model) -> tuple[float, float] | None:
+    """Where predictions are clipped unless something else is asked for: continuous images, as in the paper's code."""
     return (-1.0, 1.0) if model.flow.kind == "continuous" and len(model.data_shape) == 3 else None
 
 
 def _pooled(
     setting: Setting, n: int, seeds: tuple[int, ...], lines: Sequence[Mapping[str, Any]], measures: Sequence[Measure]
 ) -> Record:
-    each = tuple({key: Measured(*_numbers(values)) for key, values in line["measures"].items()} for line in lines)
+    each = tuple({key: _figure(values) for key, values in line["measures"].items()} for line in lines)
     highest = {measure.key: measure.highest for measure in measures}
     pooled = {key: pool([some[key] for some in each], highest.get(key, math.inf)) for key in each[0]}
     return Record(setting, n, seeds, pooled, sum(line["seconds"] for line in lines), each)
@@ -248,8 +249,8 @@ def _pooled(
 def pool(figures: Sequence[Measured], highest: float = math.inf) -> Measured:
     """Figures of several seeds as one: their mean, and on each side the wider of two intervals, within [0, highest].
 
-    Student's, of the mean over seeds; and that of the seeds' own intervals, for seeds that agree by chance: no copies in
-    two runs of 100 samples do not make it certain that there are none.
+    Student's, of the mean over seeds; and that of the seeds' own intervals, for seeds that agree by chance: no copies
+    in two runs of 100 samples do not make it certain that there are none.
     """
     if len(figures) == 1:
         return figures[0]
@@ -260,16 +261,16 @@ def pool(figures: Sequence[Measured], highest: float = math.inf) -> Measured:
     return Measured(mean, max(0.0, min(student.low, mean - below)), min(highest, max(student.high, mean + above)))
 
 
-def _plain(figures: Mapping[str, Measured]) -> dict[str, list[float | None]]:
-    """[value, low, high]; JSON knows no NaN."""
+def as_json(figures: Mapping[str, Measured]) -> dict[str, dict[str, float | None]]:
+    """{"value", "low", "high"} of each figure; JSON knows no NaN."""
     return {
-        key: [None if math.isnan(number) else number for number in dataclasses.astuple(figure)]
+        key: {name: None if math.isnan(value) else value for name, value in dataclasses.asdict(figure).items()}
         for key, figure in figures.items()
     }
 
 
-def _numbers(values: Sequence[float | None]) -> Iterator[float]:
-    return (math.nan if value is None else float(value) for value in values)
+def _figure(values: Sequence[float | None]) -> Measured:
+    return Measured(*(math.nan if value is None else float(value) for value in values))
 
 
 def _read(store: Path) -> dict[str, dict[str, Any]]:
@@ -303,10 +304,6 @@ def _append(store: Path, line: Mapping[str, Any]) -> None:
 
 def _generator(device: torch.device, seed: int, batch: int, what: str) -> torch.Generator:
     return torch.Generator(device).manual_seed(int(_digest(f"{seed}", f"{batch}", what)[:15], 16))
-
-
-def _advance(bar: tqdm[Any], calls: int) -> None:
-    bar.update(calls)
 
 
 def _digest(*parts: str) -> str:
