@@ -1,0 +1,113 @@
+"""``bfn reproduce``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from bfn.cli.common import AsJson, Seed, check_positive, on_terminal
+
+Places = tuple[Literal["bundled", "exact", "official"], ...]
+
+
+def reproduce(
+    name: Annotated[Positional[str], arg(metavar="NAME")],
+    checkpoint: Annotated[Path | None, arg(metavar="FILE")] = None,
+    config: Annotated[str | None, arg(metavar="NAME")] = None,
+    on: Places | None = None,
+    model: Annotated[tuple[str, ...], arg(metavar="MODEL [MODEL ...]")] = (),
+    n: Annotated[int | None, arg(metavar="N")] = None,
+    nfe: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (),
+    ceiling: Annotated[int, arg(metavar="CALLS")] = 0,
+    context: int = 3,
+    paper_only: bool = False,
+    quick: bool = False,
+    seed: Seed = 0,
+    out: Annotated[Path | None, arg(metavar="DIR")] = None,
+    store: Annotated[Path | None, arg(metavar="FILE")] = None,
+    threads: Annotated[int | None, arg(metavar="N")] = None,
+    batch: Annotated[int | None, arg(metavar="N")] = None,
+    json: AsJson = False,
+) -> None:
+    """Make a table or figure of the paper: our figures beside the printed ones, as a report folder.
+
+    NAME: fid-nfe, sa-nfe, cs-ablation, cs-trajectories, eta-continuous, eta-discrete, efficiency, samples, orders.
+
+    Runs on the bundled models and on exact models of real data; with --checkpoint on a published checkpoint instead.
+    What is measured is stored at once: a run that was stopped goes on where it was.
+
+    Example: bfn reproduce sa-nfe --quick
+
+    Example: bfn reproduce fid-nfe --checkpoint cifar10_256c_ema.pt --n 10000 --nfe 10 20 50
+
+    Args:
+        checkpoint: a published file of weights; bfn convert tells more.
+        config: its configuration, such as text8_discrete; cifar10_continuous_256bins for images if left out.
+        on: what to run on: bundled, exact, official.
+        model: models instead of the bundled ones, by name or directory.
+        n: samples a figure; above 20 calls a fourth of them, above 200 a tenth. 1000 on bundled models if left out.
+        nfe: numbers of calls (of steps, for orders; 1 / step size, for cs-trajectories).
+        ceiling: measure also what the model gives at so many calls, such as 1000 (sa-nfe).
+        context: symbols that the exact model of text looks back; 2 is much faster.
+        paper_only: leave out our own solvers.
+        quick: 100 samples at 5 and 10 calls, to see that it works.
+        out: directory for the report; reproduce-NAME if left out.
+        store: file of measurements to go on from and to add to; a common one in BFN_HOME if left out.
+        threads: CPU threads of torch.
+        batch: samples that go through the network at a time.
+    """
+    import torch
+
+    from bfn.experiments.measure import default_store
+    from bfn.experiments.reports import Options
+    from bfn.experiments.reproduce import QUICK, experiment
+    from bfn.experiments.reproduce import reproduce as run
+
+    experiment(name)
+    check_positive(
+        **{key: value for key, value in (("n", n), ("threads", threads), ("batch", batch)) if value is not None}
+    )
+    check_positive(context=context, **({"nfe": min(nfe)} if nfe else {}))
+    if checkpoint is not None and not checkpoint.is_file():
+        raise ValueError(f"--checkpoint {checkpoint}: no such file")
+    if ceiling < 0:
+        raise ValueError(f"--ceiling {ceiling}: expected a number of calls, or 0 for none")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    options = Options(
+        n=n, nfe=nfe or None, seed=seed, ceiling=ceiling, beyond=not paper_only, batch=batch,
+        store=store or default_store(), progress=on_terminal(),
+    )  # fmt: skip
+    if quick:
+        options = replace(options, n=n or QUICK.n, nfe=nfe or QUICK.nfe)
+    places = on or (("official",) if checkpoint is not None else ("bundled", "exact"))
+    target = out or Path(f"reproduce-{name}")
+    given: dict[str, object] = {
+        "config": config, "on": on, "model": model, "n": options.n, "nfe": options.nfe, "ceiling": ceiling,
+        "paper-only": paper_only, "seed": seed, "batch": batch, **({"context": context} if context != 3 else {}),
+    }  # fmt: skip
+    if checkpoint is not None:
+        given["checkpoint"] = checkpoint.name
+    command = shlex.join(["bfn", "reproduce", name, *(word for item in given.items() for word in _words(*item))])
+    report = run(
+        name, target, options, on=places, models=model, checkpoint=checkpoint, settings=config, context=context,
+        command=command,
+    )  # fmt: skip
+    if json:
+        print((target / "results.json").read_text(encoding="utf-8"), end="")
+    else:
+        print(report.read_text(encoding="utf-8"), end="")
+        print(f"\nwritten to {target}", file=sys.stderr)
+
+
+def _words(option: str, value: object) -> list[str]:
+    """An option as it is typed; none where nothing is set."""
+    if not value:
+        return []
+    values = value if isinstance(value, tuple) else () if value is True else (value,)
+    return [f"--{option}", *map(str, values)]

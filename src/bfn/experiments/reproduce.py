@@ -1,0 +1,143 @@
+"""The paper's tables and figures, one function each, run on models at hand and written as a report folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from bfn.experiments import paper, subjects
+from bfn.experiments.efficiency import efficiency
+from bfn.experiments.orders import orders
+from bfn.experiments.reports import Options, Section, write_report
+from bfn.experiments.sheets import samples
+from bfn.experiments.subjects import Kind, Place, Subject
+from bfn.experiments.tabled import cs_ablation, eta_continuous, eta_discrete, fid_nfe, sa_nfe
+from bfn.experiments.trajectories import cs_trajectories
+
+Run = Callable[[Subject, Options], Section]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure. kinds: of the models it is run on; none for one that brings its own problems."""
+
+    name: str
+    title: str
+    kinds: tuple[Kind, ...]
+    run: Run | None = None
+    tables: tuple[str, ...] = ()
+
+    @property
+    def places(self) -> list[str]:
+        """Where the paper has it, with what is doubtful there."""
+        lines = []
+        for name in self.tables:
+            table = paper.table(name)
+            lines.append(f"The paper: {table.place}. \u201c{table.caption}\u201d")
+            lines += [f"(Doubtful in it: {_where(remark)}{remark.text}.)" for remark in table.remarks]
+        return lines
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment("fid-nfe", "Image quality against network calls", ("continuous",), fid_nfe, ("fid-nfe",)),
+        Experiment("sa-nfe", "Spelling accuracy against network calls", ("discrete",), sa_nfe, ("sa-nfe",)),
+        Experiment(
+            "cs-ablation", "The original sampler with and without drawn classes", ("discrete",), cs_ablation,
+            ("cs-ablation",),
+        ),
+        Experiment(
+            "cs-trajectories", "How far drawing classes moves a trajectory", ("discrete",), cs_trajectories,
+            ("cs-trajectories",),
+        ),
+        Experiment(
+            "eta-continuous", "Where the grid starts, on images", ("continuous",), eta_continuous, ("eta-continuous",)
+        ),
+        Experiment("eta-discrete", "Where the grid starts, on text", ("discrete",), eta_discrete, ("eta-discrete",)),
+        Experiment(
+            "efficiency", "Bits per character and spelling accuracy", ("discrete",), efficiency,
+            ("efficiency-sa", "efficiency-bpc"),
+        ),
+        Experiment("samples", "Random samples side by side", ("continuous", "discrete"), samples),
+        Experiment("orders", "Error against step size on problems with exact answers", ()),
+    )
+}  # fmt: skip
+"""All that ``bfn reproduce`` makes."""
+
+QUICK = Options(n=100, nfe=(5, 10))
+"""Enough to see that everything works."""
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in EXPERIMENTS:
+        near = get_close_matches(name, EXPERIMENTS, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"{name!r}: expected one of {', '.join(EXPERIMENTS)}{hint}")
+    return EXPERIMENTS[name]
+
+
+def reproduce(
+    name: str,
+    out: Path,
+    options: Options | None = None,
+    *,
+    on: Sequence[Place] = ("bundled", "exact"),
+    models: Sequence[str] = (),
+    checkpoint: Path | None = None,
+    settings: str | None = None,
+    context: int = 3,
+    command: str = "",
+) -> Path:
+    """Run an experiment and write its report folder; returns the path of report.md.
+
+    on: bundled models, exact models of real data, the checkpoint. models: others than the bundled ones, by name or
+    directory. settings: the checkpoint's configuration. context: symbols that the exact model of text looks back.
+    command: what to type to have the same again, for the report.
+    """
+    chosen, options, started = experiment(name), options or Options(), time.perf_counter()
+    if "official" in on and checkpoint is None:
+        raise ValueError("official: needs --checkpoint FILE, a published checkpoint such as text8_ema.pt")
+    if chosen.run is None:
+        sections = orders(options)
+    else:
+        sections = [
+            chosen.run(subject, options) for subject in _subjects(chosen, on, models, checkpoint, settings, context)
+        ]
+    intro = [*chosen.places, *([f"Made by `{command}`."] if command else [])]
+    spaced = [line for paragraph in intro for line in (paragraph, "")]
+    return write_report(out, f"{name}: {chosen.title}", spaced[:-1], sections, options, started)
+
+
+def _subjects(
+    chosen: Experiment,
+    on: Sequence[Place],
+    models: Sequence[str],
+    checkpoint: Path | None,
+    settings: str | None,
+    context: int,
+) -> Iterator[Subject]:
+    """Made one after the other: some hold much memory."""
+    if checkpoint is not None:
+        # A checkpoint tells by its configuration which of several kinds of data it is for.
+        kind: Kind = "discrete" if settings and "text8" in settings else chosen.kinds[0]
+        yield subjects.official(checkpoint, kind, settings)
+    if "bundled" in on:
+        for kind in chosen.kinds:
+            fitting = [name for name in models if subjects.kind_of(name) == kind]
+            if models and not fitting and len(chosen.kinds) > 1:
+                continue
+            for name in (fitting or models) if models else subjects.BUNDLED[kind]:
+                yield subjects.stored(name, kind)
+    if "exact" in on:
+        for kind in chosen.kinds:
+            yield subjects.exact(kind, context)
+
+
+def _where(remark: paper.Remark) -> str:
+    calls = f" at {remark.nfe} calls" if remark.nfe else ""
+    return f"`{remark.solver}`{calls}: " if remark.solver else ""
