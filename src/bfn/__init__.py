@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bfn import data, exact, grids, heads, interop, losses, metrics, networks, plot, sde, solvers
+    from bfn import data, exact, grids, heads, interop, likelihood, losses, metrics, networks, plot, sde, solvers
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
     from bfn.heads import Head
     from bfn.model import BFN, Model, load
@@ -14,7 +14,20 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Names are imported when first asked for: torch takes seconds to import, and `bfn --help` should not.
-_MODULES = ("data", "exact", "grids", "heads", "interop", "losses", "metrics", "networks", "plot", "sde", "solvers")
+_MODULES = (
+    "data",
+    "exact",
+    "grids",
+    "heads",
+    "interop",
+    "likelihood",
+    "losses",
+    "metrics",
+    "networks",
+    "plot",
+    "sde",
+    "solvers",
+)
 _NAMES = {
     "BFN": "model",
     "ContinuousFlow": "flows",
@@ -52,6 +65,7 @@ __all__ = [
     "grids",
     "heads",
     "interop",
+    "likelihood",
     "load",
     "losses",
     "metrics",

@@ -1,7 +1,8 @@
 """Models: a network with a flow and a head, and what any model can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bfn import losses, storage
+from bfn import likelihood, losses, storage
 from bfn.conditioning import KnownAt
 from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
+from bfn.likelihood import Likelihood
 from bfn.sampling import NetworkError, Samples, sample
 from bfn.solvers import Table
 
@@ -82,6 +84,12 @@ class Model(ABC):
         """n samples: see :func:`bfn.sample` for the settings."""
         return sample(self, n, solver, nfe, **settings)
 
+    def log_likelihood(
+        self, x: Tensor, method: likelihood.Method = "ode", nfe: int | None = None, **settings: Any
+    ) -> Likelihood:
+        """log p(x) of each sample, or a bound: see :func:`bfn.likelihood.log_likelihood` for the settings."""
+        return likelihood.log_likelihood(self, x, method, nfe, **settings)
+
 
 class BFN(Model, nn.Module):
     """A Bayesian flow network: any network, on a flow, read by a head.
@@ -126,10 +134,22 @@ class BFN(Model, nn.Module):
 
     def sample(self, n: int, solver: Any = "auto", nfe: int | None = None, **settings: Any) -> Samples:
         """n samples, the network in evaluation mode: see :func:`bfn.sample` for the settings."""
+        with self._evaluating():
+            return super().sample(n, solver, nfe, **settings)
+
+    def log_likelihood(
+        self, x: Tensor, method: likelihood.Method = "ode", nfe: int | None = None, **settings: Any
+    ) -> Likelihood:
+        """As of any model, the network in evaluation mode."""
+        with self._evaluating():
+            return super().log_likelihood(x, method, nfe, **settings)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         training = self.training
         self.eval()
         try:
-            return sample(self, n, solver, nfe, **settings)
+            yield
         finally:
             self.train(training)
 

@@ -63,7 +63,7 @@ class ExactModel(Model, nn.Module):
             raise ValueError(f"state of shape {tuple(u.shape)}: expected (batch, *{expected})")
         return self.posterior_output(u, level)
 
-    def log_likelihood(self, u: Tensor, x: Tensor, level: Level) -> Tensor:
+    def log_sender(self, u: Tensor, x: Tensor, level: Level) -> Tensor:
         """log N(u; s w(x), kappa I), (batch,): the sender's density of the state."""
         residual = u - level.s * self.flow.message(x, dtype=u.dtype)
         return standard_normal_log_prob(residual.flatten(1) / self.flow.kappa**0.5) - (

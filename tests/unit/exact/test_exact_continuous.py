@@ -174,7 +174,7 @@ def test_density_of_the_sender():
     u, level = state_at(model, 0.5)
     x = torch.zeros_like(u)
     expected = -(u.square().flatten(1).sum(1) + 6 * log(2 * pi)) / 2
-    torch.testing.assert_close(model.log_likelihood(u, x, level), expected)
+    torch.testing.assert_close(model.log_sender(u, x, level), expected)
 
 
 @pytest.mark.parametrize("make", [random_mixture, random_points])

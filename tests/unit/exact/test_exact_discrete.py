@@ -60,7 +60,7 @@ def state_at(model, t, batch=6, scale=1.0):
 
 def log_posterior(model, u, level):
     """log p(x, u) of all strings, (batch, K^L), from the definitions alone."""
-    likelihoods = [model.log_likelihood(u, x.expand(len(u), -1), level) for x in ALL]
+    likelihoods = [model.log_sender(u, x.expand(len(u), -1), level) for x in ALL]
     return model.log_prob(ALL) + torch.stack(likelihoods, 1)
 
 
@@ -102,7 +102,7 @@ def test_posterior_of_strings():
     model = string_set()
     u, level = state_at(model, 0.4)
     weights = model.posterior(u, level)
-    joint = [model.log_likelihood(u, x.expand(len(u), -1), level) for x in model.strings]
+    joint = [model.log_sender(u, x.expand(len(u), -1), level) for x in model.strings]
     expected = torch.softmax(model.log_weights + torch.stack(joint, 1), 1)
     torch.testing.assert_close(weights, expected, atol=1e-12, rtol=1e-10)
 

@@ -47,7 +47,7 @@ def test_loss_is_the_kl_divergence_at_the_data_end(make, generator):
     x = x.expand(N, -1)
     loss, loss_error = mean_and_error(model.loss(x, generator=generator) * x.shape[1])
     u, level = final_state(model, x, generator)
-    kl, kl_error = mean_and_error(model.log_likelihood(u, x, level) - model.log_evidence(u, level))
+    kl, kl_error = mean_and_error(model.log_sender(u, x, level) - model.log_evidence(u, level))
     assert abs(loss - kl) < 4 * sqrt(loss_error**2 + kl_error**2)
     assert kl > 10 * kl_error  # the comparison is of numbers that are not 0
     assert loss_error < 0.02 * kl
@@ -86,7 +86,7 @@ def test_bayes_holds_state_by_state(generator):
     model, x = strings()
     x = x.expand(50, -1)
     u, level = final_state(model, x, generator)
-    left = model.log_likelihood(u, x, level) - model.log_evidence(u, level) - model.posterior(u, level)[:, 0].log()
+    left = model.log_sender(u, x, level) - model.log_evidence(u, level) - model.posterior(u, level)[:, 0].log()
     torch.testing.assert_close(left, -model.log_prob(x), atol=1e-12, rtol=1e-12)
 
 

@@ -1,0 +1,48 @@
+"""The data that a command measures a model on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from bfn.cli.common import Loaded, on_terminal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Part = Literal["train", "validation", "test", "all"]
+
+
+def fetched(name: str | None) -> str:
+    """The name of a data set that needs no download."""
+    from bfn.data import home, names
+
+    if name is None:
+        raise ValueError("--data: the model's card does not say what it was trained on; give a standard set or a path")
+    if name in names() and name != "digits" and not (home() / "data" / name).is_dir():
+        raise ValueError(f"{name} is not in the cache: run bfn data fetch {name}, or give --data")
+    return name
+
+
+def held_out(
+    loaded: Loaded, source: str, part: Part, n: int, seed: int, trained_on: dict[str, Any]
+) -> tuple[Tensor, Tensor | None]:
+    """Data as the model takes them, and their labels where it knows the classes."""
+    import torch
+
+    from bfn.data import Alphabet, Text, load
+
+    flow, shape = loaded.model.flow, loaded.model.data_shape
+    alphabet = Alphabet(loaded.alphabet) if loaded.alphabet else None
+    everything = load(source, part, alphabet=alphabet, progress=on_terminal())
+    if isinstance(everything, Text):
+        if loaded.form != "text":
+            raise ValueError(f"--data {source}: is text, and the model is one of {loaded.form}")
+        return everything.tiles(shape[0], min(n, len(everything) // shape[0])), None
+    if loaded.form != "images" or everything.data_shape != shape:
+        raise ValueError(f"--data {source}: images of shape {everything.data_shape}, and the model's data are {shape}")
+    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(seed))
+    some = everything[order[:n]]
+    labels = some.labels if loaded.n_labels else None
+    binary = flow.kind == "discrete" and loaded.levels == 2 and some.levels > 2
+    some = some.prepared({"binarise": True, **trained_on} if binary else trained_on)
+    return some.to_float() if flow.kind == "continuous" else some.to_classes(), labels
