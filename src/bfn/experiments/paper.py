@@ -34,8 +34,8 @@ class Remark:
     nfe: int | None = None
 
     def concerns(self, solver: str | None, column: Column) -> bool:
-        """Whether it is about this very figure (one about the whole table is about none in particular)."""
-        return self.solver is not None and self.solver == solver and self.nfe in (None, column.nfe)
+        """Whether it is about this very figure (one about a table or a solver is about none in particular)."""
+        return self.nfe is not None and (self.solver, self.nfe) == (solver, column.nfe)
 
 
 @dataclass(frozen=True)

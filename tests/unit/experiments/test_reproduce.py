@@ -1,0 +1,149 @@
+"""Every experiment end to end on small models: what it measures, says and writes."""
+
+import json
+import math
+
+import pytest
+import torch
+from PIL import Image
+
+import bfn
+from bfn.experiments import orders as orders_module
+from bfn.experiments import subjects
+from bfn.experiments.efficiency import bits
+from bfn.experiments.paper import Column
+from bfn.experiments.reports import Options
+from bfn.experiments.reproduce import EXPERIMENTS, experiment, reproduce
+from bfn.experiments.subjects import Subject
+from bfn.experiments.tabled import ETAS, TUNING_SEED, best_etas, plain, run_cells, samples_at
+from bfn.experiments.trajectories import trajectory_distance
+
+TINY = {
+    "fid-nfe": Options(n=70, nfe=(2, 3)),
+    "sa-nfe": Options(n=6, nfe=(2, 4), ceiling=6),
+    "cs-ablation": Options(n=6, nfe=(2, 4)),
+    "cs-trajectories": Options(n=3, nfe=(4, 8)),
+    "eta-continuous": Options(n=70, nfe=(3,)),
+    "eta-discrete": Options(n=6, nfe=(4,)),
+    "efficiency": Options(n=6, nfe=(4,)),
+    "samples": Options(n=2, nfe=(2,)),
+}
+
+
+@pytest.fixture
+def small_world(monkeypatch, text_subject, chain_subject, image_subject):
+    """The bundled and exact models replaced by small ones."""
+    small = {"text8": text_subject, "mnist": image_subject, "digits": image_subject}
+    monkeypatch.setattr(subjects, "stored", lambda name, kind: small[name])
+    monkeypatch.setattr(
+        subjects, "exact", lambda kind, context=3: chain_subject if kind == "discrete" else image_subject
+    )
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_each_experiment_writes_its_report(name: str, small_world, tmp_path) -> None:
+    models = ["digits"] if "continuous" in EXPERIMENTS[name].kinds else ["text8"]
+    report = reproduce(name, tmp_path, TINY[name], models=models, command=f"bfn reproduce {name}")
+    text = report.read_text()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert text.startswith(f"# {name}: {EXPERIMENTS[name].title}")
+    assert f"Made by `bfn reproduce {name}`." in text
+    assert f"torch {torch.__version__}" in text
+    assert text.count("\n## On ") == (3 if name == "samples" else 2)
+    assert set(results["on"]) <= {"tiny-text", "tiny-images", "chain"}
+    pictures = sorted(tmp_path.glob("*.png"))
+    assert bool(pictures) == (name != "efficiency")
+    for picture in pictures:
+        assert f"]({picture.name})" in text
+        assert Image.open(picture).width > 50
+    assert "nan" not in text
+
+
+def test_orders_writes_slopes_beside_declared_orders(tmp_path) -> None:
+    report = reproduce("orders", tmp_path, Options(n=2, nfe=(16, 32, 64)))
+    found = json.loads((tmp_path / "results.json").read_text())["on"]
+    assert found["continuous"]["bfn-solver++2"]["slope"] == pytest.approx(2, abs=0.25)
+    assert found["discrete"]["bfn-solver2-singlestep"]["slope"] == pytest.approx(2, abs=0.25)
+    assert found["discrete"]["sde-bfn-solver2"]["slope"] == pytest.approx(2, abs=0.3)
+    assert found["discrete"]["sde-bfn-solver1"]["slope"] == pytest.approx(1, abs=0.1)
+    assert "as declared" in report.read_text()
+
+
+def test_the_variance_of_a_single_bayesian_update_is_exact() -> None:
+    """From t = 0 the first prediction is the prior mean, so that the update gives beta_1 kappa and no more."""
+    flow = bfn.DiscreteFlow(3, 2.0)
+    table = bfn.sampling.make_table(flow, "sde-bfn-solver1", 2, "uniform", 0.0)
+    assert orders_module.final_variance(table, flow) == pytest.approx(flow.kappa)
+
+
+def test_figures_stand_beside_the_papers(small_world, tmp_path) -> None:
+    text = reproduce("sa-nfe", tmp_path, Options(n=4, nfe=(10,), beyond=False), on=("bundled",)).read_text()
+    assert "| *paper* | 66.27 |" in text
+    assert "| *paper* | 82.27 |" in text
+    assert "`auto`" not in text
+    assert "compared with the paper's" not in text
+    assert "A real sample gets" in text
+
+
+def test_a_stopped_run_goes_on_from_its_store(text_subject: Subject, tmp_path, monkeypatch) -> None:
+    options = Options(n=4, store=tmp_path / "store.jsonl")
+    wanted = [(row, Column(3), row.at(3)) for row in plain(["bfn", "bfn-solver2"])]
+    first, _ = run_cells(text_subject, wanted, options, 0)
+    monkeypatch.setattr(type(text_subject.model), "sample", None)
+    again, _ = run_cells(text_subject, wanted, options, 0)
+    assert [c.record.measures for c in again] == [c.record.measures for c in first]
+
+
+def test_eta_is_chosen_on_other_samples_than_are_reported(image_subject: Subject) -> None:
+    options = Options(n=70)
+    rows = plain(["bfn-solver++1"])
+    etas, _ = best_etas(image_subject, rows, [3], options)
+    values = {}
+    for eta in ETAS:
+        wanted = [(rows[0], Column(3, eta), rows[0].at(3, eta))]
+        cells, _ = run_cells(image_subject, wanted, options, TUNING_SEED, 100)
+        values[eta] = cells[0].record.measures["frechet"].value
+        assert cells[0].record.seeds == (TUNING_SEED,)
+    assert etas == {("bfn-solver++1", 3): min(values, key=lambda eta: values[eta])}
+
+
+def test_many_calls_get_fewer_samples() -> None:
+    assert [samples_at(1000, nfe) for nfe in (4, 20, 21, 100, 200, 1000)] == [1000, 1000, 250, 250, 250, 100]
+    assert samples_at(6, 1000) == 6
+    assert samples_at(100, 50) == 64
+
+
+def test_the_ceiling_of_an_exact_model_is_known(chain_subject: Subject, tmp_path, small_world) -> None:
+    text = reproduce("sa-nfe", tmp_path, Options(n=6, nfe=(2,)), on=("exact",)).read_text()
+    assert "Exact samples of the model get" in text
+    assert "Gap to the ceiling" in text
+
+
+def test_trajectories_fall_together_with_the_step(chain_subject: Subject) -> None:
+    """The same noise and the same rule: distance 0. Drawn classes: a distance that shrinks with the step."""
+    model = chain_subject.model
+    assert trajectory_distance(model, 3, 8, seed=0, mean_only=True).tolist() == [0.0] * 3
+    coarse, fine = (trajectory_distance(model, 8, steps, seed=0).mean().item() for steps in (5, 80))
+    assert 0 < fine < 0.7 * coarse
+
+
+def test_bits_of_an_exact_model_approach_its_entropy(chain_subject: Subject) -> None:
+    model, generator = chain_subject.exact, torch.Generator().manual_seed(0)
+    assert model is not None
+    x = model.sample_data(200, generator)
+    truth = -model.log_prob(x).mean().item() / 20 / math.log(2)
+    found = {n: bits(model, x, n, seed=0).total for n in (5, None)}
+    assert found[None].mean == pytest.approx(truth, abs=4 * found[None].standard_error)
+    assert found[5].mean > truth
+
+
+def test_wrong_input(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"'fid': expected one of fid-nfe, .*; did you mean 'fid-nfe'\?"):
+        experiment("fid")
+    with pytest.raises(ValueError, match="official: needs --checkpoint FILE"):
+        reproduce("fid-nfe", tmp_path, on=("official",))
+    with pytest.raises(ValueError, match="digits: a model of continuous data, and this experiment is about discrete"):
+        reproduce("sa-nfe", tmp_path, on=("bundled",), models=["digits"])
+    with pytest.raises(ValueError, match="mnist-binary: a model without an alphabet"):
+        reproduce("sa-nfe", tmp_path, on=("bundled",), models=["mnist-binary"])
+    assert list(tmp_path.iterdir()) == []
