@@ -4,7 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bfn import data, exact, grids, heads, interop, likelihood, losses, metrics, networks, plot, sde, solvers
+    from bfn import (
+        data,
+        exact,
+        grids,
+        heads,
+        interop,
+        likelihood,
+        losses,
+        metrics,
+        networks,
+        plot,
+        sde,
+        solvers,
+        tuning,
+    )
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
     from bfn.heads import Head
     from bfn.model import BFN, Model, load
@@ -27,6 +41,7 @@ _MODULES = (
     "plot",
     "sde",
     "solvers",
+    "tuning",
 )
 _NAMES = {
     "BFN": "model",
@@ -74,6 +89,7 @@ __all__ = [
     "sample",
     "sde",
     "solvers",
+    "tuning",
 ]
 
 

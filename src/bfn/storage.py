@@ -7,6 +7,7 @@ own is stored as weights alone and is given again on loading. Nothing is unpickl
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import resources
@@ -201,6 +202,19 @@ def make_head(config: Mapping[str, Any], flow: Flow) -> Head:
         fitting = ", ".join(name for name, kind in HEADS.items() if kind.kind == flow.kind)
         raise StorageError(f"head {config['name']!r} is for {head.kind} data: {flow.kind} data take {fitting}")
     return head
+
+
+def store_tables(name: Path | str, tables: Mapping[int, Table], out: Path | str | None = None) -> Path:
+    """Add tuned tables to a stored model, in place of those for the same calls; with ``out``, to a copy of it there."""
+    source = locate(name)
+    config = read_config(source)
+    known = {**make_tables(config.get("tables", {}), source / CONFIG), **tables}
+    target = source if out is None else Path(out)
+    if target != source:
+        with atomic(target / WEIGHTS) as temporary:
+            shutil.copyfile(source / WEIGHTS, temporary)
+    atomic_write(target / CONFIG, json.dumps({**config, "tables": describe_tables(known)}, indent=2) + "\n")
+    return target
 
 
 def describe_tables(tables: Mapping[int, Table]) -> dict[str, Any]:

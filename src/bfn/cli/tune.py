@@ -1,0 +1,92 @@
+"""``bfn tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import arg
+
+from bfn.cli.common import AsJson, Device, ModelName, Seed, check_positive, load, print_json, progress_bar
+
+if TYPE_CHECKING:
+    from bfn.tuning import Tuned
+
+
+def tune(
+    model: ModelName,
+    nfe: int = 6,
+    out: Annotated[Path | None, arg(metavar="DIR")] = None,
+    objective: Literal["data", "endpoint"] = "data",
+    data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
+    steps: int = 40,
+    batch: int = 200,
+    starts: int | None = None,
+    held_out: int = 500,
+    teacher_nfe: int = 100,
+    seed: Seed = 0,
+    device: Device = "auto",
+    json: AsJson = False,
+) -> None:
+    """Fit a solver of a few network calls to one model, and store it there: "auto" takes it at that number of calls.
+
+    The grid, the noise and the coefficients are moved to lower the distance of samples from data (of features for
+    images, of n-grams for text), or the distance to a many-step solver's end points. Held-out starts decide.
+    Ctrl-C stores the best so far.
+
+    Example: bfn tune digits --nfe 5 --out digits-tuned
+
+    Example: bfn tune runs/mine --objective endpoint --starts 400 --teacher-nfe 200
+
+    Args:
+        nfe: network calls of the solver.
+        out: directory for a copy of the model with the table; without it the model's own config.json gets it.
+        objective: data compares samples with data; endpoint fits a table without noise to a many-step teacher.
+        data: a standard set or a path to compare with; the set that the model was trained on if left out.
+        steps: of gradient descent, at most.
+        batch: samples in each step.
+        starts: how many different starts are used; fresh ones at each step if left out.
+        held_out: starts that decide when to stop and what to keep.
+        teacher_nfe: network calls of the teacher, for the objective endpoint.
+    """
+    from bfn import storage, tuning
+    from bfn.experiments.measure import clip_for
+
+    check_positive(steps=steps, batch=batch, held_out=held_out, teacher_nfe=teacher_nfe)
+    if out is None and model in storage.bundled() and not (Path(model) / storage.CONFIG).is_file():
+        raise ValueError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
+    loaded = load(model, device)
+    if objective == "endpoint" and teacher_nfe <= nfe:
+        raise ValueError(f"--teacher-nfe {teacher_nfe}: a teacher makes more calls than the table's {nfe}")
+    goal = tuning.EndPoint(teacher_nfe) if objective == "endpoint" else tuning.objective_for(
+        loaded.model, loaded.config, data
+    )  # fmt: skip
+    with progress_bar(steps, "tuning", "step") as bar:
+
+        def on_step(step: int, value: float | None) -> None:
+            bar.update(step - bar.n)
+            if value is not None:
+                bar.set_postfix_str(f"held-out {value:.4g}")
+
+        tuned = tuning.tune(
+            loaded.model, nfe, goal, steps=steps, batch=batch, starts=starts, held_out=held_out, seed=seed,
+            clip=clip_for(loaded.model), n_labels=loaded.n_labels, on_step=on_step,
+        )  # fmt: skip
+    folder = storage.store_tables(model, {nfe: tuned.table}, out) if tuned.after < tuned.before else None
+    if json:
+        return print_json(
+            {"model": model, "nfe": nfe, "stored": folder and str(folder), "interrupted": tuned.interrupted,
+             "record": dict(tuned.table.record), "curve": tuned.curve}
+        )  # fmt: skip
+    print(_sentence(model, nfe, tuned, folder, held_out))
+    return None
+
+
+def _sentence(model: str, nfe: int, tuned: Tuned, folder: Path | None, held_out: int) -> str:
+    record = tuned.table.record
+    told = (
+        f"{model} at {nfe} calls, {record['objective']} on {held_out} held-out starts: {tuned.before:.4g} by "
+        f"{record['start']}, {tuned.after:.4g} tuned ({tuned.curve[-1][0]} steps"
+        f"{', interrupted' if tuned.interrupted else ''})"
+    )
+    return f"{told}; nothing gained, nothing stored" if folder is None else f"{told}; stored in {folder}"

@@ -1,0 +1,260 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+import bfn
+import tiny
+from bfn import metrics, storage, tuning
+from bfn.cli import main
+from bfn.exact import GaussianMixture
+from bfn.sampling import make_table
+from bfn.solvers import get
+from bfn.tuning import Draws, EndPoint, FeatureDistance, Knobs, NGramDivergence, predict, tune
+
+FLOWS = {"continuous": bfn.ContinuousFlow(), "discrete": bfn.DiscreteFlow(5, 1.5)}
+
+
+def mixture(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    means = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    return GaussianMixture(means, stds=torch.full((5,), 0.15))
+
+
+def turned(knobs, seed=0):
+    """Knobs turned at random, far from any known solver."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for knob in knobs.parameters:
+            knob.add_(torch.randn(knob.shape, generator=generator, dtype=torch.float64), alpha=0.5)
+    return knobs
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize(("solver", "nfe"), [("fast-ode", 9), ("fast-ode", 2), ("untuned", 5), ("sde-bfn-solver", 6)])
+def test_knobs_stand_for_the_table_they_were_made_from(kind, solver, nfe):
+    solver = {"continuous": "sde-bfn-solver++2", "discrete": "sde-bfn-solver2"}[kind] if "bfn" in solver else solver
+    table = make_table(FLOWS[kind], solver, nfe)
+    again = Knobs(FLOWS[kind], table, noisy=False).table()
+    torch.testing.assert_close(again.times, table.times, rtol=1e-9, atol=1e-12)
+    for ours, theirs in zip(again.rows[:-1], table.rows[:-1], strict=True):
+        width = len(ours.b)
+        padded = (*theirs.b, *[0.0] * width)[:width]
+        torch.testing.assert_close((ours.a, ours.b, ours.c), (theirs.a, padded, theirs.c), rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(again.final[: len(table.final)], table.final, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize("seed", range(5))
+def test_every_turn_of_the_knobs_is_a_valid_solver(kind, seed):
+    flow = FLOWS[kind]
+    table = turned(Knobs(flow, make_table(flow, "untuned", 6)), seed).table()
+    s = flow.schedule.s_of(table.times)
+    assert s == sorted(s)
+    assert table.times[0] >= 0
+    assert table.times[-1] <= 1
+    for row, s_0, s_1 in zip(table.rows[:-1], s[:-1], s[1:], strict=True):
+        assert row.a * s_0 + sum(row.b) == pytest.approx(s_1, abs=1e-12)
+        assert row.a**2 + row.c**2 / flow.kappa == pytest.approx(1, abs=1e-12)
+    assert sum(table.final) == pytest.approx(1, abs=1e-12)
+
+
+def test_stages_of_runge_kutta_and_drawn_classes_are_refused():
+    flow = FLOWS["discrete"]
+    for solver in ("bfn-solver2-singlestep", "bfn"):
+        with pytest.raises(ValueError, match="tune from a multistep solver"):
+            Knobs(flow, make_table(flow, solver, 6))
+
+
+@pytest.mark.parametrize("kind", ["images", "binary", "text", "vectors"])
+def test_the_path_with_gradients_is_the_samplers(kind):
+    model, extras = tiny.build(kind)
+    model = model.double()
+    n_labels = extras.get("n_labels", 0)
+    clip = (-1.0, 1.0) if kind == "images" else None
+    knobs = turned(Knobs(model.flow, make_table(model.flow, "untuned", 4)))
+    model.tables = {4: knobs.table()}
+    draws = Draws.make(model, 5, 4, n_labels, torch.Generator().manual_seed(1))
+    # Without the sign of the noise, which a table does not keep.
+    of = replace(knobs.coefficients(), c=knobs.coefficients().c.abs())
+    ours = predict(model, of, draws, clip)
+    drawn = model.sample(
+        5, "tuned", 4, label=draws.label, clip=clip, generator=torch.Generator().manual_seed(1)
+    )  # fmt: skip
+    if model.flow.kind == "continuous":
+        torch.testing.assert_close(ours, drawn.x, rtol=1e-9, atol=1e-9)
+    else:
+        assert torch.equal(model.flow.decode(ours), drawn.x)
+
+
+def test_feature_distance_is_the_frechet_distance():
+    generator = torch.Generator().manual_seed(0)
+    real, drawn = torch.randn(200, 1, 2, 3, generator=generator), 2 + torch.randn(50, 1, 2, 3, generator=generator)
+    objective = FeatureDistance(lambda x: x.flatten(1), real)
+    value = float(objective.loss(objective.summary(drawn)))
+    assert value == pytest.approx(metrics.frechet_distance(drawn.flatten(1), real.flatten(1)), rel=1e-6)
+    assert objective.least == 7
+
+
+def test_feature_distance_reads_discrete_samples_by_their_likeliest_class():
+    probs = torch.tensor([[[0.6, 0.4, 0.0], [0.1, 0.2, 0.7]]]).requires_grad_()
+    objective = FeatureDistance(lambda x: x, torch.randn(9, 2), n_classes=3)
+    summary = objective.summary(probs)
+    assert summary.tolist() == [[-1.0, 1.0]]
+    summary.sum().backward()
+    assert probs.grad.tolist() == [[[-1.0, 0.0, 1.0]] * 2]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_ngram_divergence_is_that_of_the_metrics(n, monkeypatch):
+    monkeypatch.setattr(tuning, "PSEUDO_COUNT", 0.0)
+    monkeypatch.setattr(tuning, "SMOOTHING", 0.0)
+    generator = torch.Generator().manual_seed(0)
+    real, drawn = (torch.randint(0, k, (30, 12), generator=generator) for k in (5, 4))
+    objective = NGramDivergence(real, 5, n)
+    value = float(objective.loss(objective.summary(torch.nn.functional.one_hot(drawn, 5).double())))
+    counts = [metrics.ngram_counts(["".join(map(str, row)) for row in x.tolist()], n) for x in (drawn, real)]
+    assert value == pytest.approx(metrics.jensen_shannon(*counts), abs=1e-9)
+
+
+def test_many_classes_take_shorter_ngrams():
+    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 27).n == 4
+    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 60).n == 3
+    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 2000).n == 1
+
+
+def test_tuning_on_an_exact_mixture_more_than_halves_the_error_of_fast_ode():
+    model = mixture()
+    looks = []
+    tuned = tune(
+        model, 5, EndPoint(60), steps=60, batch=256, starts=1024, held_out=512, seed=3, part=512,
+        on_step=lambda step, value: looks.append((step, value)) if value is not None else None,
+    )  # fmt: skip
+    assert tuned.after < 0.5 * tuned.before
+    assert tuned.curve == tuple(looks)
+    assert not tuned.interrupted
+    assert all(row.c == 0 and row.a == 1 for row in tuned.table.rows)
+    # Starts that took no part: the table beats the solver there too.
+    draws = Draws.make(model, 512, 5, 0, torch.Generator().manual_seed(99))
+    end = EndPoint(60).target(model, draws, None)
+    tables = {"tuned": tuned.table, "fast-ode": make_table(model.flow, "fast-ode", 5)}
+    errors = {}
+    for name, table in tables.items():
+        model.tables = {5: table}
+        errors[name] = float((model.sample(512, "tuned", 5, initial=draws.u).x - end).square().mean())
+    assert errors["tuned"] < 0.5 * errors["fast-ode"]
+
+
+def test_tuning_towards_data_fits_the_noise_too():
+    model = mixture()
+    real = model.sample_data(4000, torch.Generator().manual_seed(0))
+    objective = FeatureDistance(lambda x: torch.cat([x, x.square()], 1), real)
+    tuned = tune(model, 3, objective, steps=30, batch=400, held_out=400, seed=1, part=400)
+    assert tuned.after < 0.7 * tuned.before
+    assert any(row.c > 0 for row in tuned.table.rows)
+    assert tuned.table.record["before"] == tuned.before
+    again = tune(model, 3, objective, steps=30, batch=400, held_out=400, seed=1, part=400)
+    assert again.table == tuned.table
+
+
+def test_an_interrupt_keeps_the_best_so_far_and_no_gradient_of_the_network():
+    model, _ = tiny.build("vectors")
+
+    def stop(step, value):
+        if step == 3:
+            raise KeyboardInterrupt
+
+    settings = {"steps": 8, "batch": 16, "starts": 16, "held_out": 16}
+    stopped = tune(model, 4, EndPoint(20), on_step=stop, **settings)
+    assert stopped.interrupted
+    values = [value for _, value in stopped.curve]
+    assert [step for step, _ in stopped.curve] == [0, 1, 2, 3]
+    assert stopped.after == min(values) < stopped.before
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_early_stopping_ends_where_held_out_starts_gain_nothing():
+    model = mixture()
+    tuned = tune(model, 4, EndPoint(40), steps=400, batch=4, starts=4, held_out=64, rate=0.3, patience=2)
+    assert tuned.curve[-1][0] < 400
+    assert tuned.after == min(value for _, value in tuned.curve)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nfe": 1}, "nfe=1: a table of one call has no step to tune"),
+        ({"steps": 0}, "steps=0: expected at least 1"),
+        ({"held_out": 0}, "held_out=0: expected at least 1"),
+        ({"starts": 5}, "starts=5: expected at least 300"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        tune(mixture(), settings.pop("nfe", 4), EndPoint(20), **settings)
+
+
+def test_too_few_samples_for_the_features():
+    objective = FeatureDistance(lambda x: x, torch.randn(9, 2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="batch=2: expected at least 3"):
+        tune(mixture(), 4, objective, batch=2)
+
+
+def test_the_command_stores_the_table_and_auto_takes_it(tmp_path, capsys):
+    folder = tiny.save("vectors", tmp_path / "m")
+    arguments = ["--nfe", "4", "--objective", "endpoint", "--steps", "6", "--batch", "16", "--starts", "16"]
+    assert main(["tune", str(folder), *arguments, "--held-out", "16", "--teacher-nfe", "20"]) == 0
+    assert f"stored in {folder}" in capsys.readouterr().out
+    model = bfn.load(folder)
+    assert model.tables[4].record["objective"] == "endpoint"
+    assert model.sample(2, nfe=4).times == model.tables[4].times
+    assert main(["info", str(folder), "--nfe", "4", "5"]) == 0
+    assert "tuned" in capsys.readouterr().out
+    copy = tmp_path / "copy"
+    assert main(["tune", str(folder), *arguments, "--teacher-nfe", "20", "--out", str(copy), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["stored"] == (str(copy) if told["record"]["after"] < told["record"]["before"] else None)
+
+
+def test_a_copy_keeps_the_weights_and_the_other_tables(tmp_path):
+    folder = tiny.save("vectors", tmp_path / "m")
+    tables = {n: make_table(bfn.load(folder).flow, "fast-ode", n) for n in (3, 4)}
+    storage.store_tables(folder, {3: tables[3]})
+    copy = storage.store_tables(folder, {4: tables[4]}, tmp_path / "copy")
+    assert bfn.load(copy).tables == tables
+    assert bfn.load(folder).tables == {3: tables[3]}
+    assert (copy / storage.WEIGHTS).read_bytes() == (folder / storage.WEIGHTS).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["digits"], "digits is a bundled model: give --out DIR"),
+        (["digits", "--nfe", "1", "--out", "x"], "nfe=1: a table of one call"),
+        (["digits", "--out", "x", "--objective", "endpoint", "--teacher-nfe", "6"], "a teacher makes more calls"),
+        (["digits", "--steps", "0", "--out", "x"], "--steps 0: expected at least 1"),
+        (["digits", "--batch", "20", "--out", "x"], "batch=20: expected at least 65"),
+        (["nothing"], "neither a directory nor one of the bundled models"),
+    ],
+)
+def test_wrong_command_lines_are_told_in_one_line(arguments, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert message in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_model_without_a_card_is_told_to_name_data(tmp_path, capsys):
+    folder = tiny.save("binary", tmp_path / "m")
+    assert main(["tune", str(folder)]) == 2
+    assert "the model's card does not say what it was trained on" in capsys.readouterr().err
+
+
+def test_a_start_may_be_any_multistep_solver_and_one_without_noise_for_end_points():
+    settings = {"steps": 2, "batch": 8, "held_out": 8}
+    assert tune(mixture(), 4, EndPoint(20, start=get("bfn-solver1")), **settings).table.record["start"] == "bfn-solver1"
+    with pytest.raises(ValueError, match="a start with noise"):
+        tune(mixture(), 4, EndPoint(20, start="sde-bfn-solver++2"), **settings)
