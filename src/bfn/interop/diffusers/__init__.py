@@ -1,0 +1,26 @@
+"""diffusers (extra ``diffusers``): schedulers with every solver of this library, pipelines, and networks both ways.
+
+pipe = BFNPipeline.from_model(bfn.load("mnist"), solver="fast-ode")
+pipe.scheduler = VPSolverScheduler.from_config(other.scheduler.config)      # the solvers, on any diffusion model
+"""
+
+from bfn.interop.diffusers.networks import BFNNetwork, UNetNetwork
+from bfn.interop.diffusers.pipelines import BFNPipeline, BFNTextPipeline, TextPipelineOutput
+from bfn.interop.diffusers.schedulers import (
+    BFNScheduler,
+    BFNSchedulerOutput,
+    DiscreteBFNScheduler,
+    VPSolverScheduler,
+)
+
+__all__ = [
+    "BFNNetwork",
+    "BFNPipeline",
+    "BFNScheduler",
+    "BFNSchedulerOutput",
+    "BFNTextPipeline",
+    "DiscreteBFNScheduler",
+    "TextPipelineOutput",
+    "UNetNetwork",
+    "VPSolverScheduler",
+]

@@ -1,0 +1,333 @@
+r"""Schedulers for diffusers: every solver of this library, applied from the same tables as the library's own loop.
+
+A Bayesian flow is a variance-preserving diffusion. What goes through a scheduler as ``sample`` is, for the state u of
+this library at s = sqrt(beta),
+
+    sample = u / sqrt(1 + s^2) = alpha w(x) + sigma sqrt(kappa) eps        alpha = s sigma,  sigma = 1 / sqrt(1 + s^2)
+
+which on continuous data is the x_t = alpha x + sigma eps of every diffusion model. ``scale_model_input`` turns it into
+what the network is shown (mu = alpha x_t, or class probabilities theta), and the last ``step`` returns the data (or
+their class probabilities) in its place.
+
+``timestep = (1 - t) num_train_timesteps`` runs down from noise to data. ``num_inference_steps`` counts network calls,
+whichever the solver: there are as many ``timesteps``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from diffusers.configuration_utils import ConfigMixin, register_to_config
+from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+from diffusers.schedulers.scheduling_utils import SCHEDULER_CONFIG_NAME, KarrasDiffusionSchedulers, SchedulerMixin
+from diffusers.utils.outputs import BaseOutput
+from diffusers.utils.torch_utils import randn_tensor
+from torch import Tensor
+
+from bfn import storage
+from bfn.curves import ErrorCurve
+from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Level
+from bfn.heads import Head
+from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule
+from bfn.model import BFN
+from bfn.sampling import Run, make_table
+from bfn.schedules import ExponentialSchedule, QuadraticSchedule
+from bfn.solvers import Table
+
+Timestep = int | float | Tensor
+Generators = torch.Generator | list[torch.Generator] | None
+
+HEAD_OF_PREDICTION = {"epsilon": "noise", "sample": "data"}
+"""What diffusers calls a prediction, and the head of this library that reads it; other heads go by their own names."""
+
+
+@dataclass
+class BFNSchedulerOutput(BaseOutput):
+    """prev_sample: the sample at the next timestep. pred_original_sample: predicted data or class probabilities."""
+
+    prev_sample: Tensor
+    pred_original_sample: Tensor
+
+
+class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
+    """What the schedulers share. A subclass registers its config and calls :meth:`_set_up` with its flow and head."""
+
+    order = 1
+    flow: Flow
+    head: Head
+    timesteps: Tensor
+    num_inference_steps: int | None
+
+    def _set_up(self, flow: Flow, head: Head, last_timestep: int) -> None:
+        self.flow, self.head, self._last_timestep = flow, head, last_timestep
+        self._tables = storage.make_tables(self.config["tables"] or {}, Path(SCHEDULER_CONFIG_NAME))
+        curve = self.config["error_curve"]
+        self._curve = ErrorCurve(tuple(curve["t"]), tuple(curve["squared_error"])) if curve else None
+        self._clip = _clip_range(self.config)
+        self.timesteps = torch.arange(last_timestep, -1, -1, dtype=torch.float32)
+        self.num_inference_steps = None
+        self._table: Table | None = None
+        self._time_of: dict[float, float] = {}
+        self._run: Run | None = None
+        self._begun_at = 0
+
+    def __len__(self) -> int:
+        return int(self.config["num_train_timesteps"])
+
+    @property
+    def init_noise_sigma(self) -> float:
+        """Standard deviation of the first sample: sqrt(kappa) where nothing is known, less where the grid starts."""
+        s = 0.0 if self._table is None else self._s[0]
+        return sqrt(self.flow.kappa / (1 + s * s))
+
+    def set_timesteps(
+        self,
+        num_inference_steps: int | None = None,
+        device: str | torch.device | None = None,
+        timesteps: Sequence[float] | Tensor | None = None,
+    ) -> None:
+        """Lay out the network calls and forget any run in progress.
+
+        num_inference_steps: network calls. timesteps: the solver's nodes instead, decreasing; a solver that makes more
+            than one call a step adds its own between them.
+        """
+        if (num_inference_steps is None) == (timesteps is None):
+            raise ValueError("num_inference_steps and timesteps: give exactly one of the two")
+        grid = self.config["grid"]
+        if timesteps is not None:
+            grid = self._times(torch.as_tensor(timesteps, dtype=torch.float64))
+        self._table = self._make_table(num_inference_steps, grid)
+        self._s = self.flow.schedule.s_of(self._table.times)
+        self.timesteps = ((1 - torch.tensor(self._table.times, dtype=torch.float64)) * self._last_timestep).float()
+        self._time_of = dict(zip(self.timesteps.tolist(), self._table.times, strict=True))
+        self.timesteps = self.timesteps.to(device)
+        self.num_inference_steps = self._table.nfe
+        self._run = None
+
+    def scale_model_input(self, sample: Tensor, timestep: Timestep) -> Tensor:
+        """What the network is shown at that timestep, or at those timesteps, (batch,): like the sample."""
+        level = self._level(timestep, sample)
+        return self.head.inputs(self.flow, _precise(sample) * _norm(level), level).to(sample.dtype)
+
+    def step(
+        self,
+        model_output: Tensor,
+        timestep: Timestep,
+        sample: Tensor,
+        generator: Generators = None,
+        return_dict: bool = True,
+    ) -> BFNSchedulerOutput | tuple[Tensor, Tensor]:
+        """The sample at the next timestep, from the network's output on ``scale_model_input(sample, timestep)``."""
+        run, level = self._run_at(timestep, sample), self._level(timestep, sample)
+        u = _precise(sample) * _norm(level)
+        if run.table.draws and isinstance(generator, list):
+            raise ValueError(f"a list of generators: solver {self.config['solver']!r} draws from one; give one")
+        output = self.head.output(self.flow, model_output.to(u.dtype), u, level)
+        prediction = run.prediction(output, generator if isinstance(generator, torch.Generator) else None)
+        run.keep(prediction)
+        if run.at_end:
+            new = run.final()
+            self._run = None
+        else:
+            new = run.step(u, lambda: randn_tensor(u.shape, generator=generator, device=u.device, dtype=u.dtype))
+            s = self._s[self._begun_at + run.index]
+            new = new / sqrt(1 + s * s)
+        result = (new.to(sample.dtype), prediction.to(sample.dtype))
+        return BFNSchedulerOutput(*result) if return_dict else result
+
+    def add_noise(self, original_samples: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
+        """alpha w(x) + sigma sqrt(kappa) noise at timesteps (batch,), or (1,) for all; like the noise."""
+        level = self._level(timesteps.to(noise.device).expand(len(noise)), noise)
+        return (self.flow.noised(original_samples, level.s, noise) / _norm(level)).to(noise.dtype)
+
+    @classmethod
+    def from_model(cls, model: BFN, **settings: Any) -> Self:
+        """The scheduler that a model of this library asks for; settings, such as ``solver``, as in the constructor."""
+        parts = storage.describe(model)
+        head = parts["head"]
+        prediction = {head: name for name, head in HEAD_OF_PREDICTION.items()}.get(head["name"], head["name"])
+        curve = model.error_curve
+        facts = {
+            "prediction_type": prediction,
+            "prediction_settings": {key: value for key, value in head.items() if key != "name"} or None,
+            "tables": parts["tables"] or None,
+            "error_curve": {"t": list(curve.t), "squared_error": list(curve.squared_error)} if curve else None,
+        }
+        return cls(**cls._flow_settings(model.flow), **facts, **settings)
+
+    @classmethod
+    def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _make_table(self, nfe: int | None, grid: str | Tensor | None) -> Table:
+        solver, g = self.config["solver"], self.config["g"]
+        t_start = self.config["t_start"] if not isinstance(grid, Tensor) else None
+        return make_table(self.flow, solver, nfe, grid, t_start, g, self.head.starts_at_zero, self._tables, self._curve)
+
+    def _times(self, timesteps: Tensor) -> Tensor:
+        return 1 - timesteps / self._last_timestep
+
+    def _level(self, timestep: Timestep, sample: Tensor) -> Level:
+        """The noise level of one timestep, exact if it is one of the table's, or of a batch of them."""
+        like, ndim = _precise(sample), sample.ndim - 1
+        if isinstance(timestep, Tensor) and timestep.numel() > 1:
+            return self.flow.level(self._times(timestep.to(like)), len(sample), ndim, like)
+        t = self._time_of.get(float(timestep), 1 - float(timestep) / self._last_timestep)
+        return self.flow.level(t, len(sample), ndim, like)
+
+    def _run_at(self, timestep: Timestep, sample: Tensor) -> Run:
+        """The run that this timestep continues, or a new one that it starts."""
+        if self._table is None:
+            raise ValueError("step before set_timesteps: call scheduler.set_timesteps(num_inference_steps) first")
+        if float(timestep) not in self._time_of:
+            raise ValueError(f"timestep={float(timestep):g}: expected one of scheduler.timesteps")
+        index = self._table.times.index(self._time_of[float(timestep)])
+        if self._run is not None and index == self._begun_at + self._run.index:
+            return self._run
+        if self._run is not None and index != 0:
+            expected = float(self.timesteps[self._begun_at + self._run.index])
+            raise ValueError(
+                f"timestep={float(timestep):g}: expected {expected:g}, the next one; set_timesteps starts a new run"
+            )
+        table = self._table
+        if index > 0:
+            # A run that begins later (image to image) is a run on the rest of the grid: it has no history yet.
+            table = self._make_table(None, torch.tensor(table.times[index:], dtype=torch.float64))
+            if table.times != self._table.times[index:]:
+                raise ValueError(
+                    f"timestep={float(timestep):g}: solver {self.config['solver']!r} makes several calls a step and "
+                    "must begin at the first timestep; choose another, or set_timesteps(timesteps=...)"
+                )
+        self._run, self._begun_at = Run(self.flow, table, _precise(sample), self._clip), index
+        return self._run
+
+
+class BFNScheduler(TableScheduler):
+    """Sampler of Bayesian flow networks on continuous data.
+
+    solver: a name from ``bfn.solvers.names("continuous")``. sigma_1: of the model's flow.
+    prediction_type: "epsilon", "sample", or a head of this library by its name, such as "preconditioned", with its
+        parameters in prediction_settings, such as {"data_std": 0.5}.
+    grid, t_start, g: as in :func:`bfn.sample`. clip_sample: clip predicted data to +-clip_sample_range.
+    tables, error_curve: what a model carries for the solvers that ask for it; :meth:`from_model` fills them in.
+    """
+
+    @register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        num_train_timesteps: int = 1000,
+        sigma_1: float = 1e-3,
+        prediction_type: str = "epsilon",
+        prediction_settings: Mapping[str, Any] | None = None,
+        solver: str = "auto",
+        grid: str | None = None,
+        t_start: float | None = None,
+        g: float | None = None,
+        clip_sample: bool = False,
+        clip_sample_range: float = 1.0,
+        tables: Mapping[str, Any] | None = None,
+        error_curve: Mapping[str, Any] | None = None,
+    ) -> None:
+        flow = ContinuousFlow(sigma_1)
+        self._set_up(flow, _make_head(prediction_type, prediction_settings, flow), num_train_timesteps)
+
+    @classmethod
+    def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
+        if not isinstance(flow, ContinuousFlow) or not isinstance(flow.schedule, ExponentialSchedule):
+            raise ValueError(f"{flow}: {cls.__name__} is for continuous flows with an exponential schedule")
+        return {"sigma_1": flow.schedule.sigma_1}
+
+
+class DiscreteBFNScheduler(TableScheduler):
+    """Sampler of Bayesian flow networks on classes: samples have a last axis of n_classes.
+
+    The last step gives class probabilities; ``argmax(-1)`` of them are the data. The rest as in :class:`BFNScheduler`,
+    prediction_type being "logits", or "logit" for 2 classes from one number.
+    """
+
+    @register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        n_classes: int,
+        num_train_timesteps: int = 1000,
+        beta_1: float = 0.75**2,
+        prediction_type: str = "logits",
+        prediction_settings: Mapping[str, Any] | None = None,
+        solver: str = "auto",
+        grid: str | None = None,
+        t_start: float | None = None,
+        g: float | None = None,
+        tables: Mapping[str, Any] | None = None,
+        error_curve: Mapping[str, Any] | None = None,
+    ) -> None:
+        flow = DiscreteFlow(n_classes, beta_1)
+        self._set_up(flow, _make_head(prediction_type, prediction_settings, flow), num_train_timesteps)
+
+    @classmethod
+    def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
+        if not isinstance(flow, DiscreteFlow) or not isinstance(flow.schedule, QuadraticSchedule):
+            raise ValueError(f"{flow}: {cls.__name__} is for discrete flows with a quadratic schedule")
+        return {"n_classes": flow.n_classes, "beta_1": flow.schedule.beta_1}
+
+
+class VPSolverScheduler(TableScheduler):
+    """This library's solvers for ordinary diffusion models: takes the place of DPMSolverMultistepScheduler and its kin.
+
+    ``VPSolverScheduler.from_config(pipe.scheduler.config)`` keeps the model's noise levels and prediction type. Its
+    timesteps are not whole numbers: log s is linear between the noise levels that the model was trained on.
+    """
+
+    _compatibles = [scheduler.name for scheduler in KarrasDiffusionSchedulers]  # noqa: RUF012
+
+    @register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self,
+        num_train_timesteps: int = 1000,
+        beta_start: float = 1e-4,
+        beta_end: float = 0.02,
+        beta_schedule: str = "linear",
+        trained_betas: Sequence[float] | None = None,
+        prediction_type: str = "epsilon",
+        rescale_betas_zero_snr: bool = False,
+        solver: str = "fast-ode",
+        grid: str | None = None,
+        t_start: float | None = None,
+        g: float | None = None,
+        tables: Mapping[str, Any] | None = None,
+        error_curve: Mapping[str, Any] | None = None,
+    ) -> None:
+        # The model's own library knows best how its noise levels are made.
+        self.alphas_cumprod = DDPMScheduler(
+            num_train_timesteps,
+            beta_start,
+            beta_end,
+            beta_schedule,
+            trained_betas,
+            rescale_betas_zero_snr=rescale_betas_zero_snr,
+        ).alphas_cumprod
+        schedule = VariancePreservingSchedule(tuple(self.alphas_cumprod.double().tolist()))
+        last = len(self.alphas_cumprod) - 1
+        self._set_up(ContinuousFlow(schedule=schedule), VariancePreservingHead(prediction_type), last)
+
+
+def _make_head(prediction_type: str, settings: Mapping[str, Any] | None, flow: Flow) -> Head:
+    name = HEAD_OF_PREDICTION.get(prediction_type, prediction_type)
+    return storage.make_head({"name": name, **(settings or {})}, flow)
+
+
+def _clip_range(config: Mapping[str, Any]) -> tuple[float, float] | None:
+    bound = config.get("clip_sample_range", 1.0)
+    return (-bound, bound) if config.get("clip_sample", False) else None
+
+
+def _precise(sample: Tensor) -> Tensor:
+    """At least float32: a state's rounding is amplified by later steps."""
+    return sample.to(torch.promote_types(sample.dtype, torch.float32))
+
+
+def _norm(level: Level) -> float | Tensor:
+    """sqrt(1 + s^2): from a sample to the state u."""
+    return (1 + level.s * level.s) ** 0.5
