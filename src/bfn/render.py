@@ -75,6 +75,14 @@ def sheet(x: Tensor, levels: int | None = None, columns: int | None = None) -> P
     return Image.fromarray((page.squeeze(-1) if channels == 1 else page).numpy())
 
 
+def flow_sheet(flow: Flow, values: Tensor) -> Picture:
+    """A sheet of mu or x_hat, (n, channel, height, width), or of the mean level of class probabilities, (..., K)."""
+    if not isinstance(flow, DiscreteFlow):
+        return sheet(values)
+    classes = torch.arange(flow.n_classes, dtype=values.dtype)
+    return sheet(values @ classes, flow.n_classes)
+
+
 def text_picture(theta: Tensor, alphabet: str, columns: int = 64) -> Picture:
     """Probabilities (n, length, K) as a picture of text: the likeliest symbols, the fainter the less they are known."""
     from PIL import Image, ImageDraw, ImageFont
@@ -181,7 +189,4 @@ class Recorder:
     def _picture(self, values: Tensor) -> Picture:
         if self.alphabet is not None:
             return text_picture(values, self.alphabet)
-        if not isinstance(self.flow, DiscreteFlow):
-            return sheet(values)
-        classes = torch.arange(self.flow.n_classes, dtype=values.dtype)
-        return sheet(values @ classes, self.flow.n_classes)
+        return flow_sheet(self.flow, values)

@@ -30,6 +30,7 @@ EXTRAS = {
     "yaml": "train",
     "spylls": "metrics",
     "matplotlib": "plot",
+    "gradio": "app",
 }
 """Packages that not everybody needs, and the extra that installs them."""
 

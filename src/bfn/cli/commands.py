@@ -1,15 +1,19 @@
 """The list of commands: a new one is one function in one file, and one line here."""
 
 from bfn.cli import Command
+from bfn.cli.app import app
 from bfn.cli.bench import bench
+from bfn.cli.compare import compare
 from bfn.cli.convert import convert
 from bfn.cli.data import fetch
 from bfn.cli.evaluate import evaluate
 from bfn.cli.info import info
 from bfn.cli.models import models
+from bfn.cli.reproduce import reproduce
 from bfn.cli.sample import sample
 from bfn.cli.solvers import solvers
 from bfn.cli.train import train
+from bfn.cli.tune import tune
 
 COMMANDS: dict[str, Command] = {
     "models": models,
@@ -17,8 +21,12 @@ COMMANDS: dict[str, Command] = {
     "solvers": solvers,
     "sample": sample,
     "train": train,
+    "tune": tune,
     "evaluate": evaluate,
+    "compare": compare,
+    "reproduce": reproduce,
     "data fetch": fetch,
     "convert": convert,
+    "app": app,
     "bench": bench,
 }

@@ -1,0 +1,173 @@
+"""Pictures for the page, as HTML that asks nothing of the server any more.
+
+A film is a row of frames, one a network call, all sent at once: stepping through it is the browser's own affair, and
+nothing has to be remembered here for anybody.
+"""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from bfn.app.plane import CALLS, PARTICLES, Errors
+from bfn.app.work import View
+from bfn.exact import GaussianMixture
+from bfn.loaded import Loaded
+from bfn.plot.style import colour, on
+from bfn.render import flow_sheet
+
+MAX_FRAMES = 48
+"""Of a film; from longer runs as many calls are shown, evenly picked."""
+SHADES = 10
+"""Steps of opacity of a letter; the style sheet has a class for each."""
+NAMES = {"continuous": "μ", "discrete": "θ"}
+
+
+def film(view: View) -> str:
+    """A panel: its frames if it is finished, else how far it is and the newest frame."""
+    total = view.panel.calls
+    made = len(view.steps)
+    if not view.finished:
+        bar = f'<progress class="bfn-bar" value="{made}" max="{total}"></progress>'
+        return f'<div class="bfn-panel">{bar}{_frame(view, made - 1, total) if made else ""}</div>'
+    frames = "".join(_frame(view, i, total, last=i == made - 1) for i in picked(made))
+    per_call = 1000 * view.seconds / max(1, made)
+    spent = (
+        f'<p class="bfn-spent"><b>{made}</b> network calls in <b>{view.seconds:.2f} s</b> '
+        f"<span>{per_call:.0f} ms a call of {len(view.steps[0][1])} samples</span></p>"
+    )
+    return f'<div class="bfn-panel"><div class="bfn-film">{frames}</div>{spent}</div>'
+
+
+def picked(made: int) -> list[int]:
+    """Calls that a film shows: all, or that many evenly spread with the first and the last."""
+    if made <= MAX_FRAMES:
+        return list(range(made))
+    return [round(i * (made - 1) / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)]
+
+
+def _frame(view: View, index: int, total: int, last: bool = True) -> str:
+    t, known, predicted = view.steps[index]
+    shown = _shower(view.loaded)
+    name = NAMES[view.loaded.kind]
+    return (
+        f'<div class="bfn-frame{" on" if last else ""}">'
+        f'<p class="bfn-when">call <b>{index + 1}</b> of {total}<span>t = {t:.3f}</span></p>'
+        f'<div class="bfn-pair bfn-{view.loaded.form}">'
+        f"<figure>{shown(predicted)}<figcaption>what the network predicts</figcaption></figure>"
+        f"<figure>{shown(known)}<figcaption>what it is shown: {name}</figcaption></figure>"
+        "</div></div>"
+    )
+
+
+def _shower(loaded: Loaded) -> Callable[[Tensor], str]:
+    """How values of this model, known or predicted, are shown."""
+    alphabet = loaded.alphabet
+    if alphabet is not None:
+        return lambda values: letters(values, alphabet)
+    if loaded.form == "images":
+        return lambda values: image(flow_sheet(loaded.model.flow, values), "samples")
+    return numbers
+
+
+def letters(theta: Tensor, alphabet: str) -> str:
+    """Class probabilities (n, length, K) as lines of the likeliest symbols, the fainter the less they are known."""
+    top, symbol = theta.max(-1)
+    floor = 1 / theta.shape[-1]
+    shade = ((top - floor) / (1 - floor)).clamp(0, 1).mul(SHADES - 1).round().int()
+    rows = [_runs(k, s, alphabet) for k, s in zip(symbol.tolist(), shade.tolist(), strict=True)]
+    return f'<div class="bfn-letters">{"".join(f"<p>{row}</p>" for row in rows)}</div>'
+
+
+def _runs(symbols: Sequence[int], shades: Sequence[int], alphabet: str) -> str:
+    """Neighbours of the same shade share one element."""
+    parts: list[str] = []
+    start = 0
+    for i in range(1, len(symbols) + 1):
+        if i == len(symbols) or shades[i] != shades[start]:
+            run = html.escape("".join(alphabet[k] for k in symbols[start:i]))
+            parts.append(f'<i class="s{shades[start]}">{run}</i>')
+            start = i
+    return "".join(parts)
+
+
+def numbers(values: Tensor) -> str:
+    """Any other values as rows of numbers, the first few of each sample."""
+    rows = [" ".join(f"{v:7.3f}" for v in row[:8]) for row in values.flatten(1).tolist()]
+    return f"<pre>{html.escape(chr(10).join(rows))}</pre>"
+
+
+def paths(model: GaussianMixture, ways: Mapping[str, Tensor]) -> str:
+    """The ways (calls + 1, particles, 2) of particles by each solver, side by side over the density of the data."""
+    figure = Figure(figsize=(3.1 * len(ways), 3.3), layout="constrained", dpi=130)
+    reach = 1.7
+    line = torch.linspace(-reach, reach, 120, dtype=model.dtype)
+    grid = torch.cartesian_prod(line, line)
+    density = model.log_prob(grid).exp().reshape(120, 120).T
+    for i, (name, way) in enumerate(ways.items()):
+        axes = on(figure.add_subplot(1, len(ways), i + 1), name)
+        axes.imshow(density, extent=(-reach, reach, -reach, reach), origin="lower", cmap="Greys", alpha=0.55)
+        axes.plot(way[..., 0], way[..., 1], color=colour(i), linewidth=0.9, alpha=0.55)
+        axes.plot(way[:-1, :, 0], way[:-1, :, 1], ".", color=colour(i), markersize=2.2, alpha=0.5)
+        axes.scatter(
+            way[0, :, 0], way[0, :, 1], s=9, facecolors="white", edgecolors="#777777", linewidths=0.6, zorder=3
+        )
+        axes.scatter(way[-1, :, 0], way[-1, :, 1], s=14, color=colour(i), edgecolors="white", linewidths=0.4, zorder=4)
+        axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
+        axes.grid(False)
+        axes.spines[:].set_visible(False)
+    return image(_Drawn(figure), "paths of particles by " + ", ".join(ways))
+
+
+def error_curves(found: Sequence[Errors], floor: float) -> str:
+    """Error against calls, log over log: of the path for the ODE's solvers, of the distribution for all."""
+    figure = Figure(figsize=(11.5, 4.3), layout="constrained", dpi=120)
+    left = on(figure.add_subplot(1, 2, 1), "distance from the exact path (ODE solvers)")
+    right = on(figure.add_subplot(1, 2, 2), "distance from the distribution (all solvers)")
+    right.axhspan(0, floor, color="#000000", alpha=0.06, linewidth=0)
+    right.annotate(
+        f"in the grey: not told from the data by {PARTICLES} samples", (0.01, 0.015), xycoords="axes fraction",
+        fontsize=8, color="#666666",
+    )  # fmt: skip
+    counts = {True: 0, False: 0}
+    for errors in found:
+        ode = bool(errors.of_path)
+        style: dict[str, Any] = {
+            "color": colour(counts[ode]), "linestyle": "-" if ode else "--", "marker": "o" if ode else "s",
+            "markersize": 3.5, "linewidth": 1.6, "label": " = ".join(errors.names),
+        }  # fmt: skip
+        counts[ode] += 1
+        if ode:
+            left.plot(CALLS, errors.of_path, **style)
+        right.plot(CALLS, errors.of_distribution, **style)
+    for axes in (left, right):
+        axes.set(xscale="log", yscale="log", xlabel="network calls", xticks=CALLS)
+        axes.set_xticks(CALLS, labels=[str(calls) for calls in CALLS])
+        axes.minorticks_off()
+    left.set_ylabel("root mean square distance")
+    right.set_ylabel("sliced Wasserstein distance")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
+    return image(_Drawn(figure), "error against network calls for all solvers")
+
+
+class _Drawn:
+    """A figure that saves itself as Pillow's pictures do."""
+
+    def __init__(self, figure: Figure) -> None:
+        self.figure = figure
+
+    def save(self, file: io.BytesIO, format: str) -> None:
+        self.figure.savefig(file, format=format, facecolor="white")
+
+
+def image(picture: Any, alternative: str) -> str:
+    """A Pillow image, or anything with ``save(file, format)``, as an element that carries its own PNG."""
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG")
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f'<img alt="{html.escape(alternative)}" src="data:image/png;base64,{data}">'

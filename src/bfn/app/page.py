@@ -1,0 +1,272 @@
+"""The page itself: widgets, and what happens when they change."""
+
+import html
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any
+
+import gradio as gr
+
+from bfn import solvers
+from bfn.app import figures, plane, requests, work
+from bfn.app.requests import EACH, OWN, Facts
+from bfn.app.stock import Stock
+
+LIVE = 0.25
+"""Seconds between two pictures of samples that are still forming."""
+WORKERS = 2
+"""Requests that are worked on at a time; others wait in line."""
+WAITING = 16
+TITLE = "Bayesian flow playground"
+HEAD = f"""<h1>{TITLE}</h1><p>Two solvers draw from the same model and the same noise. Choose what each may spend,
+draw, and step through the calls to see the samples form.</p>"""
+CONTROL = """<div class="bfn-control">
+<button onclick="bfnFilm.play()" aria-label="play" title="play">&#9654;</button>
+<input id="bfn-slider" type="range" min="0" max="1" step="1" value="1" aria-label="step through the network calls"
+ oninput="bfnFilm.seek(this.value)"><span>from the first call to the last</span></div>"""
+EMPTY = '<div class="bfn-panel bfn-empty"><p>{}</p></div>'
+PLANE_NOTE = """<p class="bfn-note">The data are a mixture of Gaussians, whose exact prediction is known: whatever is
+wrong here is the solver's own error. Open circles are the starts, the same for all; full ones the samples.</p>"""
+DIALS: list[tuple[str, str | float]] = [("the solver's own", OWN), ("0, the ODE", 0), ("0.5", 0.5), ("1, the reverse SDE", 1), ("2", 2), ("5", 5),
+         ("10", 10), ("20", 20)]  # fmt: skip
+STARTS: list[tuple[str, str | float]] = [("the solver's own", OWN), ("0", 0), ("0.0001", 1e-4), ("0.001", 1e-3), ("0.01", 0.01), ("0.1", 0.1)]
+USUAL = ("bfn", "auto")
+"""Solvers of the two panels at first: the original one beside ours."""
+
+
+def build(stock: Stock) -> gr.Blocks:
+    """The page for these models."""
+    known = stock.facts
+    page: gr.Blocks
+    with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
+        gr.HTML(HEAD, elem_id="bfn-head")
+        with gr.Tab("Samples", id="samples"):
+            _samples_tab(stock, known)
+        with gr.Tab("In the plane", id="plane"):
+            _plane_tab()
+    page.queue(max_size=WAITING, default_concurrency_limit=WORKERS, api_open=False)
+    return page
+
+
+def theme() -> gr.themes.Base:
+    """System fonts only: the page asks nothing of other hosts."""
+    sans = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
+    mono = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
+    return gr.themes.Base(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", font=sans, font_mono=mono)
+
+
+def part(name: str) -> str:
+    """A file that comes with this package."""
+    return resources.files("bfn.app").joinpath(name).read_text(encoding="utf-8")
+
+
+@contextmanager
+def _spoken() -> Iterator[None]:
+    """Wrong input, here or in the library, becomes a message on the page."""
+    try:
+        yield
+    except ValueError as error:
+        line = " ".join(str(error).split())
+        raise gr.Error(html.escape(line, quote=False), print_exception=False) from None
+
+
+def _samples_tab(stock: Stock, known: Mapping[str, Facts]) -> None:
+    first = next((name for name in ("mnist", "digits") if name in known), next(iter(known)))
+    facts = known[first]
+    with gr.Row():
+        model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
+        label = gr.Dropdown(**_label_options(facts), label="class", elem_id="class")
+        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=facts.n_labels > 0,
+                             info="how much the class counts", elem_id="guidance")  # fmt: skip
+        n = gr.Slider(**_count_options(facts), label="samples", minimum=1, step=1, elem_id="n")
+        seed = gr.Number(0, label="seed", minimum=0, maximum=requests.MAX_SEED, precision=0, elem_id="seed",
+                         info="of the noise, the same for both")  # fmt: skip
+    prompt = gr.Textbox("", label="prompt", visible=facts.form == "text", max_length=facts.length or 1, max_lines=1,
+                        info="known letters; _ for each that is not", elem_id="prompt")  # fmt: skip
+    with gr.Row(visible=facts.n_pictures > 0) as infilling:
+        keep = gr.Dropdown(list(requests.KEEPS), value=requests.KEEPS[0], label="given part", scale=1, elem_id="keep",
+                           info="of a picture of the test set; the rest is filled in")  # fmt: skip
+        picture = gr.Slider(0, max(1, facts.n_pictures - 1), 0, step=1, label="picture", scale=1, elem_id="picture")
+        strip = gr.HTML(stock.strip(first), elem_classes="bfn-strip")
+    panels = []
+    with gr.Row(equal_height=False):
+        for side, usual in zip("AB", USUAL, strict=True):
+            with gr.Column():
+                panels.append(_panel_widgets(side, usual, facts))
+    with gr.Row():
+        go = gr.Button("Draw", variant="primary", elem_id="draw", scale=3)
+        stop = gr.Button("Stop", variant="stop", elem_id="stop", scale=1)
+    gr.HTML(CONTROL, elem_id="bfn-control")
+    with gr.Row(equal_height=True):
+        left, right = (gr.HTML(EMPTY.format("press Draw"), elem_id=f"panel-{side}", min_height=260) for side in "AB")
+
+    shared = [model, n, seed, label, guidance, prompt, keep, picture]
+    settings = [*shared, *(widget for widgets in panels for widget in widgets)]
+    # Raw values go to `requests`, which bounds them; what Gradio makes of them first differs from widget to widget.
+    drawing = go.click(
+        _drawer(stock), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",
+        concurrency_id="work",
+    )  # fmt: skip
+    drawing.success(None, js="() => { window.bfnFilm.play(); }")
+    stop.click(None, cancels=[drawing])
+
+    fitted = [n, label, guidance, prompt, infilling, keep, picture, strip]
+    fitted += [widget for widgets in panels for widget in (widgets[0], widgets[2])]
+    chosen = [widgets[0] for widgets in panels]
+    model.change(_fitter(stock), [model, *chosen], fitted, preprocess=False, api_visibility="private", queue=False,
+                 show_progress="hidden")  # fmt: skip
+    for solver, _, dial, _ in panels:
+        solver.change(_dial_shower(known), [model, solver], dial, preprocess=False, api_visibility="private",
+                      queue=False, show_progress="hidden")  # fmt: skip
+
+
+def _panel_widgets(side: str, usual: str, facts: Facts) -> list[Any]:
+    """Widgets in the order of the fields of :class:`Panel`."""
+    solver = gr.Dropdown(**_solver_options(facts, usual), label=f"solver {side}", elem_id=f"solver-{side}")
+    with gr.Row():
+        calls = gr.Slider(1, requests.MAX_CALLS, 10, step=1, label="network calls", elem_id=f"calls-{side}", scale=2)
+        dial = gr.Dropdown([*DIALS], value=OWN, label="dial g", visible=solvers.get(usual).has_dial, min_width=120,
+                           elem_id=f"dial-{side}")  # fmt: skip
+        start = gr.Dropdown([*STARTS], value=OWN, label="starts at t", min_width=120, elem_id=f"start-{side}")
+    widgets = {"solver": solver, "calls": calls, "g": dial, "t_start": start}
+    return [widgets[name] for name in EACH]
+
+
+def _solver_options(facts: Facts, chosen: object) -> dict[str, Any]:
+    choices = [(f"{name}: {solvers.get(name).summary}", name) for name in facts.solvers]
+    return {"choices": choices, "value": chosen if chosen in facts.solvers else facts.solvers[0]}
+
+
+def _label_options(facts: Facts) -> dict[str, Any]:
+    choices = [("all in turn", "all"), ("none", "none"), *((str(k), str(k)) for k in range(facts.n_labels))]
+    return {"choices": choices, "value": "all", "visible": facts.n_labels > 0}
+
+
+def _count_options(facts: Facts) -> dict[str, Any]:
+    return {"maximum": requests.MAX_SAMPLES[facts.form], "value": requests.USUAL_SAMPLES[facts.form]}
+
+
+def _fitter(stock: Stock) -> Callable[..., list[Any]]:
+    known = stock.facts
+
+    def fit(model: object, *chosen: object) -> list[Any]:
+        """Widgets as this model needs them; what was chosen stays where it fits."""
+        with _spoken():
+            name = requests.choice({"model": model}, "model", known)
+        facts = known[name]
+        kept = [value if value in facts.solvers else usual for value, usual in zip(chosen, USUAL, strict=True)]
+        return [
+            gr.update(**_count_options(facts)),
+            gr.update(**_label_options(facts)),
+            gr.update(value=1, visible=facts.n_labels > 0),
+            gr.update(value="", visible=facts.form == "text", max_length=facts.length or 1),
+            gr.update(visible=facts.n_pictures > 0),
+            gr.update(value=requests.KEEPS[0]),
+            gr.update(value=0, maximum=max(1, facts.n_pictures - 1)),
+            stock.strip(name),
+            *(
+                update
+                for value in kept
+                for update in (gr.update(**_solver_options(facts, value)), _dial_update(str(value)))
+            ),
+        ]
+
+    return fit
+
+
+def _dial_shower(known: Mapping[str, Facts]) -> Callable[[object, object], Any]:
+    def show(model: object, solver: object) -> Any:
+        """The dial, for solvers that have one."""
+        with _spoken():
+            facts = known[requests.choice({"model": model}, "model", known)]
+            return _dial_update(requests.choice({"solver": solver}, "solver", facts.solvers))
+
+    return show
+
+
+def _dial_update(solver: str) -> Any:
+    return gr.update(value=OWN, visible=solvers.get(solver).has_dial)
+
+
+def _drawer(stock: Stock) -> Callable[..., Generator[tuple[str, str], None, None]]:
+    def draw(*values: object) -> Generator[tuple[str, str], None, None]:
+        """Both panels, one after the other, from the same noise."""
+        with _spoken():
+            request = requests.read_draw(values, stock.facts)
+            loaded = stock.models[request.model]
+            for panel in request.panels:
+                work.table(loaded.model, panel.solver, panel.calls, panel.t_start, work.dial(panel))
+            conditions = stock.conditions(request)
+            shown = [EMPTY.format("waits for its turn")] * 2
+            for side, panel in enumerate(request.panels):
+                last = -LIVE
+                for view in work.draw(loaded, request, panel, conditions):
+                    now = time.perf_counter()
+                    if view.finished or now - last >= LIVE:
+                        last = now
+                        shown[side] = figures.film(view)
+                        yield shown[0], shown[1]
+
+    return draw
+
+
+def _plane_tab() -> None:
+    offered = _plane_solvers()
+    gr.HTML(PLANE_NOTE)
+    with gr.Row():
+        mixture = gr.Dropdown(list(plane.MIXTURES), value=next(iter(plane.MIXTURES)), label="data", elem_id="mixture")
+        chosen = gr.Dropdown(
+            [(f"{name}: {solvers.get(name).summary}", name) for name in offered], label="whose paths", multiselect=True,
+            max_choices=requests.MAX_PATHS, value=["bfn", "bfn-solver1", "bfn-solver++2", "fast-ode"], scale=2,
+            elem_id="whose",
+        )  # fmt: skip
+        calls = gr.Slider(2, 64, 8, step=1, label="network calls", elem_id="plane-calls")
+        particles = gr.Slider(1, requests.MAX_PARTICLES, 40, step=1, label="particles", elem_id="particles")
+        seed = gr.Number(0, label="seed", minimum=0, maximum=requests.MAX_SEED, precision=0, elem_id="plane-seed")
+    with gr.Row():
+        go = gr.Button("Draw", variant="primary", elem_id="plane-draw", scale=3)
+        stop = gr.Button("Stop", variant="stop", elem_id="plane-stop", scale=1)
+    ways = gr.HTML(EMPTY.format("press Draw"), elem_id="ways")
+    errors = gr.HTML("", elem_id="errors")
+    drawing = go.click(
+        _plane_drawer(offered), [mixture, chosen, calls, particles, seed], [ways, errors], api_name="plane",
+        preprocess=False, show_progress="hidden", concurrency_id="work",
+    )  # fmt: skip
+    stop.click(None, cancels=[drawing])
+
+
+def _plane_solvers() -> tuple[str, ...]:
+    return work.fitting(next(iter(plane.MIXTURES.values()))())
+
+
+def _plane_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[str, str], None, None]]:
+    # What was measured once is shown again: it depends on nothing that anybody sends.
+    measured: dict[str, str] = {}
+
+    def draw(*values: object) -> Generator[tuple[str, str], None, None]:
+        """Paths at once, then the errors, which take seconds the first time."""
+        with _spoken():
+            request = requests.read_plane(values, plane.MIXTURES, offered)
+            model = plane.MIXTURES[request.mixture]()
+            ways = {}
+            for name in request.solvers:
+                ways[name] = plane.ways(model, name, request.calls, request.particles, request.seed)
+            paths = f'<div class="bfn-plot">{figures.paths(model, ways)}</div>'
+            if request.mixture not in measured:
+                total = len(plane.groups(model))
+                found = []
+                yield paths, _measuring(0, total)
+                for errors in plane.errors(model):
+                    found.append(errors)
+                    yield paths, _measuring(len(found), total)
+                measured[request.mixture] = figures.error_curves(found, plane.floor(model))
+            yield paths, f'<div class="bfn-plot">{measured[request.mixture]}</div>'
+
+    return draw
+
+
+def _measuring(done: int, total: int) -> str:
+    bar = f'<progress class="bfn-bar" value="{done}" max="{total}"></progress>'
+    return f'<div class="bfn-note">measuring solver {done + 1} of {total}{bar}</div>'

@@ -1,0 +1,187 @@
+"""What the page sends, read with suspicion: names from fixed lists, numbers within bounds, nothing taken for a path.
+
+The widgets keep to the same bounds, but a request need not come from them. All that is wrong with one is said in one
+line by a :class:`RequestError`; what passes is a frozen :class:`Draw` or :class:`Plane`.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+OWN = "own"
+"""Stands for the solver's own dial or start."""
+MAX_CALLS = 200
+MAX_SEED = 2**31 - 1
+MAX_SAMPLES = {"images": 64, "text": 16, "numbers": 64}
+USUAL_SAMPLES = {"images": 16, "text": 4, "numbers": 16}
+MAX_DIAL = 100.0
+MAX_START = 0.9
+MAX_GUIDANCE = 10.0
+MAX_PARTICLES = 200
+MAX_PATHS = 4
+KEEPS = ("nothing", "top half", "bottom half", "left half", "right half", "all but the middle")
+"""Parts of a known picture that a sample is grown around."""
+
+
+class RequestError(ValueError):
+    """A request that cannot be served; the message is one clear line."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a request for a model is checked against.
+
+    kind: of data. form: "text", "images" or "numbers". solvers: names that may be asked for.
+    n_labels: classes it knows. length: symbols of a text. n_pictures: known pictures that samples can be grown around.
+    """
+
+    kind: str
+    form: str
+    solvers: tuple[str, ...]
+    n_labels: int = 0
+    length: int = 0
+    n_pictures: int = 0
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel's settings: solver, network calls, dial and start (None: the solver's own)."""
+
+    solver: str
+    calls: int
+    g: float | None = None
+    t_start: float | None = None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Samples of one model, twice, from the same noise.
+
+    label: a class, -1 for none, None for all in turn. guidance: 1 leaves the model's own prediction.
+    prompt: known symbols. keep, picture: the part that is known of which picture.
+    """
+
+    model: str
+    n: int
+    seed: int
+    label: int | None
+    guidance: float
+    prompt: str
+    keep: str
+    picture: int
+    panels: tuple[Panel, Panel]
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Solvers on an exact model in the plane: whose paths to draw, from how many starts, with how many calls."""
+
+    mixture: str
+    solvers: tuple[str, ...]
+    calls: int
+    particles: int
+    seed: int
+
+
+SHARED = tuple(field.name for field in fields(Draw) if field.name != "panels")
+EACH = tuple(field.name for field in fields(Panel))
+
+
+def read_draw(values: Sequence[object], known: Mapping[str, Facts]) -> Draw:
+    """The shared settings in the order of :data:`SHARED`, then each panel's in the order of :data:`EACH`."""
+    names = [*SHARED, *(f"{name} of panel {side}" for side in "AB" for name in EACH)]
+    if len(values) != len(names):
+        raise RequestError(f"{len(values)} settings: expected {len(names)}: {', '.join(names)}")
+    given = dict(zip(names, values, strict=True))
+    model = choice(given, "model", known)
+    facts = known[model]
+    label = choice(given, "label", ("all", "none", *map(str, range(facts.n_labels))))
+    return Draw(
+        model,
+        whole(given, "n", 1, MAX_SAMPLES[facts.form]),
+        whole(given, "seed", 0, MAX_SEED),
+        None if label == "all" else -1 if label == "none" else int(label),
+        number(given, "guidance", 0, MAX_GUIDANCE),
+        text(given, "prompt", facts.length),
+        choice(given, "keep", KEEPS if facts.n_pictures else KEEPS[:1]),
+        whole(given, "picture", 0, max(0, facts.n_pictures - 1)),
+        (_panel(given, "A", facts), _panel(given, "B", facts)),
+    )
+
+
+def _panel(given: Mapping[str, object], side: str, facts: Facts) -> Panel:
+    solver, calls, g, t_start = (f"{name} of panel {side}" for name in EACH)
+    return Panel(
+        choice(given, solver, facts.solvers),
+        whole(given, calls, 1, MAX_CALLS),
+        _or_own(given, g, MAX_DIAL),
+        _or_own(given, t_start, MAX_START),
+    )
+
+
+def read_plane(values: Sequence[object], mixtures: Collection[str], solvers: Collection[str]) -> Plane:
+    """The settings in the order of the fields of :class:`Plane`."""
+    names = [field.name for field in fields(Plane)]
+    if len(values) != len(names):
+        raise RequestError(f"{len(values)} settings: expected {len(names)}: {', '.join(names)}")
+    given = dict(zip(names, values, strict=True))
+    chosen = given["solvers"]
+    if not isinstance(chosen, list) or not 1 <= len(chosen) <= MAX_PATHS:
+        raise RequestError(f"solvers={shown(chosen)}: expected a list of 1 to {MAX_PATHS} names")
+    return Plane(
+        choice(given, "mixture", mixtures),
+        tuple(choice({"solvers": name}, "solvers", solvers) for name in chosen),
+        whole(given, "calls", 2, MAX_CALLS),
+        whole(given, "particles", 1, MAX_PARTICLES),
+        whole(given, "seed", 0, MAX_SEED),
+    )
+
+
+def choice(given: Mapping[str, object], name: str, allowed: Collection[str]) -> str:
+    """A name from a fixed list."""
+    value = given.get(name)
+    if not isinstance(value, str) or value not in allowed:
+        raise RequestError(f"{name}={shown(value)}: expected one of {', '.join(allowed)}")
+    return value
+
+
+def whole(given: Mapping[str, object], name: str, low: int, high: int) -> int:
+    """A whole number within bounds; JSON does not tell 10.0 from 10."""
+    value = number(given, name, low, high)
+    if value != int(value):
+        raise RequestError(f"{name}={shown(given[name])}: expected a whole number from {low} to {high}")
+    return int(value)
+
+
+def number(given: Mapping[str, object], name: str, low: float, high: float) -> float:
+    """A finite number within bounds."""
+    value = given.get(name)
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    if not plain or not low <= value <= high:  # type: ignore[operator]
+        raise RequestError(f"{name}={shown(value)}: expected a number from {low} to {high}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def text(given: Mapping[str, object], name: str, length: int) -> str:
+    """A string of bounded length on one line."""
+    value = given.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str) or len(value) > length or not value.isprintable():
+        raise RequestError(f"{name}={shown(value)}: expected a line of at most {length} symbols")
+    return value
+
+
+def shown(value: object) -> str:
+    """A value short enough for one line. A whole number of a million digits would take long to write down."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**12:
+        digits = round(value.bit_length() * math.log10(2))
+        return f"a whole number of about {digits} digits"
+    if isinstance(value, list | dict):
+        return f"a {type(value).__name__} of {len(value)}"
+    line = repr(value[:40] if isinstance(value, str) else value)
+    return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def _or_own(given: Mapping[str, object], name: str, high: float) -> float | None:
+    return None if given.get(name) in (None, OWN) else number(given, name, 0, high)

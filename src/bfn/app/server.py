@@ -1,0 +1,61 @@
+"""The page on a port of this machine."""
+
+import errno
+import socket
+from collections.abc import Sequence
+
+import gradio as gr
+from starlette.middleware import Middleware
+
+from bfn.app import page
+from bfn.app.gate import Gate
+from bfn.app.stock import take
+
+
+def launch(
+    models: Sequence[str] = (), host: str = "127.0.0.1", port: int = 7860, *, browse: bool = False, block: bool = True
+) -> gr.Blocks:
+    """Serve the page until interrupted, or, where it should not block, until ``.close()``.
+
+    models: directories of models beside the bundled ones. port: 0 takes one that is free; ``.local_url`` tells.
+    browse: open it in the browser.
+    """
+    port = check_port(host, port)
+    blocks = page.build(take(models))
+    blocks.launch(
+        server_name=host,
+        server_port=port,
+        inbrowser=browse,
+        prevent_thread_lock=not block,
+        share=False,
+        quiet=True,
+        show_error=True,
+        ssr_mode=False,
+        mcp_server=False,
+        pwa=False,
+        run_history=False,
+        enable_monitoring=False,
+        footer_links=[],
+        max_file_size=1,
+        app_kwargs={"middleware": [Middleware(Gate)]},
+        theme=page.theme(),
+        css=page.part("page.css"),
+        head=f"<script>{page.part('film.js')}</script>",
+    )
+    return blocks
+
+
+def check_port(host: str, port: int) -> int:
+    """A port that is free on that host: the one given, any for 0."""
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port {port}: expected a port from 1 to 65535, or 0 for one that is free")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise ValueError(f"--port {port}: something else listens there; take another, or 0 for any") from None
+            raise ValueError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
+        return int(probe.getsockname()[1])

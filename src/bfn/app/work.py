@@ -1,0 +1,134 @@
+"""The work behind the page: samples drawn call by call, in a way that can be watched and stopped."""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from bfn import solvers
+from bfn.app.requests import Draw, Panel
+from bfn.loaded import Loaded
+from bfn.render import Recorder
+from bfn.sampling import Predictor, Step, make_table, sample
+from bfn.solvers import Table
+
+T = TypeVar("T")
+
+
+class _StoppedError(Exception):
+    """Nobody waits for the result any more."""
+
+
+def watched(work: Callable[[Callable[[T], None]], None]) -> Generator[T, None, None]:
+    """What ``work(tell)`` tells, as it tells it, from a thread of its own.
+
+    Closing the generator stops the work at the next thing it tells. One that is left unclosed wastes no more than the
+    rest of its work: nothing waits for the reader.
+    """
+    told: SimpleQueue[tuple[T] | BaseException | None] = SimpleQueue()
+    stopped = threading.Event()
+
+    def tell(what: T) -> None:
+        if stopped.is_set():
+            raise _StoppedError
+        told.put((what,))
+
+    def run() -> None:
+        try:
+            work(tell)
+        except _StoppedError:
+            pass
+        except BaseException as error:
+            told.put(error)
+        else:
+            told.put(None)
+
+    threading.Thread(target=run, name="bfn-app-work", daemon=True).start()
+    try:
+        while (item := told.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
+    finally:
+        stopped.set()
+
+
+@dataclass(frozen=True)
+class View:
+    """A panel so far: how the samples formed, call by call; what it took; whether it is finished.
+
+    steps: (t, what is known, what is predicted) of each call made: mu and x_hat, or theta and class probabilities.
+    """
+
+    loaded: Loaded
+    panel: Panel
+    steps: tuple[tuple[float, Tensor, Tensor], ...]
+    seconds: float
+    finished: bool
+
+
+def table(model: Predictor, solver: str, calls: int, t_start: float | None = None, g: float | None = None) -> Table:
+    """The rows that sampling from this model with these settings runs through; a ValueError where there are none."""
+    return make_table(
+        model.flow, solver, calls, None, t_start, g, model.starts_at_zero, model.tables, model.error_curve
+    )  # fmt: skip
+
+
+def fitting(model: Predictor) -> tuple[str, ...]:
+    """Names of the solvers that work with this model: some need what not every model has."""
+
+    def works(name: str) -> bool:
+        try:
+            table(model, name, 2)
+        except ValueError:
+            return False
+        return True
+
+    return tuple(name for name in solvers.names(model.flow.kind) if works(name))
+
+
+def dial(panel: Panel) -> float | None:
+    """The dial that is asked for, where the solver has one: the page hides it elsewhere, but sends what it was."""
+    return panel.g if solvers.get(panel.solver).has_dial else None
+
+
+def draw(loaded: Loaded, request: Draw, panel: Panel, conditions: Mapping[str, Any]) -> Iterator[View]:
+    """One panel's samples, a view after each network call; each panel draws its noise from the same seed.
+
+    conditions: further arguments of ``bfn.sample``, for what is known of the samples.
+    """
+    steps: list[tuple[float, Tensor, Tensor]] = []
+    model = loaded.model
+
+    def work(tell: Callable[[bool], None]) -> None:
+        record = Recorder(model.flow, request.n, loaded.alphabet, steps)
+
+        def on_step(step: Step) -> None:
+            record(step)
+            tell(False)
+
+        # The function, not the method: that one switches the network's mode, which two people share.
+        out = sample(
+            model,
+            request.n,
+            panel.solver,
+            panel.calls,
+            t_start=panel.t_start,
+            g=dial(panel),
+            generator=torch.Generator(model.device).manual_seed(request.seed),
+            on_step=on_step,
+            **conditions,
+        )
+        # Where the sample is a mix of the last predictions, the last picture shows the mix.
+        last = out.x if loaded.kind == "continuous" else out.prediction
+        steps[-1] = (*steps[-1][:2], last.cpu())
+        tell(True)
+
+    start = time.perf_counter()
+    for finished in watched(work):
+        yield View(loaded, panel, tuple(steps), time.perf_counter() - start, finished)
