@@ -43,7 +43,7 @@ def settings_of(flow: bfn.Flow, nfe: int, orders: list[int]) -> list[tuple[str, 
         start = f" from t = {settings['t_start']:g}" if "t_start" in settings else ""
         found.append((f"{settings['solver']}{start}", settings))
     found.append(("fast-ode", {"solver": "fast-ode"}))
-    base = fast.fast_sde(flow.kind, nfe)
+    base = fast.fast_sde(flow, nfe)
     found += [(f"order {k}, g = {g:g}", {"solver": replace(base, order=k, g=g)}) for k in orders for g in DIALS]
     chosen = solvers.get("auto").resolve(flow, nfe)
     return [(f"**{name}**" if settings["solver"] == chosen else name, settings) for name, settings in found]

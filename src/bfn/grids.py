@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ class Grid:
 
     stops_short: the last interval is not stepped, as in the released code: its first point is the last call.
     needs_start: the rule has no point at t = 0.
-    takes: the rule's own number, for a family of grids: "power:2" is the grid "power" with that number 2.
+    takes: names of the rule's own numbers, for a family of grids: "power:2:0.9" is "power" with exponent 2, t_end 0.9.
     needs_curve: the rule is made from the model's error curve.
     """
 
@@ -32,7 +33,7 @@ class Grid:
     rule: Callable[..., Tensor]
     stops_short: bool = False
     needs_start: bool = False
-    takes: str | None = None
+    takes: tuple[str, ...] = ()
     needs_curve: bool = False
 
     def __call__(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
@@ -64,14 +65,13 @@ def log_snr(flow: Flow, intervals: int, t_start: float) -> Tensor:
     )
 
 
-def log1p(flow: Flow, intervals: int, t_start: float, s_end: float | None = None) -> Tensor:
-    """Equal steps in log(1 + s/d) to s_end, d = 1/2 about the data's standard deviation.
+def log1p(flow: Flow, intervals: int, t_start: float, s_end: float | None = None, scale: float = 0.5) -> Tensor:
+    """Equal steps in log(1 + s/d) to s_end, d = scale = 1/2 about the data's standard deviation.
 
     Linear in s where little is known, logarithmic beyond. s_end is (calls)^2 / 4 by itself, where an exact model's last
     prediction is as good as the steps before it: at few calls, going to s(1) would spend them on detail below a
     thousandth of the data's scale.
     """
-    scale = 0.5
     start = float(flow.schedule.s(t_start))
     wanted = max(2.0, (intervals + 1) ** 2 / 4) if s_end is None else s_end
     end = min(float(flow.schedule.s(1.0)), max(2 * start, wanted))
@@ -82,20 +82,26 @@ def log1p(flow: Flow, intervals: int, t_start: float, s_end: float | None = None
 
 
 def log1p_early(flow: Flow, intervals: int, t_start: float) -> Tensor:
-    """:func:`log1p` to s = calls^0.7: beyond it a trained network's errors are larger than what is left to resolve.
+    """:func:`log1p` to s = 1.2 calls^0.7: beyond it a trained network's errors are larger than what is left to resolve.
 
-    The exponent follows the best ends found on the bundled mnist model: s = 5 at 10 calls, 15 at 50.
+    The end follows the best ones found on the bundled models, s = 4, 6 and 15 to 20 at 5, 10 and 50 calls; below 8
+    calls the first steps are smaller (d = 0.2).
     """
-    return log1p(flow, intervals, t_start, max(2.0, (intervals + 1) ** 0.7))
+    calls = intervals + 1
+    return log1p(flow, intervals, t_start, max(2.0, 1.2 * calls**0.7), 0.2 if calls < 8 else 0.5)
 
 
-def power(flow: Flow, intervals: int, t_start: float, exponent: float | None = None) -> Tensor:
-    """s - s_start proportional to (i / intervals)^p to the data end; p = 1.25 below 6 calls and 1.1 from there."""
+def power(flow: Flow, intervals: int, t_start: float, exponent: float | None = None, t_end: float = 1.0) -> Tensor:
+    """s - s_start proportional to (i / intervals)^p up to t_end; p = 1.25 below 6 calls and 1.1 from there."""
     if exponent is None:
         exponent = 1.25 if intervals < 5 else 1.1
-    start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(1.0))
+    if not t_start < t_end <= 1:
+        raise ValueError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
+    start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(t_end))
     ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** exponent
-    return _between(flow, ramp, lambda share: start + (end - start) * share, t_start)
+    times = flow.schedule.time_of_s(start + (end - start) * ramp)
+    times[-1], times[0] = t_end, t_start
+    return times
 
 
 def karras(flow: Flow, intervals: int, t_start: float, rho: float = 7.0) -> Tensor:
@@ -130,37 +136,43 @@ GRIDS: dict[str, Grid] = {
     for grid in (
         Grid("paper", "uniform in t from t_start, the last interval not stepped", uniform, stops_short=True),
         Grid("uniform", "uniform in t from t_start to the data end", uniform),
-        Grid("log1p", "uniform in log(1 + 2s), to s = calls^2 / 4, or log1p:S to s = S", log1p, takes="s_end"),
-        Grid("log1p-early", "uniform in log(1 + 2s), to s = calls^0.7", log1p_early),
-        Grid("power", "s a power law of the step, to the data end; power:P for the power P", power, takes="exponent"),
+        Grid("log1p", "uniform in log(1 + 2s) to s = calls^2 / 4; log1p:S:D in log(1 + s/D) to s = S", log1p,
+             takes=("s_end", "scale")),
+        Grid("log1p-early", "the same for trained networks, to s = 1.2 calls^0.7", log1p_early),
+        Grid("power", "s a power law of the step to the data end; power:P:T the power P to t = T", power,
+             takes=("exponent", "t_end")),
         Grid("log-snr", "uniform in log s from t_start to the data end", log_snr, needs_start=True),
-        Grid("karras", "uniform in (1/s)^(1/7), or karras:RHO, to the data end", karras, needs_start=True, takes="rho"),
+        Grid("karras", "uniform in (1/s)^(1/7) to the data end; karras:RHO in (1/s)^(1/RHO)", karras,
+             needs_start=True, takes=("rho",)),
         Grid("information", "equal shares of information, from the model's error curve", information, needs_curve=True),
     )
-}
+}  # fmt: skip
 
 
 def get(name: str, curve: ErrorCurve | None = None) -> Grid:
     """The grid of that name, as "karras", "karras:5"; curve: the model's, for a grid that is made from it."""
-    base, _, number = name.partition(":")
+    base, *numbers = name.split(":")
     if base not in GRIDS:
         near = get_close_matches(base, GRIDS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"grid={name!r}: expected one of {', '.join(GRIDS)}, or a tensor of times{hint}")
     grid = GRIDS[base]
+    if len(numbers) > len(grid.takes):
+        raise ValueError(f"grid={name!r}: {base!r} takes {' and '.join(grid.takes) or 'no number'} after its name")
+    own: dict[str, Any] = {key: _positive(number, name) for key, number in zip(grid.takes, numbers, strict=False)}
     if grid.needs_curve:
-        return replace(grid, rule=partial(grid.rule, curve=curve))
-    if not number:
-        return grid
-    if grid.takes is None:
-        raise ValueError(f"grid={name!r}: {base!r} takes no number")
+        own["curve"] = curve
+    return replace(grid, name=name, rule=partial(grid.rule, **own)) if own else grid
+
+
+def _positive(number: str, name: str) -> float:
     try:
         value = float(number)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise ValueError(f"grid={name!r}: expected a positive number after the colon, the grid's {grid.takes}")
-    return replace(grid, name=name, rule=partial(grid.rule, **{grid.takes: value}))
+        raise ValueError(f"grid={name!r}: expected a positive number after the colon, not {number!r}")
+    return value
 
 
 def check_times(times: Tensor) -> Tensor:

@@ -1,32 +1,35 @@
 """Beyond the paper: few-step solvers with their own grids, and the rule that picks one."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from bfn.flows import Flow
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Solver, Table
 
 BOTH = ("continuous", "discrete")
+FEW = 8
+"""Fewer calls than these ask for other grids."""
 
 
 @dataclass(frozen=True)
 class Choice(Solver):
-    """A name for a rule (kind of data, calls) -> solver."""
+    """A name for a rule (flow, calls) -> solver."""
 
-    rule: Callable[[str, int], Multistep] = field(kw_only=True)
+    rule: Callable[[Flow, int], Multistep] = field(kw_only=True)
 
     def resolve(self, flow: Flow, nfe: int) -> Solver:
-        return self.rule(flow.kind, nfe)
+        return self.rule(flow, nfe)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
 
 
-def fast_ode(kind: str, nfe: int) -> Multistep:
+def fast_ode(flow: Flow, nfe: int) -> Multistep:
     """Order 3 with the free corrector; continuous data in asinh(2s) with the flow's end extrapolated."""
     summary = "order 3 with a free corrector, ODE"
-    if kind == "continuous":
+    if flow.kind == "continuous":
         return Multistep(
             "fast-ode", summary, ("continuous",), order=3, grid="log1p", t_start=0.0,
             coordinate="asinh", corrector=True, extrapolates_end=nfe >= 8,
@@ -34,30 +37,31 @@ def fast_ode(kind: str, nfe: int) -> Multistep:
     return Multistep("fast-ode", summary, ("discrete",), order=3, grid="power", t_start=0.0, corrector=True)
 
 
-def fast_sde(kind: str, nfe: int) -> Multistep:
+def fast_sde(flow: Flow, nfe: int) -> Multistep:
     """Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong.
 
-    An exact model has nothing to mend; the dial is for trained networks, and set by measurements on the bundled ones
-    (docs/results).
+    An exact model has nothing to mend; the dial, grids and coordinates are for trained networks, set by measurements on
+    the bundled ones (docs/results/dial.md). With few calls all of them want an early end: what is left to resolve
+    there is less than the network's own error.
     """
+    few = nfe < FEW
+    if flow.kind == "continuous":
+        settings: dict[str, Any] = {"grid": "log1p-early", "coordinate": "asinh", "g": 2.0}
+    elif flow.kappa == 2:
+        settings = {"grid": "power:1.5:0.65" if few else "power:1.5:0.8", "coordinate": "s", "g": 3.0}
+    else:
+        # Among many classes the probability of the right one rises late and steeply, the more so the longer the step.
+        settings = {"grid": "power:1:0.75", "coordinate": "s^3"} if few else {"grid": "uniform", "coordinate": "beta"}
+        settings["g"] = 10.0
     summary = "order 2 with the stochasticity dial, SDE"
-    if kind == "continuous":
-        return Multistep(
-            "fast-sde", summary, ("continuous",), order=2, grid="log1p-early", t_start=0.0,
-            coordinate="asinh", g=2.0, has_dial=True,
-        )  # fmt: skip
-    return Multistep("fast-sde", summary, ("discrete",), order=2, grid="uniform", t_start=0.0, g=10.0, has_dial=True)
-
-
-def auto(kind: str, nfe: int) -> Multistep:
-    """``fast-sde``; on continuous data with fewer than 8 calls its ODE, as there is no call left to mend anything."""
-    chosen = fast_sde(kind, nfe)
-    return replace(chosen, g=0.0) if kind == "continuous" and nfe < 8 else chosen
+    return Multistep("fast-sde", summary, (flow.kind,), order=2, t_start=0.0, has_dial=True, **settings)
 
 
 SOLVERS: tuple[Solver, ...] = (
     Choice("fast-ode", "our best deterministic few-step solver", BOTH, order=3, rule=fast_ode),
     Choice("fast-sde", "our best with the stochasticity dial", BOTH, order=2, g=2.0, has_dial=True, rule=fast_sde),
-    Choice("auto", "the default, by kind of data and calls", BOTH, order=2, g=2.0, has_dial=True, rule=auto),
-    Choice("untuned", "auto without the model's tuned tables", BOTH, order=2, g=2.0, has_dial=True, rule=auto),
+    Choice(
+        "auto", "the default: fast-sde, or the model's tuned table", BOTH, order=2, g=2.0, has_dial=True, rule=fast_sde
+    ),
+    Choice("untuned", "auto without the model's tuned tables", BOTH, order=2, g=2.0, has_dial=True, rule=fast_sde),
 )

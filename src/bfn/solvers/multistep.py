@@ -43,6 +43,7 @@ COORDINATES: dict[str, Callable[[Schedule, Tensor], Tensor]] = {
     "asinh": lambda schedule, s: (2 * s).asinh(),
     "t": lambda schedule, s: schedule.time_of_s(s),
     "beta": lambda schedule, s: s.square(),
+    "s^3": lambda schedule, s: s**3,
 }
 """Where the predictions are interpolated; asinh(s / d) with d = 1/2 joins s (below d) and log s (above)."""
 
