@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from bfn import likelihood, losses, storage
-from bfn.conditioning import KnownAt
 from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
@@ -46,11 +45,6 @@ class Model(ABC):
     def starts_at_zero(self) -> bool:
         """Whether the prediction is defined at t = 0."""
         return True
-
-    @property
-    def known_at(self) -> KnownAt:
-        """Where known parts of the data are best shown to it: see :class:`bfn.conditioning.Known`."""
-        return "path"
 
     @abstractmethod
     def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:

@@ -45,10 +45,6 @@ class Predictor(Protocol):
         """Whether the prediction is defined at t = 0."""
 
     @property
-    def known_at(self) -> KnownAt:
-        """Where known parts of the data are best shown to it: see :class:`bfn.conditioning.Known`."""
-
-    @property
     def error_curve(self) -> ErrorCurve | None:
         """How wrong its prediction is at each time, if known."""
 
@@ -233,7 +229,7 @@ def sample(
     steer: Callable[[Tensor], Tensor] | Steering | None = None,
     known: Tensor | None = None,
     mask: Tensor | None = None,
-    known_at: KnownAt | None = None,
+    known_at: KnownAt = "data",
     generator: torch.Generator | None = None,
     class_generator: torch.Generator | None = None,
     on_step: Callable[[Step], None] | None = None,
@@ -256,7 +252,7 @@ def sample(
         :class:`bfn.Steering`.
     known, mask: data, and a bool tensor that is True where they are known: (n, *data_shape) or data_shape. The sample
         has them to the last bit, the rest is filled in.
-    known_at: "data" or "path", where the network is shown the known part; the model's own choice if None
+    known_at: where the network is shown the known part, at the "data" end or on its noisy "path"
         (:class:`bfn.conditioning.Known`).
     generator: draws, in the state's shape and dtype, the initial state and then the noise of each noisy row (a solver
         that draws classes takes one uniform number a variable before that row's noise).
@@ -320,7 +316,7 @@ def _conditioned(
     label: Tensor | None,
     known: Tensor | None,
     mask: Tensor | None,
-    known_at: KnownAt | None,
+    known_at: KnownAt,
 ) -> tuple[Predict, Known | None]:
     """What the loop calls: the model's output under all conditions, and the known part if there is one."""
     predict: Predict = model.output
@@ -335,11 +331,11 @@ def _conditioned(
         return predict, None
     if known is None or mask is None:
         raise ValueError(f"{'known' if known is None else 'mask'}=None: known and mask are given together")
-    at = check_known_at(known_at or model.known_at)
+    check_known_at(known_at)
     x, mask = check_known(model.flow, model.data_shape, n, known, mask, model.device)
     if not bool(mask.any()):
         return predict, None
-    given = Known(predict, model.flow, x, mask, at, model.dtype)
+    given = Known(predict, model.flow, x, mask, known_at, model.dtype)
     return given, given
 
 

@@ -6,7 +6,6 @@ from math import log, pi
 import torch
 from torch import Tensor, nn
 
-from bfn.conditioning import KnownAt
 from bfn.flows import DiscreteFlow, Flow, Level, Shape
 from bfn.heads import Categorical, Output
 from bfn.model import Model
@@ -34,10 +33,6 @@ class ExactModel(Model, nn.Module):
     @property
     def device(self) -> torch.device:
         return next(self.buffers()).device
-
-    @property
-    def known_at(self) -> KnownAt:
-        return "data"
 
     @abstractmethod
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -4,7 +4,8 @@ With x ~ sum_m pi_m N(mu_m, Sigma_m) the state is u ~ sum_m pi_m N(s mu_m, I + s
 
     x_hat = sum_m r_m [ mu_m + s Sigma_m (I + s^2 Sigma_m)^-1 (u - s mu_m) ],    r_m = p(m | u)
 
-Each Sigma_m = Q diag(lambda) Q^T is decomposed once; every level then costs two products with Q.
+Each Sigma_m = Q diag(lambda) Q^T is decomposed once; every level then costs two products with Q. Where each variable
+has a level of its own (parts of the data are known), I + S Sigma_m S is factorised instead, for each sample.
 """
 
 from math import log, pi
@@ -53,6 +54,8 @@ class GaussianMixture(ExactModel):
         self.register_buffer("log_weights", safe_log(check_weights(weights, len(means))).to(means.device, dtype))
 
     def posterior_output(self, u: Tensor, level: Level) -> Output:
+        if self.axes is not None and isinstance(level.s, Tensor) and level.s[0].numel() > 1:
+            return Point(self._mean_at_own_levels(u, level.s, self.axes), unknown_scale(level))
         s, centred, variances = self._components(u, level.s, 1.0)
         resp = torch.softmax(self._log_joint(centred, variances), 1).unsqueeze(-1)
         pull = self._rotate(resp * (s * self.variances / variances) * centred, back=True)
@@ -76,9 +79,22 @@ class GaussianMixture(ExactModel):
             noise = (self.axes[which] @ noise.unsqueeze(-1)).squeeze(-1)
         return self.means[which] + noise
 
+    def _mean_at_own_levels(self, u: Tensor, s: Tensor, axes: Tensor) -> Tensor:
+        """E[x | u] with u = s x + eps, s (batch, D), from z = u / c = a x + eps / c with c = max(1, s): no overflow."""
+        c = s.clamp(min=1)
+        a, z = (s / c).unsqueeze(1), (u / c).unsqueeze(1)
+        covariances = (axes * self.variances.unsqueeze(1)) @ axes.mT
+        total = a.unsqueeze(-1) * covariances * a.unsqueeze(-2) + torch.diag_embed(c**-2).unsqueeze(1)
+        factor = torch.linalg.cholesky(total)
+        residual = z - a * self.means
+        pull = torch.cholesky_solve(residual.unsqueeze(-1), factor).squeeze(-1)
+        log_scale = factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        resp = torch.softmax(self.log_weights - (residual * pull).sum(-1) / 2 - log_scale, 1).unsqueeze(-1)
+        return (resp * (self.means + torch.einsum("mde,bme->bmd", covariances, a * pull))).sum(1)
+
     def _components(self, u: Tensor, s: float | Tensor, noise: float) -> tuple[float | Tensor, Tensor, Tensor]:
         """s, u - s mu and the variances noise + s^2 lambda, all along each component's axes: (batch, M, D)."""
-        s = s.reshape(-1, 1, 1) if isinstance(s, Tensor) else s
+        s = s.reshape(len(s), 1, -1) if isinstance(s, Tensor) else s
         centred = self._rotate(u.unsqueeze(1) - s * self.means, back=False)
         return s, centred, noise + s * s * self.variances
 

@@ -64,7 +64,7 @@ class Points(ExactModel):
         flat, s, variance = self._state(u, level.s)
         mean, _ = self._attend(flat - s * self.centre, s, variance)
         x_hat = (self.centre + mean + s * self.bandwidth**2 * flat) / variance
-        return Point(x_hat.reshape(u.shape), unknown_scale(level))
+        return Point(x_hat.reshape(u.shape).to(self.dtype), unknown_scale(level))
 
     def log_evidence(self, u: Tensor, level: Level) -> Tensor:
         flat, s, variance = self._state(u, level.s)
@@ -86,7 +86,10 @@ class Points(ExactModel):
 
     def _state(self, u: Tensor, s: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
         flat = u.reshape(len(u), -1).to(self.dtype)
-        s = s.reshape(-1, 1) if isinstance(s, Tensor) else flat.new_full((1, 1), s)
+        s = s.reshape(len(s), -1) if isinstance(s, Tensor) else flat.new_full((1, 1), s)
+        if s.shape[1] > 1:
+            # Levels as far apart as known and unknown data leave float32 no digits.
+            flat, s = flat.double(), s.double()
         return flat, s, 1 + (s * self.bandwidth) ** 2
 
     def _log_density(self, u: Tensor, s: Tensor, variance: Tensor) -> Tensor:
@@ -104,7 +107,8 @@ class Points(ExactModel):
         for start in range(0, len(self.centred), self.chunk):
             part = slice(start, start + self.chunk)
             keys, log_weights = self.centred[part].to(u.dtype), self.log_weights[part].to(u.dtype)
-            scores = torch.addmm(log_weights, query, keys.T) - penalty * keys.square().sum(1)
+            squares = keys.square().sum(1) * penalty if penalty.shape[1] == 1 else penalty @ keys.square().T
+            scores = torch.addmm(log_weights, query, keys.T) - squares
             higher = torch.maximum(peak, scores.detach().amax(1, keepdim=True))
             decay, weights = (peak - higher).exp(), (scores - higher).exp()
             total = total * decay + weights.sum(1, keepdim=True)

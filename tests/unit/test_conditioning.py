@@ -1,0 +1,370 @@
+"""Conditions on samples: exact where theory says so, no change where nothing is asked, one line on wrong input."""
+
+import pytest
+import torch
+
+import bfn
+import tiny
+from bfn import solvers
+from bfn.conditioning import DATA_END, Given, Guidance, Guided, Known, Steered, Steering
+from bfn.exact import GaussianMixture, MarkovChain, MixtureOfProducts, NGram, Points, StringSet
+from bfn.flows import Level
+from bfn.heads import Categorical, Point
+from bfn.solvers import SOLVERS
+
+STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
+PROBS = torch.tensor([0.35, 0.25, 0.2, 0.15, 0.05], dtype=torch.float64)
+COVARIANCES = torch.tensor(
+    [[[0.5, 0.3, 0.1], [0.3, 0.4, 0.0], [0.1, 0.0, 0.3]], [[0.2, -0.1, 0.0], [-0.1, 0.3, 0.1], [0.0, 0.1, 0.6]]],
+    dtype=torch.float64,
+)
+MEANS = torch.tensor([[1.0, 0.0, -0.5], [-0.6, 0.5, 0.2]], dtype=torch.float64)
+WEIGHTS = torch.tensor([0.3, 0.7], dtype=torch.float64)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def strings(beta_1: float = 12.0) -> StringSet:
+    return StringSet(STRINGS, PROBS, n_classes=3, beta_1=beta_1)
+
+
+def solver_names(kind: str) -> list[str]:
+    """All but the one that needs an error curve, which a model without training has not."""
+    return [name for name in solvers.names() if kind in SOLVERS[name].kinds and name != "bfn-optimal"]
+
+
+def discrete_models() -> list:
+    g = seeded()
+    probs = torch.rand(2, 4, 3, generator=g, dtype=torch.float64)
+    transition = torch.rand(3, 3, generator=g, dtype=torch.float64)
+    text = torch.randint(3, (200,), generator=g)
+    return [
+        StringSet(torch.randint(3, (9, 4), generator=g), n_classes=3),
+        MixtureOfProducts(WEIGHTS, probs / probs.sum(-1, keepdim=True)),
+        MarkovChain(torch.tensor([0.2, 0.3, 0.5]).double(), transition / transition.sum(1, keepdim=True), 4),
+        NGram.from_text(text, 2, 4, n_classes=3),
+        NGram.from_text(text, 2, 4, n_classes=3, dense=False),
+    ]
+
+
+@pytest.mark.parametrize("model", discrete_models(), ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("s", [0.0, 0.4])
+def test_an_exact_model_shown_the_known_part_predicts_by_summing_over_all_strings(model, s) -> None:
+    every = torch.cartesian_prod(*[torch.arange(3)] * 4)
+    x = model.sample_data(5, seeded(1))
+    mask = torch.tensor([True, False, False, True])
+    u = torch.randn(5, 4, 3, generator=seeded(2), dtype=torch.float64) * 2
+    known = Known(model.output, model.flow, x, mask.expand(5, 4), "data", torch.float64)
+    got = known(u, Level(torch.full((5,), 0.3).double(), s)).mean
+    evidence = (u * s)[:, torch.arange(4), every][:, :, ~mask].sum(-1)
+    agrees = (every[None, :, mask] == x[:, None, mask]).all(-1)
+    weights = torch.softmax(torch.where(agrees, model.log_prob(every) + evidence, -torch.inf), 1)
+    expected = torch.einsum("bn,ndk->bdk", weights, torch.nn.functional.one_hot(every, 3).double())
+    assert torch.allclose(got, expected, atol=1e-9)
+
+
+def conditional_mixture(x_known: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Weights, means and covariances of the last two variables given the first, by the textbook."""
+    a, b, c = COVARIANCES[:, 0, 0], COVARIANCES[:, 1:, 0], COVARIANCES[:, 1:, 1:]
+    gap = x_known - MEANS[:, 0]
+    means = MEANS[:, 1:] + b * (gap / a).unsqueeze(1)
+    log_weights = WEIGHTS.log() - gap.square() / (2 * a) - a.log() / 2
+    return log_weights.softmax(0), means, c - b.unsqueeze(2) * b.unsqueeze(1) / a[:, None, None]
+
+
+@pytest.mark.parametrize("s", [0.0, 0.8, 30.0])
+def test_a_mixture_shown_the_known_part_is_the_conditional_mixture(s) -> None:
+    model = GaussianMixture(MEANS, COVARIANCES, weights=WEIGHTS)
+    weights, means, covariances = conditional_mixture(torch.tensor(0.7, dtype=torch.float64))
+    conditional = GaussianMixture(means, covariances, weights=weights)
+    u = torch.randn(6, 3, generator=seeded(3), dtype=torch.float64) * (1 + s)
+    x, mask = torch.full((6, 3), 0.7, dtype=torch.float64), torch.tensor([True, False, False]).expand(6, 3)
+    level = Level(torch.full((6,), 0.5).double(), s)
+    got = Known(model.output, model.flow, x, mask, "data", torch.float64)(u, level).mean
+    assert torch.allclose(got[:, 1:], conditional.output(u[:, 1:], level).mean, atol=1e-6)
+    assert bool((got[:, 0] == 0.7).all())
+
+
+def test_axis_aligned_and_rotated_mixtures_agree_on_levels_of_each_variable() -> None:
+    stds = torch.rand(2, 3, generator=seeded(4), dtype=torch.float64) + 0.2
+    aligned = GaussianMixture(MEANS, stds=stds)
+    rotated = GaussianMixture(MEANS, torch.diag_embed(stds.square()))
+    u = torch.randn(4, 3, generator=seeded(5), dtype=torch.float64)
+    level = Level(torch.ones(4).double(), torch.rand(4, 3, generator=seeded(6), dtype=torch.float64) * 3)
+    assert torch.allclose(aligned.output(u, level).mean, rotated.output(u, level).mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("bandwidth", [0.0, 0.2])
+def test_points_shown_the_known_part_weigh_only_those_that_agree(dtype, bandwidth) -> None:
+    points = torch.tensor([[0.5, 0.1, -1.0], [0.5, 0.1, 0.3], [0.5, 0.1, 0.9], [-0.4, 0.2, 0.0]])
+    model = Points(points, bandwidth, dtype=dtype, chunk=2)
+    u = torch.randn(5, 3, generator=seeded(7)).to(dtype)
+    x, mask = torch.tensor([0.5, 0.1, 0.0]).to(dtype).expand(5, 3), torch.tensor([True, True, False]).expand(5, 3)
+    level = Level(torch.full((5,), 0.5, dtype=dtype), 0.9)
+    got = Known(model.output, model.flow, x, mask, "data", dtype)(u, level).mean[:, 2]
+    gaps = (points[:, :2] - x[0, :2].float()).double().square().sum(1)
+    log_weights = -gaps / (2 * (bandwidth**2 + DATA_END**-2))
+    line = GaussianMixture(
+        points[:, 2:].double(), stds=torch.full((4,), bandwidth), weights=log_weights.softmax(0), dtype=torch.float64
+    )
+    assert torch.allclose(got.double(), line.output(u[:, 2:].double(), level).mean[:, 0], atol=2e-4)
+
+
+@pytest.mark.parametrize("name", solver_names("discrete"))
+def test_known_classes_stay_under_every_solver(name) -> None:
+    model, _ = tiny.build("text")
+    known = torch.randint(27, (6, 20), generator=seeded(8))
+    mask = torch.rand(6, 20, generator=seeded(9)) < 0.5
+    for at in ("data", "path"):
+        out = model.sample(6, name, 6, known=known, mask=mask, known_at=at, generator=seeded())
+        assert torch.equal(out.x[mask], known[mask])
+        assert out.nfe == 6
+        assert not torch.equal(out.x, known)
+
+
+@pytest.mark.parametrize("name", solver_names("continuous"))
+def test_known_pixels_stay_under_every_solver(name) -> None:
+    model, _ = tiny.build("images")
+    known = torch.rand(3, 1, 8, 8, generator=seeded(8)) * 2 - 1
+    mask = torch.zeros(1, 8, 8, dtype=torch.bool)
+    mask[:, :4] = True
+    for at in ("data", "path"):
+        out = model.sample(3, name, 6, known=known, mask=mask, known_at=at, generator=seeded())
+        assert torch.equal(out.x[:, :, :4], known[:, :, :4])
+        assert bool(torch.isfinite(out.x).all())
+
+
+@pytest.mark.parametrize("name", ["fast-ode", "sde-bfn-solver++2", "auto", "bfn"])
+def test_the_known_part_follows_its_exact_path(name) -> None:
+    """u - s w is then a standard normal at every call, the first one included."""
+    model = GaussianMixture(MEANS, COVARIANCES, weights=WEIGHTS)
+    known, mask = torch.tensor([0.8, 0.0, 0.0]).double(), torch.tensor([True, False, False])
+    seen = []
+    n = 4000
+    start = {} if name == "bfn" else {"t_start": 0.1}
+    model.sample(n, name, 6, known=known, mask=mask, generator=seeded(), on_step=seen.append, **start)
+    for step in seen:
+        noise = step.u[:, 0] - model.flow.schedule.s(step.t) * 0.8
+        # False alarm below 1e-6: five standard errors of the mean and of the variance.
+        assert abs(float(noise.mean())) < 5 / n**0.5
+        assert abs(float(noise.var()) - 1) < 5 * (2 / n) ** 0.5
+
+
+@pytest.mark.parametrize("kind", ["images", "text"])
+@pytest.mark.parametrize("at", ["data", "path"])
+def test_nothing_masked_is_the_plain_sample_to_the_last_bit(kind, at) -> None:
+    model, _ = tiny.build(kind)
+    plain = model.sample(3, "auto", 10, generator=seeded())
+    known = torch.full(model.data_shape, float("nan") if kind == "images" else 0)
+    mask = torch.zeros(model.data_shape, dtype=torch.bool)
+    known = known if kind == "images" else known.long()
+    out = model.sample(3, "auto", 10, known=known, mask=mask, known_at=at, generator=seeded())
+    assert torch.equal(out.x, plain.x)
+    assert torch.equal(out.u, plain.u)
+
+
+def test_a_start_of_the_users_own_is_the_noise_of_the_known_part() -> None:
+    model = GaussianMixture(MEANS, COVARIANCES, weights=WEIGHTS)
+    initial = torch.randn(4, 3, generator=seeded(), dtype=torch.float64)
+    known, mask = torch.tensor([0.8, 0.0, 0.0]).double(), torch.tensor([True, False, False])
+    seen = []
+    settings = {"known": known, "mask": mask, "initial": initial, "t_start": 0.2, "on_step": seen.append}
+    model.sample(4, "bfn-solver++1", 3, **settings)
+    s = float(model.flow.schedule.s(0.2))
+    assert torch.allclose(seen[0].u[:, 0], s * 0.8 + initial[:, 0])
+    assert torch.equal(seen[0].u[:, 1:], initial[:, 1:])
+
+
+def test_what_is_given_is_certain() -> None:
+    output = Categorical(torch.randn(2, 3, 4, generator=seeded()))
+    x, mask = torch.tensor([[1, 2, 3], [0, 0, 0]]), torch.tensor([[True, False, False], [False, False, True]])
+    given = Given(output, torch.nn.functional.one_hot(x, 4).float(), mask.unsqueeze(-1), x, mask)
+    assert given.log_prob(x)[0, 0] == 0
+    assert given.log_prob(x + 1 - 2 * (x == 3).long())[0, 0] == -torch.inf
+    assert torch.equal(given.log_prob(x)[~mask], output.log_prob(x)[~mask])
+    kl = given.message_kl(x, torch.full((2, 1), 0.3), seeded())
+    assert bool((kl[mask] == 0).all())
+    assert bool((kl[~mask] != 0).all())
+    assert bool((given.draw(seeded())[mask].argmax(-1) == x[mask]).all())
+
+
+@pytest.mark.parametrize("kind", ["images", "binary"])
+def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
+    """One call on twice the batch; scale 1 and 0 are the two ends."""
+    model, _ = tiny.build("images")
+    if kind == "binary":
+        network = torch.nn.Linear(2, 2)
+        model = bfn.BFN(
+            lambda x, t, label: network(x) + label.view(-1, 1, 1, 1, 1) * x, bfn.DiscreteFlow(2), "logits", (1, 4, 4)
+        )
+    label = torch.tensor([0, 2, -1])
+    u = torch.randn(3, *model.flow.state_shape(model.data_shape), generator=seeded())
+    level = model.flow.level(0.5, 3, u.ndim - 1, u)
+
+    def raw(output) -> torch.Tensor:
+        return output.logits if isinstance(output, Categorical) else output.mean
+
+    with torch.no_grad():
+        conditional, none = raw(model.output(u, level, label)), raw(model.output(u, level, torch.full((3,), -1)))
+        for scale in (0.0, 1.0, 2.5):
+            got = raw(Guided(model.output, Guidance(scale))(u, level, label))
+            assert torch.allclose(got, none + scale * (conditional - none), atol=1e-5)
+    assert torch.allclose(got[2], none[2], atol=1e-5)
+
+
+def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> None:
+    model, _ = tiny.build("images")
+    label = torch.tensor([0, 2])
+    u = torch.randn(2, 1, 8, 8, generator=seeded())
+    level = model.flow.level(0.5, 2, 3, u)
+    with torch.no_grad():
+        wanted = model.output(u, level, label).mean.std((1, 2, 3))
+        raw = Guided(model.output, Guidance(4.0))(u, level, label).mean.std((1, 2, 3))
+        for share in (0.5, 1.0):
+            got = Guided(model.output, Guidance(4.0, share))(u, level, label).mean.std((1, 2, 3))
+            assert torch.allclose(got, share * wanted + (1 - share) * raw, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", solver_names("continuous"))
+def test_guidance_under_every_solver_counts_each_call_once(name) -> None:
+    model, _ = tiny.build("images")
+    label = torch.tensor([0, 1, 2])
+    plain = model.sample(3, name, 6, label=label, generator=seeded())
+    one = model.sample(3, name, 6, label=label, guidance=1.0, generator=seeded())
+    more = model.sample(3, name, 6, label=label, guidance=3.0, generator=seeded())
+    assert torch.equal(one.x, plain.x)
+    assert not torch.equal(more.x, plain.x)
+    assert (one.nfe, more.nfe) == (6, 6)
+
+
+@pytest.mark.parametrize("s", [0.3, 1.0, 5.0])
+def test_steering_by_a_linear_function_tilts_a_gaussian_exactly(s) -> None:
+    """exp(b x) N(x; m, C) is N(x; m + C b, C) up to a factor: its posterior mean, from the state's gradient."""
+    b = torch.tensor([0.5, -1.0, 0.3], dtype=torch.float64)
+    model = GaussianMixture(MEANS[:1], COVARIANCES[:1])
+    tilted = GaussianMixture(MEANS[:1] + (COVARIANCES[0] @ b), COVARIANCES[:1])
+    u = torch.randn(5, 3, generator=seeded(), dtype=torch.float64) * (1 + s)
+    level = Level(torch.full((5,), 0.5).double(), s)
+    got = Steered(model.output, model.flow, Steering(lambda x: x @ b))(u, level).mean
+    assert torch.allclose(got, tilted.output(u, level).mean, atol=1e-12)
+
+
+def test_steering_by_the_likelihood_of_a_measurement_gives_the_posterior_mean() -> None:
+    """c = a x + noise on a Gaussian: p(c | u) = N(c; a x_hat, a Cov[x|u] a + variance), a function of x_hat."""
+    a, c, variance, s = torch.tensor([1.0, 0.5, -0.2], dtype=torch.float64), 0.9, 0.1, 0.8
+    covariance = COVARIANCES[0]
+    precision = torch.linalg.inv(covariance)
+    posterior = torch.linalg.inv(precision + s * s * torch.eye(3).double())
+    model = GaussianMixture(MEANS[:1], COVARIANCES[:1])
+    total = variance + a @ posterior @ a
+    u = torch.randn(5, 3, generator=seeded(), dtype=torch.float64)
+    level = Level(torch.full((5,), 0.5).double(), s)
+    got = Steered(model.output, model.flow, Steering(lambda x: -((c - x @ a).square()) / (2 * total)))(u, level).mean
+    informed = torch.linalg.inv(precision + s * s * torch.eye(3).double() + torch.outer(a, a) / variance)
+    expected = (precision @ MEANS[0] + s * u + a * c / variance) @ informed
+    assert torch.allclose(got, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("s", [0.2, 1.5])
+def test_steering_by_the_log_probability_of_a_class_is_knowing_it(s) -> None:
+    model = strings()
+    u = torch.randn(7, 3, 3, generator=seeded(), dtype=torch.float64)
+    level = Level(torch.full((7,), 0.5).double(), s)
+    got = Steered(model.output, model.flow, Steering(lambda p: p[:, 1, 1].log()))(u, level).mean
+    x, mask = torch.ones(7, 3, dtype=torch.int64), torch.tensor([False, True, False]).expand(7, 3)
+    expected = Known(model.output, model.flow, x, mask, "data", torch.float64)(u, level).mean
+    assert torch.allclose(got, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "nfe"), [("fast-ode", 40), ("bfn", 200), ("fast-sde", 100)])
+def test_steered_samples_of_a_gaussian_have_the_tilted_mean(name, nfe) -> None:
+    b = torch.tensor([0.5, -1.0, 0.3], dtype=torch.float64)
+    model = GaussianMixture(MEANS[:1], COVARIANCES[:1])
+    n = 4000
+    out = model.sample(n, name, nfe, steer=lambda x: x @ b, generator=seeded())
+    error = (out.x.mean(0) - (MEANS[0] + COVARIANCES[0] @ b)) / (COVARIANCES[0].diagonal() / n).sqrt()
+    # The shift is several tens of standard errors; five leave room for the first call and the steps.
+    assert float(error.abs().max()) < 5
+
+
+def test_steering_scale_and_zero() -> None:
+    model = strings()
+    plain = model.sample(20, "fast-ode", 6, generator=seeded())
+    function = Steering(lambda p: p[:, 1, 1].log(), scale=0.0)
+    assert torch.equal(model.sample(20, "fast-ode", 6, steer=function, generator=seeded()).x, plain.x)
+    steered = model.sample(20, "fast-ode", 6, steer=function.function, generator=seeded())
+    assert bool((steered.x[:, 1] == 1).all())
+
+
+def test_all_conditions_together() -> None:
+    model, _ = tiny.build("images")
+    mask = torch.zeros(1, 8, 8, dtype=torch.bool)
+    mask[:, :, :3] = True
+    known = torch.full((1, 8, 8), 0.25)
+    settings = {"label": torch.tensor([0, 1]), "guidance": Guidance(2.0, 0.7), "known": known, "mask": mask}
+    out = model.sample(2, "auto", 5, steer=lambda x: x.flatten(1).mean(1), generator=seeded(), **settings)
+    assert bool((out.x[..., :3] == 0.25).all())
+    assert bool(torch.isfinite(out.x).all())
+    assert all(p.grad is None for p in model.parameters())
+
+
+IMAGE, BOOL = torch.zeros(1, 8, 8), torch.ones(1, 8, 8, dtype=torch.bool)
+TEXT, LETTERS = torch.zeros(20, dtype=torch.int64), torch.ones(20, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("images", {"known": IMAGE, "mask": BOOL[:, :5]}, r"mask of shape \(1, 5, 8\): expected \(1, 8, 8\) or \(2, 1"),
+        ("images", {"known": IMAGE[:, :5], "mask": BOOL}, r"known of shape \(1, 5, 8\): expected \(1, 8, 8\)"),
+        ("images", {"known": IMAGE, "mask": BOOL.float()}, "mask of type torch.float32: expected torch.bool"),
+        ("images", {"known": IMAGE * torch.nan, "mask": BOOL}, "known: 128 values are NaN or infinite"),
+        (
+            "images",
+            {"known": IMAGE.long(), "mask": BOOL},
+            "known: data of type torch.int64: continuous data are floats",
+        ),
+        ("images", {"known": IMAGE}, "mask=None: known and mask are given together"),
+        ("images", {"mask": BOOL}, "known=None: known and mask are given together"),
+        ("images", {"known": IMAGE, "mask": BOOL, "known_at": "end"}, "known_at='end': expected one of data, path"),
+        ("text", {"known": TEXT + 27, "mask": LETTERS}, r"known: classes from 27 to 27: expected 0..26"),
+        ("text", {"known": TEXT.float(), "mask": LETTERS}, "known: data of type torch.float32"),
+        ("images", {"guidance": 2.0}, "guidance=2: it needs classes to guide to; give label"),
+        ("images", {"guidance": float("nan"), "label": torch.zeros(2, dtype=torch.int64)}, "guidance=nan: expected"),
+        ("text", {"guidance": 2.0, "label": torch.zeros(2, dtype=torch.int64)}, "label given to a network without"),
+        ("images", {"steer": lambda x: x.sum()}, r"steer gives shape \(\): expected one number a sample, \(2,\)"),
+        ("images", {"steer": lambda x: x.detach().flatten(1).sum(1)}, "without a gradient"),
+    ],
+)
+def test_wrong_input_is_one_line(kind, settings, message) -> None:
+    model, _ = tiny.build(kind)
+    with pytest.raises(ValueError, match=message) as caught:
+        model.sample(2, "auto", 3, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_values_outside_the_mask_do_not_matter() -> None:
+    model, _ = tiny.build("text")
+    known = torch.full((20,), 99)
+    known[3] = 4
+    out = model.sample(2, "auto", 3, known=known, mask=torch.arange(20) == 3, generator=seeded())
+    assert bool((out.x[:, 3] == 4).all())
+
+
+def test_a_rescaling_share_beyond_1_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"rescale=1\.5: expected a share from 0 to 1"):
+        Guidance(2.0, rescale=1.5)
+
+
+def test_a_point_stays_a_point_under_guidance() -> None:
+    """Its scale is what is unknown at that level, as for the plain head."""
+    model, _ = tiny.build("images")
+    u = torch.zeros(1, 1, 8, 8)
+    level = model.flow.level(0.5, 1, 3, u)
+    with torch.no_grad():
+        got = Guided(model.output, Guidance(2.0))(u, level, torch.tensor([0]))
+    assert isinstance(got, Point)
+    assert got.scale == model.head.output(model.flow, u, u, level).scale
