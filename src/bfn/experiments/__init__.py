@@ -1,7 +1,7 @@
 """Measurements of models and samplers: what a sample is judged by, and how settings are compared."""
 
 from bfn.experiments.judges import METRICS, Judge, Measure, Measured, judge_for
-from bfn.experiments.measure import Record, Setting, default_store, identify, measure
+from bfn.experiments.measure import Record, Setting, default_store, identify
 
 __all__ = [
     "METRICS",
@@ -13,5 +13,4 @@ __all__ = [
     "default_store",
     "identify",
     "judge_for",
-    "measure",
 ]

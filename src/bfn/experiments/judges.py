@@ -186,7 +186,10 @@ class Judge:
 
 @dataclass(frozen=True, eq=False)
 class Frechet(Part):
-    """Frechet distance of features from those of a reference, with a bootstrap interval."""
+    """Frechet distance of features from those of a reference.
+
+    n_resamples: of the bootstrap; 0 for the interval of the linearised distance, where there are many features.
+    """
 
     extractor: Callable[[Tensor], Tensor]
     reference: metrics.FeatureStatistics
@@ -247,7 +250,7 @@ class Digits(Part):
         probabilities = metrics.classify(x)
         report = metrics.digit_report(probabilities)
         best, predicted = probabilities.double().max(-1)
-        error = 1.96 * best.std().item() / math.sqrt(len(best))
+        error = metrics.normal_quantile() * best.std().item() / math.sqrt(len(best))
 
         def class_entropy(index: Tensor) -> float:
             shares = torch.bincount(predicted[index], minlength=10).double() / len(index)
@@ -356,7 +359,7 @@ class Spelling(Part):
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
         texts = self.alphabet.decode(x)
         spelling = metrics.spelling_result(texts)
-        half = 1.96 * spelling.standard_error
+        half = metrics.normal_quantile() * spelling.standard_error
         accuracy = spelling.accuracy
         found = {"spelling": Measured(accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half))}
         bags = {
@@ -544,7 +547,7 @@ def _frechet(metric: str, real: Real, features: Path | str | None) -> Frechet:
         statistics = metrics.cached_statistics(
             path, lambda: metrics.gather_statistics([real.reference], inception, name=name, batch_size=50), name=name
         )
-        return Frechet(inception, statistics, "FID", n_resamples=20, batch_size=50)
+        return Frechet(inception, statistics, "FID", n_resamples=0, batch_size=50)
     if metric == "pixels":
         side = min(POOLED, *real.reference.shape[-2:])
         label = f"Frechet distance of {side} x {side} pixels"
@@ -578,7 +581,8 @@ def _asked(predicted: Tensor, labels: Tensor | None) -> dict[str, Measured]:
 
 
 def _measured(value: float, interval: metrics.Interval) -> Measured:
-    return Measured(value, interval.low, interval.high)
+    """No measure is below 0, though a shifted bootstrap may reach there."""
+    return Measured(value, max(0.0, interval.low), interval.high)
 
 
 def _generator() -> torch.Generator:

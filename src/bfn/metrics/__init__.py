@@ -20,8 +20,22 @@ from bfn.metrics.features import (
     gather_statistics,
     mnist_features,
 )
-from bfn.metrics.frechet import FeatureStatistics, FrechetResult, expected_bias, frechet_distance, frechet_result
-from bfn.metrics.intervals import Interval, bootstrap_interval, bootstrap_intervals, t_interval, wilson_interval
+from bfn.metrics.frechet import (
+    FeatureStatistics,
+    FrechetResult,
+    expected_bias,
+    frechet_distance,
+    frechet_influence,
+    frechet_result,
+)
+from bfn.metrics.intervals import (
+    Interval,
+    bootstrap_interval,
+    bootstrap_intervals,
+    normal_quantile,
+    t_interval,
+    wilson_interval,
+)
 from bfn.metrics.ngrams import (
     Bag,
     TextReference,
@@ -61,6 +75,7 @@ __all__ = [
     "expected_bias",
     "extract",
     "frechet_distance",
+    "frechet_influence",
     "frechet_result",
     "gather_statistics",
     "is_word",
@@ -70,6 +85,7 @@ __all__ = [
     "mnist_features",
     "nats_to_bits",
     "ngram_counts",
+    "normal_quantile",
     "save_classifier",
     "spelling_accuracy",
     "spelling_result",

@@ -30,12 +30,17 @@ def wilson_interval(n_successes: int, n_trials: int, *, level: float = 0.95) -> 
     """
     if not 0 <= n_successes <= n_trials or n_trials == 0:
         raise ValueError(f"{n_successes} successes of {n_trials} trials: expected 0 <= successes <= trials, trials > 0")
-    z = NormalDist().inv_cdf(0.5 + _checked(level) / 2)
+    z = normal_quantile(level)
     p, n = n_successes / n_trials, n_trials
     center = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     # At 0 and n successes the bound is exactly 0 and 1; rounding must not say otherwise.
     return Interval(0.0 if n_successes == 0 else center - half, 1.0 if n_successes == n else center + half)
+
+
+def normal_quantile(level: float = 0.95) -> float:
+    """Standard errors on each side of a mean that hold this share of a normal distribution: 1.96 for 95 %."""
+    return NormalDist().inv_cdf(0.5 + _checked(level) / 2)
 
 
 def t_interval(values: Sequence[float] | Tensor, *, level: float = 0.95) -> Interval:

@@ -45,6 +45,30 @@ def test_bits_of_text_are_the_losses_over_ln_2(models, story, capsys):
     assert report["unit"] == "bits per character"
 
 
+def test_bounds_of_n_steps_apart_and_in_sum(models, story, capsys):
+    options = (models / "text", "--data", story, "--part", "all", "--seed", 3, "--batch", 1000)
+    report = evaluate(capsys, *options, "--n-steps", 5, 50)
+    model = bfn.load(models / "text")
+    x = data.load(story, "all", alphabet=data.Alphabet(tiny.ALPHABET)).tiles(20)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        model.loss(x, generator=generator)
+        model.reconstruction_loss(x, generator=generator)
+        five = model.loss(x, n_steps=5, generator=generator)
+    assert list(report["n_steps"]) == ["5", "50"]
+    assert report["n_steps"]["5"]["bound"]["mean"] == pytest.approx(float(five.mean()) / math.log(2), rel=1e-6)
+    for parts in report["n_steps"].values():
+        assert parts["reconstruction"] == report["reconstruction"]
+        total = parts["bound"]["mean"] + parts["reconstruction"]["mean"]
+        assert parts["total"]["mean"] == pytest.approx(total, rel=1e-6)
+    # Without them nothing else changes: the first draws are those of the bound and the reconstruction.
+    assert report["bound"] == evaluate(capsys, *options, "--batch", 1000)["bound"]
+    assert main([str(a) for a in ("evaluate", *options, "--n-steps", 5)]) == 0
+    out = capsys.readouterr().out
+    assert "5-step bound" in out
+    assert "5-step total" in out
+
+
 @pytest.mark.parametrize("kind", ["images", "binary"])
 def test_images_of_a_file_in_the_form_the_model_takes(kind, models, tmp_path, capsys):
     pictures = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
@@ -72,6 +96,7 @@ def test_wrong_input(models, story, tmp_path, refused, monkeypatch):
     assert "is text" in refused("evaluate", models / "images", "--data", story)
     assert "(1, 9, 9)" in refused("evaluate", models / "images", "--data", tmp_path / "large.npz")
     assert "--n 0" in refused("evaluate", models / "text", "--data", story, "--n", 0)
+    assert "--n-steps 0" in refused("evaluate", models / "text", "--data", story, "--n-steps", 0)
     assert "no such file" in refused("evaluate", models / "text", "--data", tmp_path / "nowhere.txt")
 
 

@@ -1,4 +1,5 @@
 import math
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,14 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from bfn.metrics import FeatureStatistics, expected_bias, frechet_distance, frechet_result
+from bfn.metrics import (
+    FeatureStatistics,
+    expected_bias,
+    frechet_distance,
+    frechet_influence,
+    frechet_result,
+    gather_statistics,
+)
 
 
 def gaussian(n: int, d: int, seed: int) -> Tensor:
@@ -144,3 +152,65 @@ def test_features_of_different_extractors_are_not_compared() -> None:
     a, b = (FeatureStatistics.of(gaussian(10, 2, 0), extractor=name) for name in ("inception", "mnist"))
     with pytest.raises(ValueError, match="'inception' and of 'mnist'"):
         frechet_distance(a, b)
+
+
+def test_distance_is_that_of_torchmetrics_on_the_same_features() -> None:
+    image = pytest.importorskip("torchmetrics.image.fid")
+
+    class Features(torch.nn.Module):
+        num_features = 6
+
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1)
+
+    a, b = gaussian(80, 6, 1).view(80, 1, 2, 3), 0.5 + 2 * gaussian(90, 6, 2).view(90, 1, 2, 3)
+    theirs = image.FrechetInceptionDistance(feature=Features(), normalize=True, input_img_size=(1, 2, 3))
+    theirs.set_dtype(torch.float64)
+    for part, real in ((a, True), (b, False)):
+        theirs.update(part, real=real)
+    assert frechet_distance(a.flatten(1), b.flatten(1)) == pytest.approx(float(theirs.compute()), rel=1e-8)
+
+
+def test_memory_does_not_grow_with_the_number_of_images() -> None:
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+    most = 0
+
+    def images(n: int):  # type: ignore[no-untyped-def]
+        nonlocal most
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(n // 100):
+            batch = torch.randn(100, 1, 8, 8, generator=generator)
+            alive.add(batch)
+            most = max(most, len(alive))
+            yield batch
+
+    def features(batch: Tensor) -> Tensor:
+        x = batch.flatten(1)[:, :5].clone()
+        alive.add(x)
+        return x
+
+    statistics = gather_statistics(images(10_000), features)
+    assert statistics.n == 10_000
+    # The newest batch, the one before it that the loop still names, and their features: not the hundred there were.
+    assert most <= 4
+    assert statistics.mean.numel() + statistics.covariance.numel() == 5 + 25
+
+
+def test_linearised_interval_is_as_wide_as_the_bootstrap_s() -> None:
+    reference = FeatureStatistics.of(gaussian(5000, 5, 0))
+    features = 0.3 + 1.2 * gaussian(800, 5, 1)
+    drawn = frechet_result(features, reference, generator=torch.Generator().manual_seed(0), n_resamples=600)
+    linear = frechet_result(features, reference, generator=torch.Generator(), n_resamples=0)
+    assert linear.distance == drawn.distance
+    width, other = (i.high - i.low for i in (linear.interval, drawn.interval))
+    assert width == pytest.approx(other, rel=0.12)
+
+
+def test_influence_is_the_derivative_of_the_distance() -> None:
+    features, reference = 0.3 + gaussian(60, 4, 1), FeatureStatistics.of(gaussian(500, 4, 0))
+    influence = frechet_influence(features, reference)
+    assert influence.mean().abs() < 1e-9
+    # Sample 7 counted once more moves the distance by its influence / n, to first order in 1/n.
+    more = torch.cat([features.repeat(2000, 1), features[7:8]])
+    change = frechet_distance(more, reference) - frechet_distance(features.repeat(2000, 1), reference)
+    assert change * 2000 * 60 == pytest.approx(influence[7].item(), rel=0.02)

@@ -4,7 +4,15 @@ import pytest
 import scipy.stats
 import torch
 
-from bfn.metrics.intervals import Interval, bootstrap_interval, t_interval, t_quantile, wilson_interval
+from bfn.metrics.intervals import (
+    Interval,
+    bootstrap_interval,
+    bootstrap_intervals,
+    normal_quantile,
+    t_interval,
+    t_quantile,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 5), (5, 5), (3, 17), (900, 1000)])
@@ -67,3 +75,19 @@ def test_overlap() -> None:
 def test_wrong_input(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=r"expected|needs"):
         call()
+
+
+def test_several_statistics_of_the_same_resamples() -> None:
+    x = torch.randn(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def both(index: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[index].mean(), x[index].std()])
+
+    pair = bootstrap_intervals(both, 40, generator=torch.Generator().manual_seed(2))
+    alone = bootstrap_interval(lambda i: x[i].std().item(), 40, generator=torch.Generator().manual_seed(2))
+    assert pair[1].low == pytest.approx(alone.low)
+    assert pair[1].high == pytest.approx(alone.high)
+
+
+def test_normal_quantile() -> None:
+    assert normal_quantile() == pytest.approx(1.959964, abs=1e-6)

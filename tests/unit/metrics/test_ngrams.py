@@ -2,8 +2,18 @@ import random
 from collections import Counter
 
 import pytest
+import torch
 
-from bfn.metrics import TextReference, entropy, jensen_shannon, ngram_counts, text_report, word_counts
+from bfn.metrics import (
+    Bag,
+    TextReference,
+    character_ngrams,
+    entropy,
+    jensen_shannon,
+    ngram_counts,
+    text_report,
+    word_counts,
+)
 
 
 def test_counts_by_hand() -> None:
@@ -71,3 +81,20 @@ def test_too_little_real_text() -> None:
         text_report(["a" * 100] * 2, "b" * 399)
     with pytest.raises(ValueError, match="n=0"):
         ngram_counts("abc", 0)
+
+
+def test_a_bag_gives_the_statistics_of_any_choice_of_texts() -> None:
+    texts = ["the cat sat", "on the mat", "a dog", ""]
+    reference = word_counts("the dog sat on the cat and the dog ran")
+    bag = Bag.of([text.split() for text in texts], reference)
+    for index in ([0, 1, 2, 3], [1, 1, 2, 0], [2, 2, 2, 2]):
+        chosen = word_counts([texts[i] for i in index])
+        divergence, information = bag.statistics(torch.tensor(index)).tolist()
+        assert divergence == pytest.approx(jensen_shannon(chosen, reference), abs=1e-12)
+        assert information == pytest.approx(entropy(chosen), abs=1e-12)
+    assert bag.statistics(torch.tensor([3, 3, 3, 3])).tolist() == [1.0, 0.0]
+
+
+def test_character_ngrams_in_order() -> None:
+    assert character_ngrams("abcde", 4) == ["abcd", "bcde"]
+    assert character_ngrams("abc", 4) == []

@@ -1,0 +1,152 @@
+"""``bfn compare``: tables, files, resuming, blind pairs, and wrong input."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bfn.cli import main
+from bfn.experiments import measure
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path_factory, monkeypatch):
+    """A cache of its own, outside of what tests look at."""
+    monkeypatch.setenv("BFN_HOME", str(tmp_path_factory.mktemp("home")))
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cloud") / "cloud.npy"
+    np.save(path, torch.randn(400, 2, generator=torch.Generator().manual_seed(0)).numpy())
+    return path
+
+
+def run(*arguments: object) -> int:
+    return main(["compare", *map(str, arguments)])
+
+
+def test_a_comparison_is_printed_and_written(models, cloud, tmp_path, capsys) -> None:
+    files = [tmp_path / name for name in ("q.json", "q.md", "q.png")]
+    code = run(
+        models / "vectors", "--data", cloud, "--solvers", "bfn", "bfn-solver++2", "fast-sde", "--nfe", 2, 4, "--n", 30,
+        "--t-start", 0.01, 0.001, "--g", 1, "--repeats", 2,
+        "--json", files[0], "--markdown", files[1], "--plot", files[2],
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert code == 0
+    rows = [line.split("  ")[0] for line in out.splitlines()]
+    for sampler in ("bfn", "bfn-solver++2, eta 0.01", "bfn-solver++2, eta 0.001", "fast-sde, g 1"):
+        assert sampler in rows
+    assert "real data, 30 samples" in rows
+    assert "best by Frechet distance" in out
+    report = json.loads(files[0].read_text())
+    assert len(report["records"]) == 8
+    assert report["records"][0]["seeds"] == [0, 1]
+    assert report["metric"] == "values"
+    assert files[1].read_text().startswith("# Samplers of ")
+    assert Image.open(files[2]).format == "PNG"
+
+
+def test_the_same_command_takes_what_is_measured(models, cloud, tmp_path, monkeypatch) -> None:
+    options = (models / "vectors", "--data", cloud, "--solvers", "bfn", "--nfe", 2, "--n", 20, "--json")
+    assert run(*options, tmp_path / "a.json") == 0
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("sampled again")
+
+    monkeypatch.setattr(measure, "draw", refuse)
+    assert run(*options, tmp_path / "b.json") == 0
+    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
+
+
+def test_an_interrupt_keeps_and_shows_what_is_measured(models, cloud, tmp_path, capsys, monkeypatch) -> None:
+    draw, calls = measure.draw, []
+
+    def stop_at_the_third(*arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return draw(*arguments)
+
+    monkeypatch.setattr(measure, "draw", stop_at_the_third)
+    options = (models / "vectors", "--data", cloud, "--solvers", "bfn", "auto", "--nfe", 2, 3, "--n", 20)
+    assert run(*options, "--json", tmp_path / "q.json") == 130
+    out, error = capsys.readouterr()
+    assert "2 of 4 settings are measured and kept in" in error
+    assert "best by" in out
+    assert run(*options, "--json", tmp_path / "q.json") == 0
+    assert len(calls) == 3 + 2
+    assert len(json.loads((tmp_path / "q.json").read_text())["records"]) == 4
+
+
+def test_few_samples_leave_a_measure_out_with_a_warning(models, capsys) -> None:
+    assert run(models / "images", "--data", "digits", "--solvers", "bfn", "--nfe", 2, "--n", 12) == 0
+    out, error = capsys.readouterr()
+    assert "n=12: the Frechet distance of 64 features needs more than 64 samples" in error
+    assert "asked class" in out
+
+
+def test_text_by_default_compares_the_paper_s_solvers(models, tmp_path, capsys) -> None:
+    story = tmp_path / "story.txt"
+    story.write_text("the cat sat on the mat and the dog ran " * 200)
+    assert run(models / "text", "--data", story, "--nfe", 2, "--n", 10) == 0
+    out = capsys.readouterr().out
+    for name in (
+        "auto",
+        "bfn",
+        "sde-bfn-solver2",
+        "bfn-solver2",
+        "spelling accuracy",
+        "4-gram divergence",
+        "real data",
+    ):
+        assert name in out
+
+
+def test_blind_pairs_are_written_and_scored(models, tmp_path, capsys) -> None:
+    folder = tmp_path / "pairs"
+    options = (models / "images", "--blind", folder)
+    assert run(*options, "--solvers", "bfn", "auto", "--nfe", 3, "--n", 5) == 0
+    assert len(list(folder.glob("*.png"))) == 5
+    answers = folder / "answers.csv"
+    answers.write_text("pair,answer\n1,left\n2,right\n3,left\n4,\n5,right\n")
+    capsys.readouterr()
+    assert run(*options, "--score", answers) == 0
+    out = capsys.readouterr().out
+    assert "of 4 pairs, 1 skipped" in out
+    assert "%" in out
+
+
+def test_wrong_input(models, cloud, tmp_path, refused) -> None:
+    vectors, images = models / "vectors", models / "images"
+    data = ("--data", cloud)
+    nan = tmp_path / "nan.npy"
+    np.save(nan, np.full((10, 2), np.nan))
+    (tmp_path / "empty").mkdir()
+    for arguments, message in [
+        ((vectors, *data, "--solvers", "nonsense"), "expected one of"),
+        ((vectors, *data, "--solvers", "bfn-solver2"), "is for discrete data"),
+        ((vectors, *data, "--nfe", 0), "nfe=0"),
+        ((vectors, *data, "--n", 0), "--n 0"),
+        ((vectors, *data, "--repeats", 0), "--repeats 0"),
+        ((vectors, *data, "--metric", "values", "--n", 2), "singular"),
+        ((vectors, *data, "--metric", "mnist"), "does not fit"),
+        ((vectors, *data, "--metric", "fid"), "expected one of text"),
+        ((vectors,), "say what real data"),
+        ((vectors, "--data", nan), "NaN"),
+        ((vectors, "--data", tmp_path / "none.npy"), "No such file"),
+        ((images, "--data", tmp_path / "empty"), "empty"),
+        ((images, "--data", cloud), "not whole numbers in 0..255"),
+        ((vectors, *data, "--solvers", "bfn", "--t-start", 0.1), "none of bfn takes it"),
+        ((vectors, *data, "--guidance", 2), "knows no classes"),
+        ((vectors, *data, "--plot", tmp_path / "q.txt"), "expected a .png"),
+        ((vectors, *data, "--json", tmp_path), "is a directory"),
+        ((vectors, "--blind", tmp_path / "p", "--solvers", "bfn", "auto", "--nfe", 2), "neither images nor text"),
+        ((images, "--blind", tmp_path / "p", "--solvers", "bfn", "--nfe", 2), "two solvers"),
+        ((images, "--score", tmp_path / "none.csv"), "key.json"),
+        ((tmp_path / "nothing",), "neither a directory nor"),
+    ]:
+        assert message in refused("compare", *arguments), arguments
