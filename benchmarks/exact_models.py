@@ -59,7 +59,7 @@ def n_gram(context: int, characters: int | None, min_count: int) -> None:
         f"{model.automaton.n_states:,} states"
     )
     for length in (64, 128):
-        model = NGram(model.tables, length, dtype=torch.float32)
+        model = NGram(model.backoff, length, dtype=torch.float32)
         generator = torch.Generator().manual_seed(0)
         x = model.sample_data(64, generator)
         level = model.flow.level(0.5, 64, 2, like=torch.zeros(()))

@@ -65,6 +65,14 @@ def test_an_exact_model_shown_the_known_part_predicts_by_summing_over_all_string
     assert torch.allclose(got, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("model", discrete_models(), ids=lambda model: type(model).__name__)
+def test_every_exact_model_of_classes_fills_in(model) -> None:
+    x = model.sample_data(5, seeded(1))
+    mask = torch.tensor([True, False, False, True])
+    out = model.sample(5, "auto", 4, known=x, mask=mask, generator=seeded())
+    assert torch.equal(out.x[:, mask], x[:, mask])
+
+
 def conditional_mixture(x_known: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Weights, means and covariances of the last two variables given the first, by the textbook."""
     a, b, c = COVARIANCES[:, 0, 0], COVARIANCES[:, 1:, 0], COVARIANCES[:, 1:, 1:]

@@ -41,7 +41,7 @@ class NGram(DiscreteExactModel):
         memory: int = 1 << 30,
     ) -> None:
         super().__init__(discrete_flow(flow, tables.n_classes, beta_1), length)
-        self.tables = tables
+        self.backoff = tables
         if dense is None:
             dense = tables.n_classes**tables.context <= DENSE_STATES
         self.automaton = DenseAutomaton(tables, dtype) if dense else SparseAutomaton(tables, dtype)
@@ -89,12 +89,12 @@ class NGram(DiscreteExactModel):
     @property
     def context(self) -> int:
         """How many symbols the next one depends on."""
-        return self.tables.context
+        return self.backoff.context
 
     def next_probs(self, history: Tensor) -> Tensor:
         """Probabilities of the symbol after each history, (batch, any number of classes): (batch, K), float64."""
         codes, length = self._codes(history.cpu())
-        return self.tables.probability(codes.unsqueeze(1), length, torch.arange(self.flow.n_classes))
+        return self.backoff.probability(codes.unsqueeze(1), length, torch.arange(self.flow.n_classes))
 
     def log_prob(self, x: Tensor) -> Tensor:
         self.flow.check(x, self.data_shape)
@@ -102,7 +102,7 @@ class NGram(DiscreteExactModel):
         total = torch.zeros(len(x), dtype=torch.float64)
         for d in range(x.shape[1]):
             codes, length = self._codes(x[:, :d])
-            total += self.tables.probability(codes, length, x[:, d]).log()
+            total += self.backoff.probability(codes, length, x[:, d]).log()
         return total.to(self.device, self.dtype)
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
