@@ -2,23 +2,21 @@
 
     python tools/bundle.py mnist ~/runs/mnist
 
-Text: spelling accuracy and 4-gram divergence at 10 and 100 calls. Images of 28 x 28 digits: share recognised by the
-bundled classifier, and the Frechet distance on its features, at 10 and 50 calls. Digits of 8 x 8: share of the asked
-class by nearest neighbours. All for the default solver, the original sampler and the paper's best for the kind of data.
+The measures are those of ``bfn compare``: spelling and n-grams of text at 10 and 100 calls; of images the Frechet
+distance and the classes, at 10 and 50 calls. All for the default solver, the original sampler and the paper's best for
+the kind of data.
 """
 
 import argparse
-import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 import bfn
-from bfn import data, metrics, storage
-from bfn.sampling import batches
+from bfn import storage
+from bfn.experiments import Judge, Record, Setting, judge_for
+from bfn.experiments.measure import measure
 from bfn.training import read_log
 
 BUNDLED = Path(bfn.__file__).parent / "bundled"
@@ -26,75 +24,12 @@ PAPER = {"discrete": {"solver": "bfn-solver2"}, "continuous": {"solver": "sde-bf
 SEED = 1234
 
 
-def draw(model: bfn.BFN, n: int, nfe: int, n_labels: int, settings: dict[str, Any], size: int = 100) -> Tensor:
-    """n samples in batches, all classes in turn."""
-    generator = torch.Generator().manual_seed(SEED)
-    clip = (-1, 1) if model.flow.kind == "continuous" else None
-    parts, done = [], 0
-    for count in batches(n, size):
-        label = (torch.arange(count) + done) % n_labels if n_labels else None
-        parts.append(model.sample(count, nfe=nfe, label=label, clip=clip, generator=generator, **settings).x)
-        done += count
-    return torch.cat(parts)
-
-
-def judge_text(model: bfn.BFN, alphabet: str) -> Callable[[Tensor], dict[str, Any]]:
-    """Spelling and 4-grams against held-out text."""
-    text = data.load("text8", "test")
-    reference = text.alphabet.decode(text.tiles(model.data_shape[0], 6000))
-
-    def judge(x: Tensor) -> dict[str, Any]:
-        report = metrics.text_report(data.Alphabet(alphabet).decode(x), reference)
-        ours, real = report.samples, report.real
-        return {
-            "spelling": f"{100 * ours.spelling.accuracy:.1f} ± {100 * ours.spelling.standard_error:.1f} % "
-            f"(real text {100 * real.spelling.accuracy:.1f} %)",
-            "4-gram divergence": f"{ours.ngram_divergence:.3f} (real text {real.ngram_divergence:.3f})",
-        }
-
-    return judge
-
-
-def judge_mnist(levels: int | None) -> Callable[[Tensor], dict[str, Any]]:
-    """The bundled classifier's verdict, and the Frechet distance on its features."""
-    test = data.load("mnist", "test")
-    real = test.to_float() if levels is None else test.binarise(0).to_classes() * 2.0 - 1
-    reference = metrics.FeatureStatistics.of(metrics.extract(real, metrics.mnist_features()))
-
-    def judge(x: Tensor) -> dict[str, Any]:
-        images = x if levels is None else x * 2.0 - 1
-        report = metrics.digit_report(metrics.classify(images))
-        features = metrics.extract(images, metrics.mnist_features())
-        low, high = report.confident_interval.low, report.confident_interval.high
-        return {
-            "recognised with confidence above 0.9": f"{100 * report.confident_share:.1f} % "
-            f"[{100 * low:.1f}, {100 * high:.1f}]",
-            "Frechet distance": f"{metrics.frechet_distance(features, reference):.2f}",
-            "class entropy": f"{report.class_entropy:.2f} of {math.log2(10):.2f} bits",
-        }
-
-    return judge
-
-
-def judge_digits() -> Callable[[Tensor], dict[str, Any]]:
-    """Share of samples in whose class the nearest real digits lie; samples come in order of class."""
-    from sklearn.neighbors import KNeighborsClassifier
-
-    real = data.load("digits", "all")
-    pixels = real.to_float().flatten(1)
-    nearest = KNeighborsClassifier(5).fit(pixels.numpy(), real.labels.numpy())
-
-    def judge(x: Tensor) -> dict[str, Any]:
-        asked = torch.arange(len(x)) % 10
-        right = int((torch.from_numpy(nearest.predict(x.flatten(1).numpy())) == asked).sum())
-        interval = metrics.wilson_interval(right, len(x))
-        low, high = 100 * interval.low, 100 * interval.high
-        return {
-            "asked class recognised": f"{100 * right / len(x):.1f} % [{low:.1f}, {high:.1f}]",
-            "Frechet distance of pixels": f"{metrics.frechet_distance(x.flatten(1), pixels):.2f}",
-        }
-
-    return judge
+def verdict_of(judge: Judge, record: Record) -> dict[str, str]:
+    """Measures in words, with what real data get beside the main one."""
+    verdict = {of.label: of.show(record.measures[of.key]) for of in judge.measures}
+    main = judge.measures[0]
+    verdict[main.label] += f" (real data {main.show(judge.real(record.n)[main.key])})"
+    return verdict
 
 
 def main() -> None:
@@ -111,18 +46,14 @@ def main() -> None:
 
     model, config = bfn.load(options.run), storage.read_config(options.run)
     alphabet = config["alphabet"]
-    if alphabet:
-        judge, calls = judge_text(model, alphabet), (10, 100)
-    elif model.data_shape == (1, 28, 28):
-        judge, calls = judge_mnist(getattr(model.flow, "n_classes", None)), (10, 50)
-    else:
-        judge, calls = judge_digits(), (10, 50)
+    judge, calls = judge_for(model, config), (10, 100) if alphabet else (10, 50)
     quality: dict[str, str] = {}
     measured: list[dict[str, Any]] = []
     for nfe in options.nfe or calls:
         n = options.n // 4 if alphabet and nfe > 50 else options.n
         for settings in ({"solver": "auto"}, {"solver": "bfn"}, PAPER[model.flow.kind]):
-            verdict = judge(draw(model, n, nfe, config["n_labels"], settings))
+            (record,) = measure(model, [Setting(nfe=nfe, **settings)], judge, n, seed=SEED, n_labels=config["n_labels"])
+            verdict = verdict_of(judge, record)
             measured.append({**settings, "nfe": nfe, "samples": n, **verdict})
             print(measured[-1], flush=True)
             if settings["solver"] == "auto":

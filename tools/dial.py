@@ -2,7 +2,7 @@
 
     python tools/dial.py text8 --nfe 5 10 20 --n 200 --out docs/results/dial-text8.md
 
-The paper's solvers stand beside it. The same start and noise for all; the judges are those of ``tools/bundle.py``.
+The paper's solvers stand beside it. The same start and noise for all; the measures are those of ``bfn compare``.
 """
 
 import argparse
@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bundle import SEED, draw, judge_digits, judge_mnist, judge_text
+from bundle import SEED
 
 import bfn
 from bfn import solvers, storage
+from bfn.experiments import Setting, judge_for
+from bfn.experiments.measure import measure
 from bfn.files import atomic_write
 from bfn.solvers import fast
 
@@ -61,16 +63,13 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, config = bfn.load(options.name), storage.read_config(options.name)
-    if config["alphabet"]:
-        judge = judge_text(model, config["alphabet"])
-    elif model.data_shape == (1, 28, 28):
-        judge = judge_mnist(getattr(model.flow, "n_classes", None))
-    else:
-        judge = judge_digits()
+    judge = judge_for(model, config)
     lines: list[str] = []
     for nfe in options.nfe:
         for name, settings in settings_of(model.flow, nfe, options.orders):
-            verdict = judge(draw(model, options.n, nfe, config["n_labels"], settings))
+            setting = Setting(nfe=nfe, **settings)
+            (record,) = measure(model, [setting], judge, options.n, seed=SEED, n_labels=config["n_labels"])
+            verdict = {of.label: of.show(record.measures[of.key]) for of in judge.measures}
             if not lines:
                 lines += [f"| calls | sampler | {' | '.join(verdict)} |", "|---" * (2 + len(verdict)) + "|"]
             lines.append(f"| {nfe} | {name} | {' | '.join(verdict.values())} |")

@@ -158,7 +158,7 @@ def _report(comparison: Comparison) -> str:
     main = comparison.main
     parts = []
     for of in comparison.measures:
-        header, rows = comparison.cells(of, intervals=of is main)
+        header, rows = comparison.cells(of, intervals=of == main)
         parts.append(f"{of.label}\n{table(header, rows)}")
     advice = "\n".join(f"  {advice.sentence(main)}" for advice in comparison.advice)
     return "\n\n".join([*parts, f"best by {main.label} (95 % intervals):\n{advice}"])
