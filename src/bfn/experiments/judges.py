@@ -82,8 +82,11 @@ class Measure:
     highest: float = math.inf
 
     def number(self, value: float) -> str:
-        """The figure alone, without its unit."""
-        return f"{self.scale * value:.{self.digits}f}"
+        """The figure alone, without its unit; small ones with more digits, so that as many are left of them."""
+        scaled = abs(self.scale * value)
+        small = math.isfinite(scaled) and 0 < scaled < 10 ** (1 - self.digits)
+        digits = self.digits - 1 - math.floor(math.log10(scaled)) if small else self.digits
+        return f"{self.scale * value:.{min(digits, 6)}f}"
 
     def show(self, measured: Measured) -> str:
         """The figure with its interval and unit."""

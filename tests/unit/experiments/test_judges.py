@@ -27,6 +27,7 @@ def test_measures_are_written_as_they_are_read() -> None:
     share = Measure("a", "a", "high", "%", 100, 1)
     assert share.show(Measured(0.5, 0.41, 0.59)) == "50.0 [41.0, 59.0] %"
     assert share.show(Measured(0.5)) == "50.0 %"
+    assert Measure("c", "c", "low").show(Measured(0.02134, 0.0, 0.141)) == "0.021 [0.00, 0.14]"
     assert (share.loss(0.2), Measure("b", "b", "real").loss(3.0, 5.0)) == (-0.2, 2.0)
 
 
