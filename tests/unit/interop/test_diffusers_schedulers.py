@@ -1,0 +1,358 @@
+"""The schedulers do what diffusers asks of a scheduler, and take the steps of the library's own loop."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn import losses, solvers
+
+pytest.importorskip("diffusers")
+from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, UniPCMultistepScheduler
+
+from bfn.interop.diffusers import BFNScheduler, DiscreteBFNScheduler, VPSolverScheduler
+from bfn.interop.diffusers.schedulers import TableScheduler
+
+CALLS = 10
+SHAPES = {"continuous": (4, 3, 8, 8), "discrete": (4, 6, 5)}
+MAKE: dict[str, Callable[..., TableScheduler]] = {
+    "continuous": BFNScheduler,
+    "discrete": lambda **settings: DiscreteBFNScheduler(5, **settings),
+}
+kinds = pytest.mark.parametrize("kind", ["continuous", "discrete"])
+
+
+def network(inputs: Tensor, timestep: Tensor | float) -> Tensor:
+    """Smooth, and different at each timestep."""
+    level = 1 - torch.as_tensor(timestep, dtype=inputs.dtype) / 1000
+    return torch.tanh(inputs * (1 + level)) * 0.8 + 0.1 * level
+
+
+def noise_for(kind: str, seed: int = 0) -> Tensor:
+    return torch.randn(SHAPES[kind], generator=torch.Generator().manual_seed(seed))
+
+
+def generate(scheduler: TableScheduler, kind: str, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    sample = noise_for(kind, seed) * scheduler.init_noise_sigma
+    for t in scheduler.timesteps:
+        output = network(scheduler.scale_model_input(sample, t), t)
+        sample = scheduler.step(output, t, sample, generator=generator).prev_sample
+    return sample
+
+
+def reference(kind: str, predicts: str) -> bfn.BFN:
+    flow = bfn.ContinuousFlow() if kind == "continuous" else bfn.DiscreteFlow(5)
+    shape = SHAPES[kind][1:] if kind == "continuous" else SHAPES[kind][1:-1]
+    model = bfn.BFN(lambda inputs, t: network(inputs, (1 - t[0]) * 1000), flow, predicts, shape)
+    x = torch.linspace(-1, 1, 4 * 192).view(4, *shape) if kind == "continuous" else torch.arange(24).view(4, 6) % 5
+    model.error_curve = losses.error_curve(model, x, generator=torch.Generator().manual_seed(0))
+    return model
+
+
+CASES = [
+    ("continuous", predicts, name)
+    for predicts in ("noise", "data", "preconditioned")
+    for name in solvers.names("continuous")
+]
+CASES += [("discrete", "logits", name) for name in solvers.names("discrete")]
+
+
+@pytest.mark.parametrize(("kind", "predicts", "solver"), CASES)
+def test_it_steps_as_the_librarys_own_loop(kind: str, predicts: str, solver: str) -> None:
+    model = reference(kind, predicts)
+    ours = model.sample(4, solver, CALLS, initial=noise_for(kind), generator=torch.Generator().manual_seed(0))
+    scheduler = type(MAKE[kind]()).from_model(model, solver=solver)
+    scheduler.set_timesteps(CALLS)
+    theirs = generate(scheduler, kind)
+    assert len(scheduler.timesteps) == CALLS
+    torch.testing.assert_close(ours.x, theirs if kind == "continuous" else theirs.argmax(-1), rtol=1e-5, atol=1e-5)
+
+
+@kinds
+def test_tuned_tables_of_a_model_are_taken(kind: str) -> None:
+    model = reference(kind, "data" if kind == "continuous" else "logits")
+    model.tables = {CALLS: bfn.sampling.make_table(model.flow, "bfn-solver1", CALLS, "uniform", 0.05)}
+    for solver in ("auto", "tuned"):
+        scheduler = type(MAKE[kind]()).from_model(model, solver=solver)
+        scheduler.set_timesteps(CALLS)
+        torch.testing.assert_close(scheduler.timesteps[0], torch.tensor(950.0))
+
+
+@kinds
+@pytest.mark.parametrize("solver", ["auto", "fast-ode", "bfn"])
+def test_saved_and_loaded_it_gives_the_same_samples(kind: str, solver: str, tmp_path: Path) -> None:
+    scheduler = MAKE[kind](solver=solver)
+    scheduler.save_pretrained(tmp_path)
+    loaded = type(scheduler).from_pretrained(tmp_path)
+    kept = {key: value for key, value in scheduler.config.items() if key != "_use_default_values"}
+    assert kept == dict(loaded.config)
+    for one in (scheduler, loaded):
+        one.set_timesteps(CALLS)
+    assert torch.equal(generate(scheduler, kind), generate(loaded, kind))
+
+
+@kinds
+def test_a_models_facts_survive_saving(kind: str, tmp_path: Path) -> None:
+    model = reference(kind, "preconditioned" if kind == "continuous" else "logits")
+    model.tables = {CALLS: bfn.sampling.make_table(model.flow, "bfn-solver1", CALLS)}
+    scheduler = type(MAKE[kind]()).from_model(model, solver="bfn-optimal")
+    scheduler.save_pretrained(tmp_path)
+    loaded = type(scheduler).from_pretrained(tmp_path)
+    for one in (scheduler, loaded):
+        one.set_timesteps(CALLS)
+    assert loaded.head == scheduler.head == model.head
+    assert torch.equal(generate(scheduler, kind), generate(loaded, kind))
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_step_keeps_shape_and_type(kind: str, dtype: torch.dtype) -> None:
+    scheduler = MAKE[kind](solver="fast-sde")
+    scheduler.set_timesteps(CALLS)
+    sample = noise_for(kind).to(dtype)
+    for t in scheduler.timesteps[:2]:
+        assert scheduler.scale_model_input(sample, t).dtype == dtype
+        out = scheduler.step(sample, t, sample, generator=torch.Generator().manual_seed(0))
+        for tensor in (out.prev_sample, out.pred_original_sample):
+            assert tensor.shape == sample.shape
+            assert tensor.dtype == dtype
+
+
+@kinds
+def test_tuple_and_dict_hold_the_same(kind: str) -> None:
+    scheduler, sample, results = MAKE[kind](solver="bfn"), noise_for(kind), []
+    for return_dict in (True, False):
+        scheduler.set_timesteps(CALLS)
+        t, generator = scheduler.timesteps[0], torch.Generator().manual_seed(0)
+        results.append(scheduler.step(sample, t, sample, generator=generator, return_dict=return_dict))
+    assert torch.equal(results[0].prev_sample, results[1][0])
+    assert torch.equal(results[0].pred_original_sample, results[1][1])
+
+
+@kinds
+@pytest.mark.parametrize("solver", ["auto", "fast-ode"])
+def test_runs_do_not_see_each_other(kind: str, solver: str) -> None:
+    """Anew, after set_timesteps, straight after a whole run, and after one that was given up."""
+    scheduler = MAKE[kind](solver=solver)
+    scheduler.set_timesteps(CALLS)
+    first = generate(scheduler, kind)
+    assert torch.equal(generate(scheduler, kind), first)
+    sample = noise_for(kind, 5)
+    for t in scheduler.timesteps[:3]:
+        sample = scheduler.step(sample, t, sample).prev_sample
+    assert torch.equal(generate(scheduler, kind), first)
+    scheduler.set_timesteps(CALLS + 2)
+    assert not torch.equal(generate(scheduler, kind), first)
+    scheduler.set_timesteps(CALLS)
+    assert torch.equal(generate(scheduler, kind), first)
+    assert torch.equal(generate_fresh(kind, solver), first)
+
+
+def generate_fresh(kind: str, solver: str) -> Tensor:
+    scheduler = MAKE[kind](solver=solver)
+    scheduler.set_timesteps(CALLS)
+    return generate(scheduler, kind)
+
+
+@kinds
+def test_wrong_orders_of_calls_are_refused_in_a_line(kind: str) -> None:
+    scheduler, sample = MAKE[kind](), noise_for(kind)
+    with pytest.raises(ValueError, match="step before set_timesteps"):
+        scheduler.step(sample, 500, sample)
+    scheduler.set_timesteps(CALLS)
+    with pytest.raises(ValueError, match="timestep=123"):
+        scheduler.step(sample, 123, sample)
+    scheduler.step(sample, scheduler.timesteps[0], sample)
+    with pytest.raises(ValueError, match=r"expected .*, the next one"):
+        scheduler.step(sample, scheduler.timesteps[2], sample)
+    for settings in ({}, {"num_inference_steps": 5, "timesteps": [900, 500]}):
+        with pytest.raises(ValueError, match="exactly one"):
+            scheduler.set_timesteps(**settings)
+    with pytest.raises(ValueError, match="solver='bfn-solver3'"):
+        MAKE[kind](solver="bfn-solver3").set_timesteps(CALLS)
+
+
+@kinds
+def test_timesteps_run_down_from_noise_to_data(kind: str) -> None:
+    scheduler = MAKE[kind](solver="fast-ode", t_start=0.1)
+    scheduler.set_timesteps(CALLS)
+    assert scheduler.timesteps[0] == pytest.approx(900)
+    assert bool((scheduler.timesteps.diff() < 0).all())
+    assert 0 <= float(scheduler.timesteps[-1]) < 900
+    assert scheduler.num_inference_steps == CALLS
+
+
+@kinds
+def test_timesteps_of_the_users_own(kind: str) -> None:
+    scheduler = MAKE[kind](solver="bfn-solver1")
+    own = [990.0, 700.5, 400.0, 20.0]
+    scheduler.set_timesteps(timesteps=own)
+    torch.testing.assert_close(scheduler.timesteps, torch.tensor(own))
+    model = reference(kind, "noise" if kind == "continuous" else "logits")
+    grid = 1 - torch.tensor(own, dtype=torch.float64) / 1000
+    ours = model.sample(4, "bfn-solver1", grid=grid, initial=noise_for(kind)).x
+    theirs = generate(scheduler, kind)
+    torch.testing.assert_close(ours, theirs if kind == "continuous" else theirs.argmax(-1), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="increasing"):
+        scheduler.set_timesteps(timesteps=own[::-1])
+
+
+@pytest.mark.parametrize("solver", ["fast-ode", "sde-bfn-solver++2", "bfn"])
+def test_a_run_may_begin_later_as_from_a_noised_image(solver: str) -> None:
+    """The rest of the grid is a grid: the same as the library's loop on it."""
+    scheduler = BFNScheduler(solver=solver)
+    scheduler.set_timesteps(CALLS)
+    rest = scheduler.timesteps[4:]
+    image = torch.linspace(-1, 1, 768).view(4, 3, 8, 8)
+    sample = scheduler.add_noise(image, noise_for("continuous"), rest[:1])
+    times = 1 - rest.double() / 1000
+    s = float(scheduler.flow.schedule.s(times[0]))
+    generator = torch.Generator().manual_seed(1)
+    initial = sample * (1 + s * s) ** 0.5
+    ours = reference("continuous", "noise").sample(4, solver, grid=times, initial=initial, generator=generator).x
+    generator = torch.Generator().manual_seed(1)
+    for t in rest:
+        output = network(scheduler.scale_model_input(sample, t), t)
+        sample = scheduler.step(output, t, sample, generator=generator).prev_sample
+    torch.testing.assert_close(sample, ours, rtol=1e-4, atol=1e-4)
+
+
+def test_a_solver_with_stages_cannot_begin_later() -> None:
+    scheduler = DiscreteBFNScheduler(5, solver="bfn-solver2-singlestep")
+    scheduler.set_timesteps(CALLS)
+    sample = noise_for("discrete")
+    with pytest.raises(ValueError, match="must begin at the first timestep"):
+        scheduler.step(sample, scheduler.timesteps[4], sample)
+
+
+def test_added_noise_is_that_of_a_variance_preserving_diffusion() -> None:
+    scheduler = BFNScheduler()
+    x, eps = torch.linspace(-1, 1, 768).view(4, 3, 8, 8), noise_for("continuous")
+    timesteps = torch.tensor([1000.0, 800.0, 300.0, 0.0])
+    beta = scheduler.flow.schedule.beta(1 - timesteps.double() / 1000).float().view(4, 1, 1, 1)
+    alpha, sigma = (beta / (1 + beta)).sqrt(), (1 / (1 + beta)).sqrt()
+    torch.testing.assert_close(scheduler.add_noise(x, eps, timesteps), alpha * x + sigma * eps)
+    # One timestep for all, which diffusers' own checks give as a vector of one.
+    torch.testing.assert_close(scheduler.add_noise(x, eps, timesteps[1:2])[1], (alpha * x + sigma * eps)[1])
+    # What the network sees is mu = alpha x_t.
+    noised = scheduler.add_noise(x, eps, timesteps)
+    torch.testing.assert_close(scheduler.scale_model_input(noised, timesteps), alpha * noised)
+
+
+def test_added_noise_on_classes_is_the_flows() -> None:
+    scheduler = DiscreteBFNScheduler(5)
+    x, eps, timesteps = torch.arange(24).view(4, 6) % 5, noise_for("discrete"), torch.tensor([900.0, 500.0, 100.0, 0.0])
+    noised = scheduler.add_noise(x, eps, timesteps)
+    level = scheduler.flow.level(1 - timesteps / 1000, 4, 2, eps)
+    u = scheduler.flow.noised(x, level.s, eps)
+    torch.testing.assert_close(noised * (1 + level.s**2) ** 0.5, u)
+    theta = scheduler.scale_model_input(noised, timesteps)
+    torch.testing.assert_close(theta, torch.softmax(level.s * u, -1))
+    torch.testing.assert_close(theta.sum(-1), torch.ones(4, 6))
+
+
+def test_the_first_samples_standard_deviation() -> None:
+    scheduler = DiscreteBFNScheduler(5, t_start=0.5, solver="bfn-solver1", beta_1=4.0)
+    assert scheduler.init_noise_sigma == pytest.approx(5**0.5)
+    scheduler.set_timesteps(CALLS)
+    assert scheduler.init_noise_sigma == pytest.approx((5 / 2) ** 0.5)
+    assert BFNScheduler().init_noise_sigma == 1
+
+
+def test_predicted_data_can_be_clipped() -> None:
+    scheduler = BFNScheduler(prediction_type="sample", clip_sample=True, clip_sample_range=0.5)
+    scheduler.set_timesteps(CALLS)
+    sample = noise_for("continuous")
+    out = scheduler.step(3 * sample, scheduler.timesteps[0], sample)
+    assert float(out.pred_original_sample.abs().max()) == 0.5
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete", "vp"])
+def test_the_public_surface_of_a_scheduler(kind: str) -> None:
+    scheduler = VPSolverScheduler() if kind == "vp" else MAKE[kind]()
+    assert scheduler.order == 1
+    assert len(scheduler) == 1000
+    assert "kwargs" not in inspect.signature(type(scheduler).__init__).parameters
+    scheduler.anything = 5
+    assert scheduler.anything == 5
+    with pytest.warns(FutureWarning):
+        assert scheduler.solver == scheduler.config.solver
+    with pytest.raises(AttributeError, match="no attribute 'does_not_exist'"):
+        scheduler.does_not_exist
+
+
+def test_a_list_of_generators_gives_each_sample_its_own_noise() -> None:
+    scheduler, sample = BFNScheduler(solver="fast-sde"), noise_for("continuous")
+
+    def step(seeds: list[int]) -> Tensor:
+        scheduler.set_timesteps(CALLS)
+        generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        first = scheduler.step(sample, scheduler.timesteps[0], sample, generator=generators).prev_sample
+        return scheduler.step(first, scheduler.timesteps[1], first, generator=generators).prev_sample
+
+    assert torch.equal(step([1, 2, 3, 4])[2], step([5, 6, 3, 8])[2])
+    scheduler = BFNScheduler(solver="bfn")
+    scheduler.set_timesteps(CALLS)
+    with pytest.raises(ValueError, match="a list of generators"):
+        scheduler.step(sample, scheduler.timesteps[0], sample, generator=[torch.Generator()] * 4)
+
+
+def test_a_flow_that_is_not_the_schedulers_is_refused() -> None:
+    with pytest.raises(ValueError, match="BFNScheduler is for continuous flows"):
+        BFNScheduler.from_model(reference("discrete", "logits"))
+    with pytest.raises(ValueError, match="DiscreteBFNScheduler is for discrete flows"):
+        DiscreteBFNScheduler.from_model(reference("continuous", "noise"))
+
+
+# Ordinary diffusion models.
+
+
+def test_configs_cross_over_to_diffusers_schedulers_and_back() -> None:
+    for other in (DDIMScheduler, DPMSolverMultistepScheduler, UniPCMultistepScheduler):
+        theirs = other(
+            beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, prediction_type="v_prediction"
+        )
+        ours = VPSolverScheduler.from_config(theirs.config)
+        torch.testing.assert_close(ours.alphas_cumprod, theirs.alphas_cumprod)
+        assert ours.config.prediction_type == "v_prediction"
+        assert ours.config.solver == "fast-ode"
+        back = other.from_config(ours.config)
+        torch.testing.assert_close(back.alphas_cumprod, theirs.alphas_cumprod)
+    assert all(scheduler is not None for scheduler in VPSolverScheduler().compatibles)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_on_their_timesteps_it_is_dpm_solver_pp_2m(prediction: str) -> None:
+    theirs = DPMSolverMultistepScheduler(prediction_type=prediction)
+    theirs.set_timesteps(CALLS)
+    ours = VPSolverScheduler.from_config(theirs.config, solver="bfn-solver++2")
+    ours.set_timesteps(timesteps=theirs.timesteps)
+    torch.testing.assert_close(ours.timesteps, theirs.timesteps.float())
+    samples = [noise_for("continuous"), noise_for("continuous")]
+    for t in theirs.timesteps:
+        for i, scheduler in enumerate((ours, theirs)):
+            output = network(scheduler.scale_model_input(samples[i], t), t)
+            samples[i] = scheduler.step(output, t, samples[i]).prev_sample
+    scale = float(samples[1].abs().max())
+    torch.testing.assert_close(samples[0] / scale, samples[1] / scale, rtol=1e-5, atol=1e-5)
+
+
+def test_noise_added_to_an_image_is_the_diffusion_models_own() -> None:
+    theirs = DDIMScheduler()
+    ours = VPSolverScheduler.from_config(theirs.config)
+    x, eps = torch.linspace(-1, 1, 768).view(4, 3, 8, 8), noise_for("continuous")
+    timesteps = torch.tensor([0, 10, 500, 999])
+    torch.testing.assert_close(
+        ours.add_noise(x, eps, timesteps), theirs.add_noise(x, eps, timesteps), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_the_schedule_of_a_model_without_noise_at_its_end() -> None:
+    scheduler = VPSolverScheduler(rescale_betas_zero_snr=True, prediction_type="v_prediction")
+    scheduler.set_timesteps(CALLS)
+    assert bool(torch.isfinite(generate(scheduler, "continuous")).all())
