@@ -45,7 +45,7 @@ class ErrorCurve:
         """Squared error at time(s) t, float64."""
         t, known = as_float64(t), torch.tensor([self.t, self.squared_error], dtype=torch.float64)
         if len(self.t) == 1:
-            return known[1].expand_as(t)
+            return torch.full_like(t, self.squared_error[0])
         i = torch.searchsorted(known[0], t.contiguous()).clamp(1, len(self.t) - 1)
         share = ((t - known[0, i - 1]) / (known[0, i] - known[0, i - 1])).clamp(0, 1)
         return torch.lerp(known[1, i - 1], known[1, i], share)

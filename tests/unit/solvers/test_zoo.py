@@ -46,7 +46,8 @@ def x_hat(mu: torch.Tensor, s: float) -> torch.Tensor:
 
 
 def ours(name: str, initial: torch.Tensor, **settings) -> torch.Tensor:
-    out = Smooth().sample(len(initial), name, grid=torch.tensor(TIMES, dtype=torch.float64), initial=initial, **settings)
+    times = torch.tensor(TIMES, dtype=torch.float64)
+    out = Smooth().sample(len(initial), name, grid=times, initial=initial, **settings)
     return out.u * SIGMA[-1]
 
 

@@ -1,0 +1,104 @@
+"""What every grid keeps to, and what each is made for."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import bfn
+from bfn import grids
+from bfn.curves import ErrorCurve
+
+FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.01), "discrete": bfn.DiscreteFlow(n_classes=4, beta_1=2.0)}
+CURVE = ErrorCurve((0.0, 0.3, 0.6, 1.0), (1.0, 0.5, 0.1, 0.02))
+NAMES = [*grids.GRIDS, "power:2", "power:0.5:0.7", "log1p:3", "log1p:8:0.1", "karras:3"]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    name=st.sampled_from(NAMES),
+    kind=st.sampled_from(sorted(FLOWS)),
+    intervals=st.integers(1, 60),
+    t_start=st.one_of(st.just(0.0), st.floats(1e-5, 0.2)),
+)
+def test_times_increase_from_the_start_within_the_flow(name: str, kind: str, intervals: int, t_start: float) -> None:
+    grid = grids.get(name, CURVE)
+    if grid.needs_start and t_start == 0:
+        with pytest.raises(ValueError, match="has no point there"):
+            grid(FLOWS[kind], intervals, t_start)
+        return
+    times = grid(FLOWS[kind], intervals, t_start)
+    assert times.dtype == torch.float64
+    assert len(times) == intervals + 1
+    assert float(times[0]) == t_start
+    assert bool((times.diff() > 0).all())
+    assert float(times[-1]) <= 1
+    if not name.startswith(("log1p", "power:0.5")):
+        assert float(times[-1]) == 1
+
+
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+def test_karras_is_uniform_in_the_root_of_the_noise_level(flow: bfn.Flow) -> None:
+    sigma = 1 / flow.schedule.s(grids.get("karras")(flow, 9, 1e-3))
+    roots = (sigma ** (1 / 7)).diff()
+    torch.testing.assert_close(roots, roots.mean().expand(9), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+def test_power_is_a_power_law_of_s(flow: bfn.Flow) -> None:
+    s = flow.schedule.s(grids.get("power:3:0.9")(flow, 4, 0.0))
+    expected = torch.tensor([0, 1, 8, 27, 64], dtype=torch.float64) / 64 * flow.schedule.s(0.9)
+    torch.testing.assert_close(s, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_log1p_is_uniform_in_its_coordinate() -> None:
+    s = FLOWS["continuous"].schedule.s(grids.get("log1p:5:0.25")(FLOWS["continuous"], 6, 0.0))
+    steps = torch.log1p(s / 0.25).diff()
+    torch.testing.assert_close(steps, steps.mean().expand(6), rtol=1e-7, atol=0)
+    assert float(s[-1]) == pytest.approx(5)
+
+
+@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
+def test_information_is_shared_equally(flow: bfn.Flow) -> None:
+    times = grids.get("information", CURVE)(flow, 5, 0.01)
+    gained = CURVE.information(flow, torch.linspace(0.01, 1, 4097, dtype=torch.float64))[-1]
+    for a, b in pairwise(times.tolist()):
+        fine = torch.linspace(a, b, 4001, dtype=torch.float64)
+        assert float(CURVE.information(flow, fine)[-1]) == pytest.approx(float(gained) / 5, rel=1e-3)
+
+
+def test_normal_data_are_shared_in_equal_steps_of_log_variance() -> None:
+    """Data of variance v have information log(1 + s^2 v)/2: equal shares of it are a grid known in closed form."""
+    flow, variance = FLOWS["continuous"], 0.5
+    t = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    curve = ErrorCurve(tuple(t.tolist()), tuple((variance / (1 + flow.schedule.beta(t) * variance)).tolist()))
+    times = grids.get("information", curve)(flow, 8, 0.0)
+    steps = (1 + flow.schedule.beta(times) * variance).log().diff()
+    torch.testing.assert_close(steps, steps.mean().expand(8), rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("karas", "did you mean 'karras'"),
+        ("uniform:3", "'uniform' takes no number"),
+        ("karras:7:8", "'karras' takes rho"),
+        ("power:x", "expected a positive number after the colon, not 'x'"),
+        ("power:-1", "expected a positive number"),
+        ("karras:inf", "expected a positive number"),
+    ],
+)
+def test_wrong_names(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        grids.get(name)
+
+
+def test_wrong_ends() -> None:
+    with pytest.raises(ValueError, match=r"t_end=0.1: expected a time after t_start=0.2"):
+        grids.get("power:1:0.1")(FLOWS["discrete"], 4, 0.2)
+    with pytest.raises(ValueError, match="the model has no error curve"):
+        grids.get("information")(FLOWS["discrete"], 4, 0.2)
+    with pytest.raises(ValueError, match="0 everywhere"):
+        grids.get("information", ErrorCurve((0.0,), (0.0,)))(FLOWS["discrete"], 4, 0.2)
