@@ -57,7 +57,7 @@ def _frame(view: View, index: int, total: int, last: bool = True) -> str:
     name = NAMES[view.loaded.kind]
     return (
         f'<div class="bfn-frame{" on" if last else ""}">'
-        f'<p class="bfn-when">call <b>{index + 1}</b> of {total}<span>t = {t:.3f}</span></p>'
+        f'<p class="bfn-when"><b>call {index + 1} of {total}</b><span>t = {t:.3f}</span></p>'
         f'<div class="bfn-pair bfn-{view.loaded.form}">'
         f"<figure>{shown(predicted)}<figcaption>what the network predicts</figcaption></figure>"
         f"<figure>{shown(known)}<figcaption>what it is shown: {name}</figcaption></figure>"

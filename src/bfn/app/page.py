@@ -11,7 +11,7 @@ import gradio as gr
 
 from bfn import solvers
 from bfn.app import figures, plane, requests, work
-from bfn.app.requests import EACH, OWN, Facts
+from bfn.app.requests import EACH, OWN, SHARED, Facts
 from bfn.app.stock import Stock
 
 LIVE = 0.25
@@ -29,9 +29,9 @@ CONTROL = """<div class="bfn-control">
 EMPTY = '<div class="bfn-panel bfn-empty"><p>{}</p></div>'
 PLANE_NOTE = """<p class="bfn-note">The data are a mixture of Gaussians, whose exact prediction is known: whatever is
 wrong here is the solver's own error. Open circles are the starts, the same for all; full ones the samples.</p>"""
-DIALS: list[tuple[str, str | float]] = [("the solver's own", OWN), ("0, the ODE", 0), ("0.5", 0.5), ("1, the reverse SDE", 1), ("2", 2), ("5", 5),
-         ("10", 10), ("20", 20)]  # fmt: skip
-STARTS: list[tuple[str, str | float]] = [("the solver's own", OWN), ("0", 0), ("0.0001", 1e-4), ("0.001", 1e-3), ("0.01", 0.01), ("0.1", 0.1)]
+ITS_OWN: tuple[str, str | float] = ("its own", OWN)
+DIALS = [ITS_OWN, ("0: ODE", 0), ("0.5", 0.5), ("1: SDE", 1), ("2", 2), ("5", 5), ("10", 10), ("20", 20)]
+STARTS = [ITS_OWN, ("0", 0), ("0.0001", 1e-4), ("0.001", 1e-3), ("0.01", 0.01), ("0.1", 0.1)]
 USUAL = ("bfn", "auto")
 """Solvers of the two panels at first: the original one beside ours."""
 
@@ -78,17 +78,18 @@ def _samples_tab(stock: Stock, known: Mapping[str, Facts]) -> None:
     with gr.Row():
         model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
         label = gr.Dropdown(**_label_options(facts), label="class", elem_id="class")
-        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=facts.n_labels > 0,
-                             info="how much the class counts", elem_id="guidance")  # fmt: skip
+        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance to it", visible=facts.n_labels > 0,
+                             elem_id="guidance")  # fmt: skip
         n = gr.Slider(**_count_options(facts), label="samples", minimum=1, step=1, elem_id="n")
-        seed = gr.Number(0, label="seed", minimum=0, maximum=requests.MAX_SEED, precision=0, elem_id="seed",
-                         info="of the noise, the same for both")  # fmt: skip
-    prompt = gr.Textbox("", label="prompt", visible=facts.form == "text", max_length=facts.length or 1, max_lines=1,
-                        info="known letters; _ for each that is not", elem_id="prompt")  # fmt: skip
-    with gr.Row(visible=facts.n_pictures > 0) as infilling:
-        keep = gr.Dropdown(list(requests.KEEPS), value=requests.KEEPS[0], label="given part", scale=1, elem_id="keep",
-                           info="of a picture of the test set; the rest is filled in")  # fmt: skip
-        picture = gr.Slider(0, max(1, facts.n_pictures - 1), 0, step=1, label="picture", scale=1, elem_id="picture")
+        seed = gr.Number(0, label="seed, the same for both", minimum=0, maximum=requests.MAX_SEED, precision=0,
+                         elem_id="seed")  # fmt: skip
+    prompt = gr.Textbox("", label="prompt: known letters, _ for each that is not", visible=facts.form == "text",
+                        max_length=facts.length or 1, max_lines=1, elem_id="prompt",
+                        placeholder="the ____ of the world")  # fmt: skip
+    with gr.Accordion("Fill in the rest of a picture", open=False, visible=facts.n_pictures > 0,
+                      elem_id="infilling") as infilling, gr.Row():  # fmt: skip
+        keep = gr.Dropdown(list(requests.KEEPS), value=requests.KEEPS[0], label="given part", elem_id="keep")
+        picture = gr.Slider(0, max(1, facts.n_pictures - 1), 0, step=1, label="of test picture", elem_id="picture")
         strip = gr.HTML(stock.strip(first), elem_classes="bfn-strip")
     panels = []
     with gr.Row(equal_height=False):
@@ -102,8 +103,11 @@ def _samples_tab(stock: Stock, known: Mapping[str, Facts]) -> None:
     with gr.Row(equal_height=True):
         left, right = (gr.HTML(EMPTY.format("press Draw"), elem_id=f"panel-{side}", min_height=260) for side in "AB")
 
-    shared = [model, n, seed, label, guidance, prompt, keep, picture]
-    settings = [*shared, *(widget for widgets in panels for widget in widgets)]
+    shared = {
+        "model": model, "n": n, "seed": seed, "label": label, "guidance": guidance, "prompt": prompt, "keep": keep,
+        "picture": picture,
+    }  # fmt: skip
+    settings = [*(shared[name] for name in SHARED), *(widget for widgets in panels for widget in widgets)]
     # Raw values go to `requests`, which bounds them; what Gradio makes of them first differs from widget to widget.
     drawing = go.click(
         _drawer(stock), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",

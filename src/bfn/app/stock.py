@@ -40,7 +40,9 @@ class Stock:
         """The known pictures of a model in a row."""
         if name not in self.pictures:
             return ""
-        return figures.image(sheet(self.pictures[name], self.models[name].levels, PICTURES), "pictures to start from")
+        return figures.image(
+            sheet(self.pictures[name], self.models[name].levels, PICTURES // 2), "pictures to start from"
+        )
 
     def conditions(self, request: Draw) -> dict[str, Any]:
         """Arguments of ``bfn.sample`` for what is known of the samples."""
@@ -50,6 +52,9 @@ class Stock:
             result["label"] = labels(loaded.n_labels, request.label, request.n)
             if request.guidance != 1:
                 result["guidance"] = request.guidance
+        if loaded.alphabet is not None and request.prompt:
+            known, where = data.Alphabet(loaded.alphabet).encode_prompt(request.prompt, loaded.model.data_shape[0])
+            result |= {"known": known, "mask": where}
         if request.keep != KEEPS[0]:
             known = self.pictures[request.model][request.picture]
             result |= {"known": known, "mask": mask(request.keep, known)}
