@@ -129,8 +129,8 @@ def log_likelihood(
     tolerance: adaptive steps, each sample with its own, with about this error of log p in the end (nats).
     divergence: "exact" (a backward pass a dimension at every call) or "hutchinson" (one a probe; unbiased); None: exact
         up to 100 dimensions. probes: vectors of random signs, drawn once for a trajectory.
-    importance: draws over which the bound is tightened by importance weighting. They see the probes' noise as well,
-        which can then lift the bound by up to half the variance that it adds to a draw.
+    importance: draws over which the bound is tightened by importance weighting; with "hutchinson" it takes at least 2
+        probes, and helps only where their noise is below a nat or so.
     levels: the values a dimension takes on a grid over [-1, 1]: the probability of the bin instead of a density.
     dequantise: how draws fill the bin: "uniform"; or "noise", as the flow's own noise at the data end, cut to the bin,
         which suits models of data that were on the grid in training.
@@ -144,7 +144,7 @@ def log_likelihood(
     if label is not None and tuple(label.shape) != (len(x),):
         raise ValueError(f"label of shape {tuple(label.shape)}: expected one class a sample, ({len(x)},)")
     states = math.prod(flow.state_shape(model.data_shape))
-    exact = states <= EXACT_DEFAULT if divergence is None else divergence == "exact"
+    exact = _is_exact(divergence, states)
     edge = None if levels is None else 1 / (levels - 1)
     parts: list[Part] = []
     bar = tqdm(total=len(x), desc="likelihood", unit="sample", disable=not progress)
@@ -245,13 +245,14 @@ def _with_reconstruction(
 ) -> Part:
     """-(scale * mean of the terms (batch, calls) + reconstruction).
 
-    The error counts the terms as drawn at independent times, so that it is too large where their mean changes with t.
+    The error is from differences of neighbours in time, whose means are nearly the same; it sees the terms' noise, and
+    what little of the change with t lies between neighbours.
     """
     t = torch.ones(len(x), dtype=torch.float64, device=x.device)
     output, _ = noised_output(model, x, t, generator, label)
     reconstruction = -output.log_prob(x).double().flatten(1).sum(1)
     calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
-    error = scale * terms.std(1) / math.sqrt(terms.shape[1])
+    error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
     return -(scale * terms.mean(1) + reconstruction), error, calls, reconstruction
 
 
@@ -331,7 +332,7 @@ class _Ode:
         # One column a probe: their mean is the draw's weight.
         weights = (log_volume - v.square().sum(1) / 2).unsqueeze(1) + log_change
         weights = weights.view(-1, self.draws, columns)
-        log_prob, error = _average(weights, self.random)
+        log_prob, error = _average(weights, self.probes is None, self.random)
         return log_prob, error, calls.view(-1, self.draws).sum(1), reconstruction.view(-1, self.draws)[:, 0]
 
     def slope(self, rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
@@ -408,17 +409,26 @@ def _hutchinson_traces(
     return torch.stack(traces, 1)
 
 
-def _average(weights: Tensor, random: bool) -> tuple[Tensor, Tensor]:
-    """Log of the mean weight over the draws, (batch, draws, probes) -> (batch,), and its standard error."""
+def _average(weights: Tensor, exact: bool, random: bool) -> tuple[Tensor, Tensor]:
+    """Log of the mean weight over the draws, (batch, draws, probes) -> (batch,), and its standard error.
+
+    log mean_k w_k is the largest value of sum_k pi_k log w_k + H(pi) - log K over distributions pi, reached at pi = w.
+    The log-weights of Hutchinson's probes are unbiased but noisy, and the logarithm of their mean would lie too high:
+    each probe is therefore averaged with the pi of the others, which does not know its noise, and the bound stays one.
+    """
     draws, probes = weights.shape[1:]
-    each = weights.mean(2)
-    log_prob = torch.logsumexp(each, 1) - math.log(draws)
+    others = weights if exact or probes == 1 else (weights.sum(2, keepdim=True) - weights) / (probes - 1)
+    log_pi = torch.log_softmax(others, 1)
+    pi = log_pi.exp()
+    each = (pi * (weights - log_pi)).sum(1) - math.log(draws)
+    errors = []
     if draws > 1:
-        relative = (each - log_prob.unsqueeze(1)).exp()
-        return log_prob, relative.std(1) / math.sqrt(draws)
+        errors.append((pi.mean(2) * draws).std(1) / math.sqrt(draws))
     if probes > 1:
-        return log_prob, weights[:, 0].std(1) / math.sqrt(probes)
-    return log_prob, torch.full_like(log_prob, float("nan") if random else 0.0)
+        errors.append(each.std(1) / math.sqrt(probes))
+    if not errors:
+        errors.append(each.new_full((len(each),), float("nan") if random else 0.0))
+    return each.mean(1), torch.stack(errors).square().sum(0).sqrt()
 
 
 Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -511,6 +521,10 @@ def _estimate(values: Tensor) -> Estimate:
     return mean_and_error(values) if len(values) > 1 else Estimate(float(values[0]), float("nan"), 1)
 
 
+def _is_exact(divergence: Divergence | None, states: int) -> bool:
+    return states <= EXACT_DEFAULT if divergence is None else divergence == "exact"
+
+
 def _check_finite(log_prob: Tensor) -> None:
     bad = ~torch.isfinite(log_prob)
     if bool(bad.any()):
@@ -550,7 +564,8 @@ def _check_settings(
         raise ValueError(f"tolerance={tolerance:g}: expected a positive error, such as 1e-4")
     if method != "ode":
         given = {"tolerance": tolerance, "divergence": divergence, "levels": levels}
-        wrong = [name for name, value in given.items() if value is not None] + ["importance"] * (importance > 1)
+        wrong = [name for name, value in given.items() if value is not None]
+        wrong += [name for name, count in (("importance", importance), ("probes", probes)) if count > 1]
         if wrong:
             raise ValueError(f"{wrong[0]} with method={method!r}: it belongs to method='ode'")
     if variance is not None:
@@ -560,11 +575,18 @@ def _check_settings(
             raise ValueError(
                 f"variance of shape {tuple(variance.shape)}: expected one a step, nfe - 1 = {(nfe or NFE) - 1} of them"
             )
+    if levels is None and dequantise != "uniform":
+        raise ValueError(f"dequantise={dequantise!r} without levels: say how many values there are, such as levels=256")
     if levels is not None and (kind != "continuous" or levels < 2):
         raise ValueError(f"levels={levels} on {kind} data: expected at least 2 values on [-1, 1] of continuous data")
     if importance > 1 and kind == "continuous" and levels is None:
         raise ValueError(f"importance={importance}: a density needs no draws; give levels to bound a probability")
     states = math.prod(model.flow.state_shape(model.data_shape))
+    if importance > 1 and probes == 1 and not _is_exact(divergence, states):
+        raise ValueError(
+            f"importance={importance} with divergence='hutchinson' and probes=1: weights as noisy as that of one probe "
+            "give no bound; take probes=2 or more"
+        )
     if divergence == "exact" and states > EXACT_LIMIT:
         raise ValueError(
             f"divergence='exact' in {states} dimensions: it takes a backward pass for each at every call (at most "
