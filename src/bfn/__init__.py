@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         solvers,
         tuning,
     )
+    from bfn.conditioning import Guidance, Steering
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
     from bfn.heads import Head
     from bfn.model import BFN, Model, load
@@ -49,6 +50,7 @@ _NAMES = {
     "DiscreteFlow": "flows",
     "ExponentialSchedule": "schedules",
     "Flow": "flows",
+    "Guidance": "conditioning",
     "Head": "heads",
     "InitialGaussian": "sampling",
     "Model": "model",
@@ -56,6 +58,7 @@ _NAMES = {
     "QuadraticSchedule": "schedules",
     "Samples": "sampling",
     "Schedule": "schedules",
+    "Steering": "conditioning",
     "Step": "sampling",
     "load": "model",
     "sample": "sampling",
@@ -67,6 +70,7 @@ __all__ = [
     "DiscreteFlow",
     "ExponentialSchedule",
     "Flow",
+    "Guidance",
     "Head",
     "InitialGaussian",
     "Model",
@@ -74,6 +78,7 @@ __all__ = [
     "QuadraticSchedule",
     "Samples",
     "Schedule",
+    "Steering",
     "Step",
     "data",
     "exact",

@@ -80,3 +80,27 @@ def test_the_posterior_depends_on_softmax_alone(generator: torch.Generator) -> N
     level = model.flow.level(0.4, 10, 2, u)
     torch.testing.assert_close(model.output(u, level).mean, model.output(shifted, level).mean)
     torch.testing.assert_close(model.posterior(u, level), model.posterior(shifted, level))
+
+
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [("fast-ode", 60), ("fast-sde", 400), ("bfn", 300), ("bfn-solver2", 200), ("sde-bfn-solver2", 200)],
+)
+def test_filling_in_reproduces_the_exact_conditional_distribution(name: str, calls: int) -> None:
+    """p(x | x_1 = 1), from an exact model that is shown the known part; false alarm 1e-4."""
+    model, probs = dependent()
+    conditional = probs * (model.strings[:, 1] == 1)
+    n, known, mask = 4000, torch.ones(3, dtype=torch.int64), torch.tensor([False, True, False])
+    settings = {"known": known, "mask": mask, "generator": torch.Generator().manual_seed(3)}
+    out = model.sample(n, name, calls, grid="uniform", t_start=1e-4 if name == "bfn-solver2" else 0.0, **settings)
+    assert total_variation(out.x, model.strings, conditional / conditional.sum()) < allowance(n, 4)
+
+
+def test_the_known_part_on_its_path_biases_the_rest() -> None:
+    """Replacement is no conditioning: even without solver error it is far from the exact conditional distribution."""
+    model, probs = dependent()
+    conditional = probs * (model.strings[:, 1] == 1)
+    n, known, mask = 4000, torch.ones(3, dtype=torch.int64), torch.tensor([False, True, False])
+    settings = {"known": known, "mask": mask, "known_at": "path", "generator": torch.Generator().manual_seed(3)}
+    out = model.sample(n, "fast-ode", 60, **settings)
+    assert total_variation(out.x, model.strings, conditional / conditional.sum()) > 0.15

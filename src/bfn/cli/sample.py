@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
 from bfn.cli.common import AsJson, Device, Loaded, ModelName, Seed, check_positive, load, print_json, progress_bar
+from bfn.cli.held_out import held_out
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +32,10 @@ def sample(
     grid: Annotated[str | None, arg(metavar="NAME")] = None,
     t_start: Annotated[float | None, arg(metavar="TIME")] = None,
     label: Annotated[tuple[int, ...], arg(metavar="K [K ...]")] = (),
+    guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
+    prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
+    known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
+    keep: Literal["top", "bottom", "left", "right"] = "top",
     clip: bool = False,
     steps_gif: bool = False,
     batch: int = 256,
@@ -43,6 +48,12 @@ def sample(
 
     Example: bfn sample text8 --nfe 20 --steps-gif
 
+    Example: bfn sample text8 --prompt "the ____ of the world"
+
+    Example: bfn sample mnist --label 3 --guidance 2 --clip
+
+    Example: bfn sample mnist --known mnist --keep left
+
     Args:
         solver: its name; bfn solvers lists them.
         nfe: network calls to spend on each sample.
@@ -52,15 +63,24 @@ def sample(
         grid: where the calls are made: paper, uniform, log1p, power or log-snr; the solver's own if left out.
         t_start: where the grid starts, the paper's eta.
         label: classes to draw, in turn, -1 for none; without it a class-conditional model draws all in turn.
+        guidance: how much the classes count, 1 as they are, 2 twice as much; each call then sees twice the batch.
+        prompt: text that the samples begin with, _ for each character to fill in.
+        known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
+            takes it; which of them is drawn by the seed.
+        keep: the half of them that is kept.
         clip: clip the predicted data to [-1, 1] at every step, as the paper's code does on images.
         steps_gif: write also how the first samples form, as steps.gif.
         batch: samples that are drawn at a time.
     """
     check_positive(n=n, batch=batch)
     loaded = load(model, device)
-    labels = _labels(loaded, label, n)
+    labels = _labels(loaded, label or ((-1,) if known and loaded.n_labels else ()), n)
+    if guidance is not None and not loaded.n_labels:
+        raise ValueError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
+    given = _given(loaded, prompt, known, keep, n, seed)
     settings: dict[str, Any] = {"grid": grid, "t_start": t_start, "g": g, "clip": (-1.0, 1.0) if clip else None}
-    x, recorder, report = _draw(loaded, solver, nfe, n, seed, batch, labels, settings, steps_gif)
+    settings["guidance"] = guidance
+    x, recorder, report = _draw(loaded, solver, nfe, n, seed, batch, labels, given, settings, steps_gif)
     files, lines = _write(loaded, x, labels, out)
     if recorder is not None:
         from bfn.render import write_animation
@@ -88,6 +108,41 @@ def _labels(loaded: Loaded, label: tuple[int, ...], n: int) -> Tensor | None:
     return turn.repeat(-(-n // len(turn)))[:n] if len(turn) else None
 
 
+def _given(
+    loaded: Loaded, prompt: str | None, known: str | None, keep: str, n: int, seed: int
+) -> tuple[Tensor, Tensor] | None:
+    """The known part of n samples, (n, *data_shape), and the mask that says where it is, (*data_shape); or None."""
+    import torch
+
+    shape = loaded.model.data_shape
+    if prompt is not None:
+        from bfn.data import Alphabet
+
+        if loaded.alphabet is None:
+            raise ValueError(f"--prompt {prompt!r}: the model is one of {loaded.form}, not of text; leave it out")
+        x, mask = Alphabet(loaded.alphabet).encode_prompt(prompt, shape[0])
+        return x.expand(n, -1), mask
+    if known is None:
+        return None
+    if loaded.form != "images":
+        raise ValueError(f"--known {known}: the model is one of {loaded.form}, not of images; leave it out")
+    trained_on = (((loaded.config.get("card") or {}).get("settings") or {}).get("data")) or {}
+    try:
+        images, _ = held_out(loaded, known, "test", n, seed, trained_on)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--data", "--known")) from None
+    mask = torch.zeros(shape, dtype=torch.bool)
+    rows, columns = shape[1] // 2, shape[2] // 2
+    halves = {
+        "top": (slice(rows), slice(None)),
+        "bottom": (slice(rows, None), slice(None)),
+        "left": (slice(None), slice(columns)),
+        "right": (slice(None), slice(columns, None)),
+    }
+    mask[:, *halves[keep]] = True
+    return images[torch.arange(n) % len(images)], mask
+
+
 def _draw(
     loaded: Loaded,
     solver: str,
@@ -96,6 +151,7 @@ def _draw(
     seed: int,
     batch: int,
     labels: Tensor | None,
+    given: tuple[Tensor, Tensor] | None,
     settings: Mapping[str, Any],
     record: bool,
 ) -> tuple[Tensor, Any, dict[str, Any]]:
@@ -123,8 +179,12 @@ def _draw(
 
         for size in sizes:
             first = sum(map(len, pieces))
-            label = None if labels is None else labels[first : first + size].to(model.device)
-            drawn = model.sample(size, solver, nfe, label=label, generator=generator, on_step=on_step, **settings)
+            part = slice(first, first + size)
+            label = None if labels is None else labels[part].to(model.device)
+            known, mask = (None, None) if given is None else (given[0][part], given[1])
+            drawn = model.sample(
+                size, solver, nfe, label=label, known=known, mask=mask, generator=generator, on_step=on_step, **settings
+            )
             pieces.append(drawn.x.cpu())
     report = {
         "solver": solver,

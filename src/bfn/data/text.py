@@ -36,6 +36,21 @@ class Alphabet:
         except KeyError as error:
             raise ValueError(f"{error.args[0]!r} is not among the symbols {self.symbols!r}") from error
 
+    def encode_prompt(self, prompt: str, length: int, unknown: str = "_") -> tuple[Tensor, Tensor]:
+        """Classes and where they are known, both (length,); ``unknown`` and what is after the prompt are not.
+
+        >>> TEXT8.encode_prompt("a_c", 4)
+        (tensor([1, 0, 3, 0]), tensor([ True, False,  True, False]))
+        """
+        if len(prompt) > length:
+            raise ValueError(f"a prompt of {len(prompt)} characters: the model's texts have {length}; shorten it")
+        mask = torch.tensor([symbol != unknown for symbol in prompt.ljust(length, unknown)])
+        try:
+            classes = self.encode(prompt.ljust(length, unknown).replace(unknown, self.symbols[0]))
+        except ValueError as error:
+            raise ValueError(f"prompt {prompt!r}: {error}; {unknown!r} stands for a character to fill in") from None
+        return classes, mask
+
     def decode(self, classes: Tensor) -> list[str]:
         """One string for each row of ``classes``, shape (..., length)."""
         rows = classes.reshape(-1, classes.shape[-1]).tolist()

@@ -157,3 +157,48 @@ def test_a_disk_that_is_full(models, tmp_path, refused):
 def test_an_output_that_is_a_file(models, tmp_path, refused):
     (tmp_path / "taken").write_text("")
     assert "taken" in refused("sample", models / "text", "--nfe", 2, "--out", tmp_path / "taken")
+
+
+def test_a_prompt_is_kept_and_the_rest_filled_in(models, tmp_path):
+    run("sample", models / "text", "--prompt", "the ____ of", "--nfe", 4, "--n", 5, "--batch", 2, "--out", tmp_path)
+    lines = (tmp_path / "samples.txt").read_text().splitlines()
+    assert len(lines) == 5
+    for line in lines:
+        assert (line[:4], line[8:11], len(line)) == ("the ", " of", 20)
+    assert len({line[4:8] for line in lines}) > 1
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("top", np.s_[..., :4, :]), ("right", np.s_[..., 4:])])
+def test_half_of_known_images_is_kept(keep, kept, models, tmp_path):
+    pictures = np.random.default_rng(0).integers(0, 256, (3, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "some.npz", x=pictures)
+    known = ["--known", tmp_path / "some.npz", "--keep", keep]
+    run("sample", models / "images", *known, "--nfe", 3, "--n", 5, "--batch", 2, "--out", tmp_path / "out")
+    with np.load(tmp_path / "out" / "samples.npz") as stored:
+        x, labels = stored["x"], stored["labels"]
+    assert (labels == -1).all()
+    real = {(2 * picture[None].astype(np.float32) / 255 - 1)[kept].round(4).tobytes() for picture in pictures}
+    halves = {image[kept].round(4).tobytes() for image in x}
+    assert halves <= real
+    assert len({image.tobytes() for image in x}) == 5
+
+
+def test_guidance_is_the_librarys(models, tmp_path):
+    arguments = ["--label", 1, "--guidance", 2, "--nfe", 3, "--n", 4, "--seed", 5, "--out", tmp_path]
+    run("sample", models / "images", *arguments)
+    expected = bfn.load(models / "images").sample(
+        4, "auto", 3, label=torch.ones(4, dtype=torch.int64), guidance=2.0, generator=torch.Generator().manual_seed(5)
+    )
+    assert np.array_equal(np.load(tmp_path / "samples.npz")["x"], expected.x.numpy())
+
+
+def test_wrong_conditions_are_one_line(models, tmp_path, refused):
+    np.savez(tmp_path / "large.npz", x=np.zeros((4, 9, 9), dtype=np.uint8))
+    assert "'T' is not among the symbols" in refused("sample", models / "text", "--prompt", "The")
+    assert "21 characters: the model's texts have 20" in refused("sample", models / "text", "--prompt", "a" * 21)
+    assert "not of text" in refused("sample", models / "images", "--prompt", "the")
+    assert "not of images" in refused("sample", models / "text", "--known", tmp_path / "large.npz")
+    assert "(1, 9, 9)" in refused("sample", models / "images", "--known", tmp_path / "large.npz")
+    assert "no such file" in refused("sample", models / "images", "--known", tmp_path / "nowhere.npz")
+    assert "knows no classes" in refused("sample", models / "text", "--guidance", 2)
+    assert "--keep" in refused("sample", models / "images", "--known", "mnist", "--keep", "middle")
