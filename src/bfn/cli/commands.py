@@ -8,6 +8,7 @@ from bfn.cli.convert import convert
 from bfn.cli.data import fetch
 from bfn.cli.evaluate import evaluate
 from bfn.cli.info import info
+from bfn.cli.likelihood import likelihood
 from bfn.cli.models import models
 from bfn.cli.reproduce import reproduce
 from bfn.cli.sample import sample
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Command] = {
     "train": train,
     "tune": tune,
     "evaluate": evaluate,
+    "likelihood": likelihood,
     "compare": compare,
     "reproduce": reproduce,
     "data fetch": fetch,
