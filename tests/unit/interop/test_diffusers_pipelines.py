@@ -1,0 +1,275 @@
+"""Pipelines: the library's samples in the form that users of diffusers expect, saved and loaded as they do it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import bfn
+from bfn import solvers
+from bfn.curves import ErrorCurve
+
+pytest.importorskip("diffusers")
+from diffusers import UNet2DModel
+
+from bfn.interop.diffusers import (
+    BFNNetwork,
+    BFNPipeline,
+    BFNScheduler,
+    BFNTextPipeline,
+    DiscreteBFNScheduler,
+    UNetNetwork,
+)
+
+CURVE = ErrorCurve((0.0, 0.5, 1.0), (1.0, 0.3, 0.1))
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No progress bars."""
+    monkeypatch.setattr(BFNPipeline, "_progress_bar_config", {"disable": True}, raising=False)
+    monkeypatch.setattr(BFNTextPipeline, "_progress_bar_config", {"disable": True}, raising=False)
+
+
+def shaken(network: torch.nn.Module) -> torch.nn.Module:
+    """Weights that make every output count: fresh ones start as nothing."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.15, generator=generator)
+    return network.eval()
+
+
+def images(predicts: str = "preconditioned") -> bfn.BFN:
+    network = bfn.networks.UNet(
+        in_channels=1, channels=8, multipliers=(1, 2), n_blocks=1, attention_levels=(), n_labels=3
+    )
+    model = bfn.BFN(shaken(network), bfn.ContinuousFlow(), predicts, (1, 8, 8)).eval()
+    model.error_curve = CURVE
+    return model
+
+
+def binary_images() -> bfn.BFN:
+    network = bfn.networks.UNet(
+        in_channels=1, n_classes=2, channels=8, multipliers=(1,), n_blocks=1, attention_levels=()
+    )
+    return bfn.BFN(shaken(network), bfn.DiscreteFlow(2, beta_1=3.0), "logits", (1, 8, 8)).eval()
+
+
+def text() -> bfn.BFN:
+    model = bfn.BFN(shaken(bfn.networks.MLP(6, n_classes=3, width=16)), bfn.DiscreteFlow(3), "logits", (6,)).eval()
+    model.error_curve = CURVE
+    return model
+
+
+def unet(classes: int | None = None) -> UNet2DModel:
+    return shaken(
+        UNet2DModel(
+            sample_size=8,
+            in_channels=1,
+            out_channels=1,
+            block_out_channels=(8, 16),
+            layers_per_block=1,
+            norm_num_groups=4,
+            down_block_types=("DownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "UpBlock2D"),
+            add_attention=False,
+            num_class_embeds=classes,
+        )
+    )
+
+
+def seeded(seed: int = 1) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("solver", solvers.names("continuous"))
+def test_images_are_those_of_the_librarys_own_loop(solver: str) -> None:
+    model, label = images(), torch.tensor([0, 1, 2, 0])
+    ours = model.sample(4, solver, 10, label=label, generator=seeded()).x
+    theirs = BFNPipeline.from_model(model, solver=solver)(
+        4, 10, class_labels=[0, 1, 2, 0], generator=seeded(), output_type="latent"
+    ).images
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("solver", solvers.names("discrete"))
+def test_texts_are_those_of_the_librarys_own_loop(solver: str) -> None:
+    model, seen = text(), {}
+
+    def keep(pipeline: Any, index: int, timestep: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        seen.update(tensors)
+        return {}
+
+    ours = model.sample(4, solver, 10, generator=seeded())
+    theirs = BFNTextPipeline.from_model(model, "abc", solver=solver)(
+        4,
+        10,
+        generator=seeded(),
+        callback_on_step_end=keep,
+        callback_on_step_end_tensor_inputs=["pred_original_sample"],
+    ).texts
+    assert theirs == ["".join("abc"[k] for k in row) for row in ours.x.tolist()]
+    torch.testing.assert_close(seen["pred_original_sample"], ours.prediction, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [0.0, 2.5])
+def test_guidance_is_the_librarys(scale: float) -> None:
+    model, label = images(), torch.tensor([2, 1])
+    ours = model.sample(2, "fast-ode", 8, label=label, guidance=scale, generator=seeded()).x
+    pipeline = BFNPipeline.from_model(model, solver="fast-ode")
+    theirs = pipeline(2, 8, class_labels=label, guidance_scale=scale, generator=seeded(), output_type="latent").images
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_forms_of_output() -> None:
+    pipeline = BFNPipeline.from_model(images(), clip_sample=True)
+    forms: dict[str, Any] = {
+        form: pipeline(2, 5, generator=seeded(), output_type=form).images for form in ("pil", "np", "pt", "latent")
+    }
+    share = (forms["latent"].clamp(-1, 1) + 1) / 2
+    torch.testing.assert_close(forms["pt"], share)
+    np.testing.assert_allclose(forms["np"], share.permute(0, 2, 3, 1).numpy())
+    np.testing.assert_array_equal(np.asarray(forms["pil"][0]), (share[0, 0] * 255).round().numpy().astype("uint8"))
+    assert torch.equal(pipeline(2, 5, generator=seeded(), output_type="pt", return_dict=False)[0], forms["pt"])
+    with pytest.raises(ValueError, match="output_type='jpeg'"):
+        pipeline(2, 5, output_type="jpeg")
+
+
+def test_images_of_classes() -> None:
+    model = binary_images()
+    pipeline = BFNPipeline.from_model(model)
+    ours = model.sample(2, "auto", 6, generator=seeded()).x
+    assert torch.equal(pipeline(2, 6, generator=seeded(), output_type="latent").images, ours)
+    assert torch.equal(pipeline(2, 6, generator=seeded(), output_type="pt").images, ours.float())
+
+
+@pytest.mark.parametrize("kind", ["images", "binary", "unet"])
+def test_saved_and_loaded_it_draws_the_same(kind: str, tmp_path: Path) -> None:
+    if kind == "unet":
+        pipeline = BFNPipeline(unet(4), BFNScheduler(solver="bfn-solver++2"))
+    else:
+        pipeline = BFNPipeline.from_model(images() if kind == "images" else binary_images(), solver="fast-ode")
+    pipeline.save_pretrained(tmp_path)
+    loaded = BFNPipeline.from_pretrained(tmp_path)
+    loaded.set_progress_bar_config(disable=True)
+    assert type(loaded.unet) is type(pipeline.unet)
+    assert loaded.scheduler.config.solver == pipeline.scheduler.config.solver
+    first, second = (one(2, 6, generator=seeded(), output_type="latent").images for one in (pipeline, loaded))
+    assert torch.equal(first, second)
+
+
+def test_text_saved_and_loaded_keeps_its_alphabet(tmp_path: Path) -> None:
+    pipeline = BFNTextPipeline.from_model(text(), "abc", solver="fast-sde")
+    pipeline.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "model_index.json").read_text())["alphabet"] == "abc"
+    loaded = BFNTextPipeline.from_pretrained(tmp_path)
+    assert loaded(3, 6, generator=seeded()).texts == pipeline(3, 6, generator=seeded()).texts
+    with pytest.raises(ValueError, match="alphabet of 2 symbols: expected 3"):
+        BFNTextPipeline.from_model(text(), "ab")
+
+
+def test_a_callback_sees_each_call_and_may_change_the_sample() -> None:
+    pipeline, calls = BFNPipeline.from_model(images("data"), solver="bfn-solver++1"), []
+
+    def zero(pipeline: Any, index: int, timestep: Tensor, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        calls.append((index, float(timestep), sorted(tensors)))
+        return {"latents": torch.zeros_like(tensors["latents"])} if index == 4 else {}
+
+    drawn = pipeline(2, 5, generator=seeded(), output_type="latent", callback_on_step_end=zero).images
+    assert [index for index, *_ in calls] == list(range(5))
+    assert [timestep for _, timestep, _ in calls] == pipeline.scheduler.timesteps.tolist()
+    assert all(names == ["latents"] for *_, names in calls)
+    assert not drawn.any()
+    with pytest.raises(ValueError, match="callback tensor 'prompt_embeds'"):
+        pipeline(2, 5, callback_on_step_end=zero, callback_on_step_end_tensor_inputs=["prompt_embeds"])
+
+
+def test_it_starts_from_given_noise_at_given_timesteps() -> None:
+    model = images("data")
+    pipeline = BFNPipeline.from_model(model, solver="bfn-solver++2")
+    noise, timesteps = torch.randn(2, 1, 8, 8, generator=seeded()), [950.0, 500.0, 100.0]
+    theirs = pipeline(2, latents=noise, timesteps=timesteps, output_type="latent").images
+    grid = 1 - torch.tensor(timesteps, dtype=torch.float64) / 1000
+    none = torch.full((2,), -1)
+    ours = model.sample(2, "bfn-solver++2", grid=grid, initial=noise, label=none).x
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="latents of shape"):
+        pipeline(3, latents=noise)
+
+
+def test_classes_where_there_are_none_are_refused() -> None:
+    pipeline = BFNPipeline.from_model(binary_images())
+    with pytest.raises(ValueError, match="knows no classes"):
+        pipeline(2, 5, class_labels=[0, 1])
+    with pytest.raises(ValueError, match=r"guidance_scale=2\.0"):
+        BFNPipeline.from_model(images())(2, 5, guidance_scale=2.0)
+
+
+def test_a_network_of_the_users_own_does_not_fit_into_a_pipeline() -> None:
+    model = bfn.BFN(torch.nn.Identity(), bfn.ContinuousFlow(), "data", (1, 8, 8))
+    with pytest.raises(ValueError, match="network Identity: only a network of"):
+        BFNPipeline.from_model(model)
+
+
+# diffusers' U-Net as a network of this library.
+
+
+def test_the_u_net_sees_timesteps_and_no_class_as_the_last_one() -> None:
+    network = unet(4)
+    inputs, t = torch.randn(3, 1, 8, 8, generator=seeded()), torch.tensor([0.0, 0.3, 1.0])
+    with torch.no_grad():
+        ours = UNetNetwork(network)(inputs, t, torch.tensor([0, -1, 2]))
+        theirs = network(inputs, (1 - t) * 1000, torch.tensor([0, 3, 2])).sample
+        assert torch.equal(ours, theirs)
+        torch.testing.assert_close(UNetNetwork(network)(inputs, t)[1], ours[1])
+
+
+def test_a_pipeline_with_the_u_net_draws_what_the_model_does() -> None:
+    model = bfn.BFN(UNetNetwork(unet(4)), bfn.ContinuousFlow(), "preconditioned", (1, 8, 8)).eval()
+    ours = model.sample(2, "fast-sde", 6, label=torch.tensor([1, 0]), generator=seeded()).x
+    pipeline = BFNPipeline.from_model(model, solver="fast-sde")
+    assert isinstance(pipeline.unet, UNet2DModel)
+    theirs = pipeline(2, 6, class_labels=[1, 0], generator=seeded(), output_type="latent").images
+    torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
+
+
+def test_the_u_net_learns_as_a_network_of_a_bfn() -> None:
+    """A few steps on one image: the loss falls to less than half."""
+    torch.manual_seed(0)
+    network = UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        add_attention=False,
+    )
+    model = bfn.BFN(UNetNetwork(network), bfn.ContinuousFlow(sigma_1=0.02), "preconditioned", (1, 8, 8))
+    x = (torch.arange(64).view(1, 1, 8, 8) % 2 * 2.0 - 1).expand(32, 1, 8, 8)
+    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    before = model.loss(x, generator=seeded()).mean().item()
+    for step in range(40):
+        loss = model.loss(x, generator=seeded(step)).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert model.loss(x, generator=seeded()).mean().item() < before / 2
+
+
+def test_a_library_network_is_called_as_diffusers_calls_its_own() -> None:
+    model = images()
+    wrapped = BFNNetwork(model.network.config, [1, 8, 8])
+    wrapped.network.load_state_dict(model.network.state_dict())
+    inputs, label = torch.randn(2, 1, 8, 8, generator=seeded()), torch.tensor([1, -1])
+    with torch.no_grad():
+        expected = model.network(inputs, torch.tensor([0.4, 0.4]), label=label)
+        torch.testing.assert_close(wrapped(inputs, 600, label).sample, expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(wrapped(inputs, torch.tensor([600.0, 600.0]), label, return_dict=False)[0], expected)
+    assert DiscreteBFNScheduler(2).config.num_train_timesteps == wrapped.config.num_train_timesteps
