@@ -50,7 +50,7 @@ def reproduce(
         config: its configuration, such as text8_discrete; cifar10_continuous_256bins for images if left out.
         on: what to run on: bundled, exact, official.
         model: models instead of the bundled ones, by name or directory.
-        n: samples a figure; above 20 calls a fourth of them, above 200 a tenth. 1000 on bundled models if left out.
+        n: samples a figure up to 10 calls, and 10 n / calls above, at least 100; 1000 on bundled models if left out.
         nfe: numbers of calls (of steps, for orders; 1 / step size, for cs-trajectories).
         ceiling: measure also what the model gives at so many calls, such as 1000 (sa-nfe).
         context: symbols that the exact model of text looks back; 2 is much faster.

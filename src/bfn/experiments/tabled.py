@@ -21,8 +21,8 @@ ETAS = (5e-2, 1e-2, 1e-3, 1e-4)
 """Where the paper's grid may start on images, tuned for every number of calls as the paper did it."""
 TUNING_SEED = 1_000_003
 """Added to the seed for choosing eta: the figures reported are of other samples than those it was chosen on."""
-FEW_CALLS = 20
-"""Up to so many calls all samples are drawn; above it fewer, as each of them costs more."""
+FEW_CALLS = 10
+"""Up to so many calls all samples are drawn; above it fewer, so that every column costs the same."""
 BEYOND = ("auto", "fast-ode", "fast-sde")
 
 
@@ -58,10 +58,9 @@ def plain(names: Iterable[str]) -> list[Row]:
     return [Row(name, name) for name in names]
 
 
-def samples_at(n: int, nfe: int, least: int = 64) -> int:
-    """How many samples are drawn at that many calls: n, a fourth of them above 20 calls, a tenth above 200."""
-    share = 1 if nfe <= FEW_CALLS else 4 if nfe <= 10 * FEW_CALLS else 10
-    return min(n, max(least, n // share))
+def samples_at(n: int, nfe: int, least: int = 100) -> int:
+    """How many samples are drawn at that many calls: n up to 10 calls, 10 n / nfe above, but not below 100."""
+    return n if nfe <= FEW_CALLS else min(n, max(least, n * FEW_CALLS // nfe))
 
 
 def run_cells(
@@ -282,7 +281,10 @@ def quality_section(
         "measure": dataclasses.asdict(main),
         "cells": [{"row": c.row.label, **c.record.asdict()} for c in cells],
         "ceiling": [record.asdict() for record in limit_records],
-        "real": {key: dataclasses.asdict(value) for key, value in _real(subject.judge, cells).items()},
+        "real": {
+            n: {key: dataclasses.asdict(value) for key, value in found.items()}
+            for n, found in _real(subject.judge, cells).items()
+        },
         "verdicts": [
             {"better": v.better, "worse": v.worse, "nfe": v.at.nfe, "eta": v.at.eta, "outcome": v.outcome}
             for v in found
@@ -306,11 +308,10 @@ def main_measure(judge: Judge, cells: Sequence[Cell]) -> Measure:
     return shared[0]
 
 
-def _real(judge: Judge, cells: Sequence[Cell]) -> dict[str, Measured]:
-    """What a real sample gets, at the number of samples that most cells have."""
-    counts = [cell.record.n for cell in cells]
-    suited, _ = judge.suited(max(counts, key=counts.count))
-    return suited.real(max(counts, key=counts.count))
+def _real(judge: Judge, cells: Sequence[Cell]) -> dict[int, dict[str, Measured]]:
+    """What real samples get, by their number: distances depend on it."""
+    counts = dict.fromkeys(cell.record.n for cell in cells)
+    return {n: judge.suited(n)[0].real(n) for n in counts}
 
 
 def _tables(judge: Judge, table: PaperTable, cells: Sequence[Cell], main: Measure) -> list[str]:
@@ -331,11 +332,13 @@ def _tables(judge: Judge, table: PaperTable, cells: Sequence[Cell], main: Measur
              f"*paper*: {table.measure} on {table.data}, {table.place}.", ""]  # fmt: skip
     lines += markdown_table(["", *(_heading(column) for column in columns)], body)
     sizes = ", ".join(f"{c.nfe}: {found_n}" for c, found_n in _sizes(cells).items())
-    lines += ["", f"Samples by calls: {sizes}. A real sample gets {main.show(real[main.key])}."]
+    reals = ", ".join(f"{main.show(found[main.key])} ({n} samples)" for n, found in real.items())
+    lines += ["", f"Samples by calls: {sizes}. Real data get {reals}."]
     others = [m for m in judge.measures if m.key != main.key and all(m.key in c.record.measures for c in cells)]
     for other in others:
         body = [[f"`{row}`", *(_plain_value(found.get((row, column)), other) for column in columns)] for row in rows]
-        lines += ["", f"<details><summary>{other.label} (real: {other.show(real[other.key])})</summary>", ""]
+        shown_real = other.show(next(iter(real.values()))[other.key])
+        lines += ["", f"<details><summary>{other.label} (real: {shown_real})</summary>", ""]
         lines += [*markdown_table(["", *(_heading(column) for column in columns)], body), "", "</details>"]
     return lines
 
