@@ -78,7 +78,7 @@ def _samples_tab(stock: Stock, known: Mapping[str, Facts]) -> None:
     with gr.Row():
         model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
         label = gr.Dropdown(**_label_options(facts), label="class", elem_id="class")
-        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance to it", visible=facts.n_labels > 0,
+        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=facts.n_labels > 0,
                              elem_id="guidance")  # fmt: skip
         n = gr.Slider(**_count_options(facts), label="samples", minimum=1, step=1, elem_id="n")
         seed = gr.Number(0, label="seed, the same for both", minimum=0, maximum=requests.MAX_SEED, precision=0,
@@ -222,7 +222,7 @@ def _plane_tab() -> None:
     with gr.Row():
         mixture = gr.Dropdown(list(plane.MIXTURES), value=next(iter(plane.MIXTURES)), label="data", elem_id="mixture")
         chosen = gr.Dropdown(
-            [(f"{name}: {solvers.get(name).summary}", name) for name in offered], label="whose paths", multiselect=True,
+            list(offered), label="whose paths", multiselect=True,
             max_choices=requests.MAX_PATHS, value=["bfn", "bfn-solver1", "bfn-solver++2", "fast-ode"], scale=2,
             elem_id="whose",
         )  # fmt: skip

@@ -1,0 +1,129 @@
+"""Requests: what passes is within bounds, all else is one clear line."""
+
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bfn.app.requests import (
+    EACH,
+    KEEPS,
+    MAX_CALLS,
+    MAX_DIAL,
+    MAX_GUIDANCE,
+    MAX_SAMPLES,
+    MAX_SEED,
+    MAX_START,
+    SHARED,
+    Draw,
+    Facts,
+    Panel,
+    Plane,
+    RequestError,
+    read_draw,
+    read_plane,
+    shown,
+)
+
+IMAGES = Facts("continuous", "images", ("bfn", "auto"), n_labels=10, n_pictures=5)
+TEXT = Facts("discrete", "text", ("bfn", "auto"), length=8)
+KNOWN = {"mnist": IMAGES, "text8": TEXT}
+GOOD = ["mnist", 16, 0, "all", 1, "", "nothing", 0, "bfn", 10, "own", "own", "auto", 5, 2.5, 0.01]
+FIELDS = [*SHARED, *(f"{name} of panel {side}" for side in "AB" for name in EACH)]
+
+
+def test_a_good_request_is_read_as_it_is() -> None:
+    assert read_draw(GOOD, KNOWN) == Draw(
+        "mnist", 16, 0, None, 1.0, "", "nothing", 0, (Panel("bfn", 10), Panel("auto", 5, 2.5, 0.01))
+    )
+
+
+def test_numbers_that_json_made_floats_stay_whole() -> None:
+    assert read_draw([*GOOD[:1], 16.0, *GOOD[2:]], KNOWN) == read_draw(GOOD, KNOWN)
+
+
+@pytest.mark.parametrize(("given_label", "expected"), [("all", None), ("none", -1), ("7", 7)])
+def test_labels(given_label: str, expected: int | None) -> None:
+    assert read_draw([*GOOD[:3], given_label, *GOOD[4:]], KNOWN).label == expected
+
+
+def test_what_a_model_has_not_cannot_be_asked_of_it() -> None:
+    text = ["text8", 4, *GOOD[2:]]
+    assert read_draw(text, KNOWN).prompt == ""
+    for field, value in (("label", "3"), ("keep", "top half"), ("prompt", "more than eight"), ("picture", 1)):
+        with pytest.raises(RequestError, match=f"^{field}="):
+            read_draw([value if name == field else old for name, old in zip(FIELDS, text, strict=True)], KNOWN)
+
+
+WRONG = [
+    ("model", "../../etc/passwd"), ("model", None), ("model", ["mnist"]), ("model", {"path": "/"}), ("model", ""),
+    ("n", 0), ("n", 65), ("n", 1.5), ("n", "16"), ("n", True), ("n", math.nan), ("n", None), ("n", 10**4000),
+    ("seed", -1), ("seed", MAX_SEED + 1), ("seed", math.inf), ("seed", "0"), ("seed", [0]),
+    ("label", 3), ("label", "10"), ("label", "-1"), ("label", None),
+    ("guidance", -0.1), ("guidance", 11), ("guidance", math.nan), ("guidance", "two"),
+    ("prompt", 5), ("prompt", "a\nb"), ("prompt", "x" * 10**6), ("prompt", "\x00"),
+    ("keep", "everything"), ("keep", None), ("picture", 5), ("picture", -1), ("picture", "/etc/passwd"),
+    ("solver of panel A", "fast-ode"), ("solver of panel A", 0), ("solver of panel B", "__class__"),
+    ("calls of panel A", 0), ("calls of panel A", MAX_CALLS + 1), ("calls of panel B", 1e308), ("calls of panel B", {}),
+    ("g of panel A", -1), ("g of panel A", math.inf), ("g of panel B", "0; rm"), ("g of panel B", [1]),
+    ("t_start of panel A", 1), ("t_start of panel A", -1e-9), ("t_start of panel B", math.nan),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=[f"{field}={shown(value)}" for field, value in WRONG])
+def test_a_wrong_value_is_named_in_one_short_line(field: str, value: object) -> None:
+    values = [value if name == field else old for name, old in zip(FIELDS, GOOD, strict=True)]
+    with pytest.raises(RequestError) as caught:
+        read_draw(values, KNOWN)
+    line = str(caught.value)
+    assert line.startswith(f"{field}=")
+    assert "expected" in line
+    assert "\n" not in line
+    assert len(line) < 300
+
+
+@pytest.mark.parametrize("count", [0, 1, len(GOOD) - 1, len(GOOD) + 1])
+def test_missing_and_surplus_fields(count: int) -> None:
+    with pytest.raises(RequestError, match=f"^{count} settings: expected {len(GOOD)}: model, n, seed"):
+        read_draw([*GOOD, 0][:count], KNOWN)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.lists(JSON, min_size=len(GOOD), max_size=len(GOOD)), st.sets(st.integers(0, len(GOOD) - 1)))
+def test_whatever_comes_is_refused_or_within_bounds(garbage: list[object], kept: set[int]) -> None:
+    values = [GOOD[i] if i in kept else garbage[i] for i in range(len(GOOD))]
+    try:
+        draw = read_draw(values, KNOWN)
+    except RequestError:
+        return
+    facts = KNOWN[draw.model]
+    assert 1 <= draw.n <= MAX_SAMPLES[facts.form]
+    assert 0 <= draw.seed <= MAX_SEED
+    assert 0 <= draw.guidance <= MAX_GUIDANCE
+    assert len(draw.prompt) <= facts.length
+    assert draw.keep in KEEPS
+    for panel in draw.panels:
+        assert panel.solver in facts.solvers
+        assert 1 <= panel.calls <= MAX_CALLS
+        assert panel.g is None or 0 <= panel.g <= MAX_DIAL
+        assert panel.t_start is None or 0 <= panel.t_start <= MAX_START
+    json.dumps([panel.g for panel in draw.panels], allow_nan=False)
+
+
+def test_the_plane() -> None:
+    mixtures, names = ("a ring",), ("bfn", "auto")
+    good = ["a ring", ["auto", "bfn"], 8, 40, 0]
+    assert read_plane(good, mixtures, names) == Plane("a ring", ("auto", "bfn"), 8, 40, 0)
+    for i, value in ((0, "/"), (1, []), (1, ["auto"] * 5), (1, "auto"), (1, [None]), (2, 1), (3, 10**9), (4, -1)):
+        with pytest.raises(RequestError):
+            read_plane([value if k == i else old for k, old in enumerate(good)], mixtures, names)
+    with pytest.raises(RequestError, match=r"^4 settings"):
+        read_plane(good[:4], mixtures, names)
