@@ -192,10 +192,14 @@ class LossByTime:
         return torch.where(seen, mean, mean[seen].mean() if bool(seen.any()) else 0.0)
 
     def summary(self) -> dict[str, list[float]]:
-        """Bin centres, mean squared error, and the standard deviation scale of the bound's integrand, as numbers."""
-        centres = [(k + 0.5) / self.n_bins for k in range(self.n_bins)]
-        rms = [sqrt(value) for value in self.second_moment().tolist()]
-        return {"t": centres, "squared_error": self.squared_error().tolist(), "bound_rms": rms}
+        """Centres of the bins that were seen, mean squared error, and root mean square of the bound's integrand."""
+        seen = (self.estimate[0] > 0).nonzero().flatten().tolist()
+        errors, squares = self.squared_error().tolist(), self.second_moment().tolist()
+        return {
+            "t": [(k + 0.5) / self.n_bins for k in seen],
+            "squared_error": [errors[k] for k in seen],
+            "bound_rms": [sqrt(squares[k]) for k in seen],
+        }
 
     def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint keeps."""

@@ -108,6 +108,15 @@ def test_loss_by_time_is_the_mean_in_each_bin():
     assert other.summary() == record.summary()
 
 
+def test_times_that_were_never_drawn_are_not_made_up() -> None:
+    record = LossByTime(n_bins=4)
+    assert record.summary()["t"] == []
+    record.add(torch.tensor([0.1, 0.6, 0.7]), torch.tensor([1.0, 0.25, 0.75]), torch.ones(3))
+    record.fold()
+    assert record.summary()["t"] == [0.125, 0.625]
+    assert record.summary()["squared_error"] == pytest.approx([1.0, 0.5])
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -7,6 +7,7 @@ from matplotlib.collections import PathCollection
 
 import bfn
 from bfn import plot
+from bfn.curves import ErrorCurve
 from bfn.sampling import make_table
 
 
@@ -78,7 +79,7 @@ def test_noise_is_shown_only_where_there_is_some() -> None:
 
 
 def test_loss_by_t_draws_what_is_stored() -> None:
-    axes = plot.loss_by_t({"a": {"t": [0.1, 0.9], "squared_error": [1.0, 0.1]}})
+    axes = plot.loss_by_t({"a": ErrorCurve((0.1, 0.9), (1.0, 0.1))})
     assert np.allclose(axes.lines[0].get_xydata(), [[0.1, 1.0], [0.9, 0.1]])
 
 
@@ -97,7 +98,7 @@ def test_saved_pictures_are_pictures(tmp_path) -> None:  # type: ignore[no-untyp
         (lambda: plot.simplex(plot.record(mixture(), 2, solver="bfn", nfe=3)), "three classes"),
         (lambda: plot.trajectories(plot.record(mixture(), 2, solver="bfn", nfe=3), variable=2), "from 0 to 1"),
         (lambda: plot.table(make_table(bfn.ContinuousFlow(), "bfn", 1)), "at least 2"),
-        (lambda: plot.loss_by_t({"a": {"t": []}}), "squared_error"),
+        (lambda: plot.loss_by_t({}), "at least one"),
     ],
 )
 def test_wrong_input_is_named(call, says: str) -> None:  # type: ignore[no-untyped-def]
