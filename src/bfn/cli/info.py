@@ -33,25 +33,28 @@ def info(model: ModelName, nfe: tuple[int, ...] = (5, 10, 20, 50, 100), json: As
         if name != "quality" and isinstance(value, str | int | float):
             print(f"{name:10} {figure(value)}")
     print("\nwhat the solver auto picks")
-    keys = ("nfe", "solver", "order", "g", "grid", "first", "last")
+    keys = ("nfe", "solver", "order", "g", "quiet", "coordinate", "grid", "first", "last")
     print(table(keys, [[figure(choice[key]) for key in keys] for choice in choices]))
+    print("measured on the bundled models: docs/results/dial.md, docs/solvers.md")
     return None
 
 
 def _choice(model: Any, nfe: int) -> dict[str, Any]:
-    from bfn import solvers
     from bfn.sampling import make_table
+    from bfn.solvers import fast
 
     times = make_table(model.flow, "auto", nfe, starts_at_zero=model.starts_at_zero, tables=model.tables).times
     if nfe in model.tables:
-        own = {"solver": "tuned", "order": "own", "g": "own", "grid": "own"}
+        own = {"solver": "tuned", **dict.fromkeys(("order", "g", "quiet", "coordinate", "grid"), "own")}
         return {"nfe": nfe, **own, "first": times[0], "last": times[-1]}
-    picked = solvers.get("auto", model.flow.kind).resolve(model.flow, nfe)
+    picked = fast.fast_sde(model.flow, nfe)
     return {
         "nfe": nfe,
         "solver": picked.name,
         "order": picked.order,
         "g": picked.g,
+        "quiet": picked.quiet,
+        "coordinate": picked.coordinate,
         "grid": picked.grid,
         "first": times[0],
         "last": times[-1],

@@ -55,6 +55,7 @@ class Multistep(Solver):
     integral: "exact", or "shortcut": two values by the interpolant half way in log s, more of them exactly.
     interpolates: "data", or "noise" (g = 0 only).
     corrector: mend each step with the prediction made after it.
+    quiet: how many of the first steps are taken without noise, at g = 0 whatever the dial.
     extrapolates_end: the sample is the flow's end at s = infinity, by a last second-order step without a call (g = 0).
     draws: predictions are replaced by draws from the output distribution.
     """
@@ -63,6 +64,7 @@ class Multistep(Solver):
     integral: str = "exact"
     interpolates: str = "data"
     corrector: bool = False
+    quiet: int = 0
     extrapolates_end: bool = False
     draws: bool = False
 
@@ -81,7 +83,7 @@ class Multistep(Solver):
         """(a, b, c) of each step."""
         rows = []
         for i in range(len(s) - 1):
-            decay, _, noise = step_moments(s[i], s[i + 1], self.g)
+            decay, _, noise = step_moments(s[i], s[i + 1], self._dial(i))
             b = self._weights(flow, s, i, i)
             if self.corrector and i > 0:
                 # (corrected - predicted) step to s_i, carried on to s_{i+1}.
@@ -93,14 +95,14 @@ class Multistep(Solver):
     def _weights(self, flow: Flow, s: Sequence[float], i: int, newest: int) -> Weights:
         """Weights of the predictions at s_newest, s_{newest-1}, ... in the step from s_i to s_{i+1}."""
         history = s[max(0, i + 1 - self.order) : newest + 1][::-1]
-        mass = step_moments(s[i], s[i + 1], self.g)[1]
+        mass = step_moments(s[i], s[i + 1], self._dial(i))[1]
         if len(history) == 1:
             return (mass,)
         if self.integral == "shortcut" and len(history) == 2:
             half_way = torch.tensor([sqrt(s[i] * s[i + 1])], dtype=torch.float64)
             shares = basis_at(history, half_way, torch.ones_like(half_way), self._coordinate(flow))
         else:
-            shares = basis_over(history, s[i], s[i + 1], 1 + self.g**2, self._coordinate(flow))
+            shares = basis_over(history, s[i], s[i + 1], 1 + self._dial(i) ** 2, self._coordinate(flow))
         return scaled(mass, shares)
 
     def _noise_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
@@ -121,6 +123,9 @@ class Multistep(Solver):
             past = [(of_u / a, (0.0, *add(of_w, scaled(-of_u / a, b)))) for of_u, of_w in past[: self.order - 1]]
             past.insert(0, (1.0, ()))
         return rows
+
+    def _dial(self, i: int) -> float:
+        return self.g if i >= self.quiet else 0.0
 
     def _coordinate(self, flow: Flow) -> Callable[[Tensor], Tensor]:
         return lambda s: COORDINATES[self.coordinate](flow.schedule, s)

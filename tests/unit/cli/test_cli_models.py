@@ -37,12 +37,14 @@ def test_info_tells_size_and_what_auto_picks(models, capsys):
     for choice, nfe in zip(told["auto"], (4, 9), strict=True):
         picked = solvers.get("auto", "discrete").resolve(model.flow, nfe)
         assert (choice["nfe"], choice["solver"], choice["grid"]) == (nfe, picked.name, picked.grid)
-        assert (choice["first"], choice["last"]) == (0.0, 1.0)
+        assert (choice["first"], choice["last"]) == (0.0, 0.75 if nfe == 4 else 1.0)
+        assert choice["coordinate"] == picked.coordinate
 
     assert main(["info", str(models / "images")]) == 0
     shown = capsys.readouterr().out
     assert "recipe     digits" in shown
     assert "unet" in shown
+    assert "docs/results/dial.md" in shown
 
 
 def test_info_refuses_what_it_cannot_do(models, refused):
