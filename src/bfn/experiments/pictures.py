@@ -73,6 +73,7 @@ def lines_picture(
         axes.plot(*zip(*points, strict=True), style, color=colour(index), marker="o", markersize=3, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize=8)
@@ -89,7 +90,8 @@ def _line(
     if not points:
         return
     points = sorted(points, key=lambda point: point[0])
-    xs, ys = [x for x, _ in points], [m.value * measure.scale for _, m in points]
+    # Points at the same place stand apart by a little, so that their intervals can be told apart.
+    xs, ys = [x * 1.015 ** (index - 3) for x, _ in points], [m.value * measure.scale for _, m in points]
     errors = [
         [0.0 if math.isnan(m.low) else max(0.0, sign * (m.value - bound)) * measure.scale for _, m in points
          for bound in [m.low if sign > 0 else m.high]]
@@ -101,7 +103,7 @@ def _line(
     )  # fmt: skip
 
 
-def _spread(ticks: Sequence[int], ratio: float = 1.35) -> list[int]:
+def _spread(ticks: Sequence[int], ratio: float = 1.2) -> list[int]:
     """Ticks that do not run into each other on a logarithmic axis."""
     kept: list[int] = []
     for tick in ticks:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,11 +12,23 @@ import bfn
 from bfn.experiments import orders as orders_module
 from bfn.experiments import subjects
 from bfn.experiments.efficiency import bits
+from bfn.experiments.judges import Measure, Measured
+from bfn.experiments.measure import Record
 from bfn.experiments.paper import Column
 from bfn.experiments.reports import Options
 from bfn.experiments.reproduce import EXPERIMENTS, experiment, reproduce
 from bfn.experiments.subjects import Subject
-from bfn.experiments.tabled import ETAS, TUNING_SEED, best_etas, plain, run_cells, samples_at
+from bfn.experiments.tabled import (
+    ETAS,
+    TUNING_SEED,
+    Cell,
+    best_etas,
+    grid_lines,
+    plain,
+    run_cells,
+    samples_at,
+    shrinkage,
+)
 from bfn.experiments.trajectories import trajectory_distance
 
 TINY = {
@@ -147,3 +160,29 @@ def test_wrong_input(tmp_path) -> None:
     with pytest.raises(ValueError, match="mnist-binary: a model without an alphabet"):
         reproduce("sa-nfe", tmp_path, on=("bundled",), models=["mnist-binary"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_share_of_the_widest_direction_that_eta_leaves() -> None:
+    """Data x = a v with unit v and a of variance 4: 1 / sqrt(1 + 4 beta(eta)) of its standard deviation is left."""
+    flow = bfn.ContinuousFlow()
+    a = torch.tensor([2.0, -2.0]).repeat(500)
+    real = a[:, None] * torch.tensor([0.6, 0.8])
+    fake = SimpleNamespace(judge=SimpleNamespace(held_out=real), model=SimpleNamespace(flow=flow))
+    expected = 1 / math.sqrt(1 + 4 * 1000 / 999 * float(flow.schedule.beta(1e-2)))
+    assert f"{expected:.2f} at eta 0.01" in shrinkage(fake)
+
+
+def test_the_grid_is_blamed_only_where_the_same_flow_wins() -> None:
+    main = Measure("frechet", "Frechet distance", "low")
+
+    def lines(fast: float) -> str:
+        values = {"bfn": 5.3, "bfn-solver++1": 6.6, "bfn-solver++2": 4.0, "fast-ode": fast}
+        cells = [
+            Cell(row, Column(10), Record(row.at(10), 9, (0,), {"frechet": Measured(v, v - 0.1, v + 0.1)}, 0.0, ()))
+            for row, v in zip(plain(values), values.values(), strict=True)
+        ]
+        return "\n".join(grid_lines(cells, main))
+
+    assert "`bfn-solver++1` did not beat the original sampler" in lines(2.0)
+    assert "it is the grid" in lines(2.0)
+    assert "the ODE itself is worse" in lines(9.0)
