@@ -1,63 +1,59 @@
-"""Map the stochasticity dial on a model: quality over g and order at several numbers of calls.
+"""Map the settings of the multistep rule on a model: quality over dial, order, grid and coordinate at few calls.
 
-    python tools/dial.py text8 --nfe 5 10 20 --n 200 --out docs/results/dial-text8.md
+    python tools/dial.py text8 --nfe 5 10 --dials 4 10 --grids uniform power:1:0.75 --coordinates s beta --n 200
 
-The paper's solvers stand beside it. The same start and noise for all; the measures are those of ``bfn compare``.
+Every combination is measured, and beside them ``auto`` and the paper's solvers (--paper), all with the same start and
+noise, by the measures of ``bfn compare``. What is not given is as ``auto`` has it.
 """
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
-from bundle import SEED
 
 import bfn
-from bfn import solvers, storage
+from bfn import storage
 from bfn.experiments import Setting, judge_for
 from bfn.experiments.measure import measure
 from bfn.files import atomic_write
-from bfn.solvers import fast
-
-PAPER: dict[str, tuple[dict[str, Any], ...]] = {
-    "discrete": (
-        {"solver": "bfn"},
-        {"solver": "sde-bfn-solver1"},
-        {"solver": "sde-bfn-solver2"},
-        {"solver": "bfn-solver1"},
-        {"solver": "bfn-solver2"},
-    ),
-    "continuous": (
-        {"solver": "bfn"},
-        {"solver": "bfn-solver++2", "t_start": 1e-3},
-        {"solver": "bfn-solver++2", "t_start": 1e-2},
-        {"solver": "sde-bfn-solver++2", "t_start": 1e-3},
-    ),
-}
-DIALS = (0.0, 1.0, 2.0, 4.0, 10.0, float("inf"))
+from bfn.solvers import fast, paper
 
 
-def settings_of(flow: bfn.Flow, nfe: int, orders: list[int]) -> list[tuple[str, dict[str, Any]]]:
-    """Name and settings of every sampler that is measured."""
-    found = []
-    for settings in PAPER[flow.kind]:
-        start = f" from t = {settings['t_start']:g}" if "t_start" in settings else ""
-        found.append((f"{settings['solver']}{start}", settings))
-    found.append(("fast-ode", {"solver": "fast-ode"}))
+def settings_of(flow: bfn.Flow, nfe: int, options: argparse.Namespace) -> Iterator[tuple[str, Setting]]:
+    """Name and setting of every sampler that is measured."""
+    if options.paper:
+        for solver in paper.SOLVERS:
+            starts = (None,) if solver.from_prior else (1e-3, 1e-4) if flow.kind == "continuous" else (1e-3,)
+            if flow.kind in solver.kinds and not solver.name.endswith("singlestep"):
+                yield from ((f"{solver.name}, t_start {t}", Setting(solver.name, nfe, t_start=t)) for t in starts)
+    yield "**auto**", Setting("untuned", nfe)
     base = fast.fast_sde(flow, nfe)
-    found += [(f"order {k}, g = {g:g}", {"solver": replace(base, order=k, g=g)}) for k in orders for g in DIALS]
-    chosen = solvers.get("auto").resolve(flow, nfe)
-    return [(f"**{name}**" if settings["solver"] == chosen else name, settings) for name, settings in found]
+    orders, dials = options.orders or [base.order], options.dials or [base.g]
+    grids, coordinates = options.grids or [base.grid], options.coordinates or [base.coordinate]
+    quiets = options.quiet or [base.quiet]
+    for order, g, grid, coordinate, quiet in product(orders, dials, grids, coordinates, quiets):
+        solver = replace(base, order=order, g=g, grid=grid, coordinate=coordinate, quiet=quiet)
+        if solver != base:
+            late = f", first {quiet} steps at g = 0" if quiet else ""
+            yield f"order {order}, g = {g:g}{late}, {grid}, in {coordinate}", Setting(solver, nfe)
 
 
 def main() -> None:
     """Measure and write a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
-    parser.add_argument("--nfe", type=int, nargs="+", default=[5, 10, 20])
+    parser.add_argument("--nfe", type=int, nargs="+", default=[5, 10])
     parser.add_argument("--n", type=int, default=200)
-    parser.add_argument("--orders", type=int, nargs="+", default=[2])
+    parser.add_argument("--seed", type=int, default=9001)
+    parser.add_argument("--orders", type=int, nargs="+")
+    parser.add_argument("--dials", type=float, nargs="+")
+    parser.add_argument("--grids", nargs="+")
+    parser.add_argument("--coordinates", nargs="+")
+    parser.add_argument("--quiet", type=int, nargs="+", help="first steps at g = 0")
+    parser.add_argument("--paper", action="store_true", help="also the paper's solvers")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -66,22 +62,18 @@ def main() -> None:
     judge = judge_for(model, config)
     lines: list[str] = []
     for nfe in options.nfe:
-        for name, settings in settings_of(model.flow, nfe, options.orders):
-            setting = Setting(nfe=nfe, **settings)
-            (record,) = measure(model, [setting], judge, options.n, seed=SEED, n_labels=config["n_labels"])
+        for name, setting in settings_of(model.flow, nfe, options):
+            (record,) = measure(model, [setting], judge, options.n, seed=options.seed, n_labels=config["n_labels"])
             verdict = {of.label: of.show(record.measures[of.key]) for of in judge.measures}
             if not lines:
                 lines += [f"| calls | sampler | {' | '.join(verdict)} |", "|---" * (2 + len(verdict)) + "|"]
             lines.append(f"| {nfe} | {name} | {' | '.join(verdict.values())} |")
             print(lines[-1], flush=True)
-    text = (
-        f"# The dial on the bundled model {options.name}\n\n"
-        f"{options.n} samples a row, seed {SEED}, torch {torch.__version__}; bold is what `auto` picks.\n\n"
-        + "\n".join(lines)
-        + "\n"
-    )
     if options.out:
-        atomic_write(options.out, text)
+        head = (
+            f"# Settings mapped on the bundled model {options.name}\n\n{options.n} samples a row, seed {options.seed}, "
+        )
+        atomic_write(options.out, f"{head}torch {torch.__version__}.\n\n" + "\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
