@@ -124,7 +124,7 @@ def _judge(
     """The judge; one that was not asked for leaves out what n samples are too few for."""
     from bfn.experiments import judge_for
 
-    judge = judge_for(loaded.model, loaded.config, metric, data, features=features)
+    judge = judge_for(loaded.model, loaded.config, metric, data, features=features, n=n)
     if metric is None:
         return judge.suited(n)
     judge.check(n)

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from tqdm.auto import tqdm
 
 from bfn import metrics
 from bfn.data import Alphabet, Images, Text, concatenate, load
@@ -45,6 +46,7 @@ NEIGHBOURS = 5
 """Real images that vote on the class of a sample."""
 COPY_NEIGHBOURS, COPY_LEVEL, COPY_SAMPLES, COPY_CALIBRATION = 50, 0.01, 300, 1000
 REFERENCE_CHARACTERS = 2_000_000
+INCEPTION_BATCH = 50
 ENOUGH = 10
 """Held-out samples a feature that make a reference; of smaller sets every other sample, held out or not, is taken."""
 
@@ -404,6 +406,7 @@ def judge_for(
     data: str | Path | Tensor | None = None,
     *,
     features: Path | str | None = None,
+    n: int | None = None,
 ) -> Judge:
     """The judge that fits a model's data, or the one that is asked for.
 
@@ -411,6 +414,7 @@ def judge_for(
     metric: a name of ``METRICS``. data: what to compare with, as ``bfn.data.load`` takes it, or a tensor of real data
         as the model takes them; the set that the model was trained on, as its card says, if None.
     features: a TorchScript file with Inception, for that metric; its code is run.
+    n: samples to judge; too few for Inception's features are told of before all real images went through it.
     """
     config = config or {}
     alphabet, conditional = config.get("alphabet"), bool(config.get("n_labels"))
@@ -433,10 +437,12 @@ def judge_for(
         return _text_judge(model, Alphabet(str(alphabet)), source)
     view = _View(tuple(model.data_shape), getattr(model.flow, "n_classes", None))
     if isinstance(source, Tensor):
-        return _image_judge(chosen, Real.halves(view(source)), view, conditional, features)
-    if chosen == "values":
-        return _image_judge(chosen, Real.halves(view(_read_values(Path(source)))), view, conditional, features)
-    return _image_judge(chosen, _read_images(chosen, source, view, trained_on), view, conditional, features)
+        real = Real.halves(view(source))
+    elif chosen == "values":
+        real = Real.halves(view(_read_values(Path(source))))
+    else:
+        real = _read_images(chosen, source, view, trained_on)
+    return _image_judge(chosen, real, view, conditional, _frechet(chosen, real, features, n))
 
 
 def _fitting(model: Predictor, alphabet: str | None) -> list[str]:
@@ -526,10 +532,8 @@ def _read_values(path: Path) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _image_judge(
-    metric: str, real: Real, view: _View, conditional: bool, features: Path | str | None
-) -> Judge:  # fmt: skip
-    parts: list[Part] = [_frechet(metric, real, features)]
+def _image_judge(metric: str, real: Real, view: _View, conditional: bool, frechet: Frechet) -> Judge:
+    parts: list[Part] = [frechet]
     if metric == "mnist":
         parts.append(Digits(conditional))
     elif conditional and real.reference_labels is not None:
@@ -539,24 +543,41 @@ def _image_judge(
     return Judge(metric, tuple(parts), view, real.held_out, real.held_out_labels)
 
 
-def _frechet(metric: str, real: Real, features: Path | str | None) -> Frechet:
+def _frechet(metric: str, real: Real, features: Path | str | None, n: int | None) -> Frechet:
     if metric == "mnist":
         extractor = metrics.mnist_features()
         return Frechet(extractor, metrics.FeatureStatistics.of(metrics.extract(real.reference, extractor)))
     if metric == "inception":
-        inception = metrics.InceptionFeatures.load(features)
-        name = f"inception-{inception.preprocessing}"
-        path = home() / "features" / f"{name}-{_digest(real.reference, str(features))}.safetensors"
-        statistics = metrics.cached_statistics(
-            path, lambda: metrics.gather_statistics([real.reference], inception, name=name, batch_size=50), name=name
-        )
-        return Frechet(inception, statistics, "FID", n_resamples=0, batch_size=50)
+        return _inception(real.reference, metrics.InceptionFeatures.load(features), str(features), n)
     if metric == "pixels":
         side = min(POOLED, *real.reference.shape[-2:])
         label = f"Frechet distance of {side} x {side} pixels"
         return Frechet(pooled, metrics.FeatureStatistics.of(pooled(real.reference)), label)
     flat = real.reference.flatten(1)
     return Frechet(lambda x: x.flatten(1), metrics.FeatureStatistics.of(flat))
+
+
+def _inception(reference: Tensor, inception: metrics.InceptionFeatures, file: str, n: int | None) -> Frechet:
+    """The FID; statistics of the reference are gathered once and kept in the cache."""
+    name = f"inception-{inception.preprocessing}"
+
+    def frechet(images: Tensor, what: str) -> Frechet:
+        def gather() -> metrics.FeatureStatistics:
+            pieces = tqdm(
+                torch.split(images, INCEPTION_BATCH), desc=what, unit="batch", delay=1, leave=False, disable=None
+            )
+            return metrics.gather_statistics(pieces, inception, name=name)
+
+        path = home() / "features" / f"{name}-{_digest(images, file)}.safetensors"
+        statistics = metrics.cached_statistics(path, gather, name=name)
+        return Frechet(inception, statistics, "FID", n_resamples=0, batch_size=INCEPTION_BATCH)
+
+    if n is not None:
+        # Some of the images tell the number of features, and the bias well enough.
+        problem = frechet(reference[:INCEPTION_BATCH], "a first look").problem(n)
+        if problem is not None:
+            raise ValueError(problem)
+    return frechet(reference, "real images through Inception")
 
 
 def pooled(images: Tensor) -> Tensor:
