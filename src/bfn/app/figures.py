@@ -108,8 +108,9 @@ def paths(model: GaussianMixture, ways: Mapping[str, Tensor]) -> str:
     reach = 1.7
     line = torch.linspace(-reach, reach, 120, dtype=model.dtype)
     grid = torch.cartesian_prod(line, line)
-    density = model.log_prob(grid).exp().reshape(120, 120).T
-    for i, (name, way) in enumerate(ways.items()):
+    density = model.log_prob(grid).exp().reshape(120, 120).T.numpy()
+    for i, (name, points) in enumerate(ways.items()):
+        way = points.numpy()
         axes = on(figure.add_subplot(1, len(ways), i + 1), name)
         axes.imshow(density, extent=(-reach, reach, -reach, reach), origin="lower", cmap="Greys", alpha=0.55)
         axes.plot(way[..., 0], way[..., 1], color=colour(i), linewidth=0.9, alpha=0.55)

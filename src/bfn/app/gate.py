@@ -1,9 +1,11 @@
-"""What reaches the page's server at all: the routes that the page uses, and bodies of a few kilobytes.
+"""What reaches the page's server at all: the routes that the page uses, with small bodies of plain values.
 
-Gradio also takes uploads, serves files and forwards addresses. The playground needs none of it, so none of it answers.
+Gradio also takes uploads, serves files, forwards addresses, and takes an object among the values for a file. The
+playground needs none of it, so none of it answers.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 Scope = MutableMapping[str, Any]
@@ -27,15 +29,42 @@ def opens(path: str) -> bool:
     return path in PAGE or path.startswith(BELOW)
 
 
-class _TooLargeError(Exception):
-    """More came than a request of the page can hold."""
+def objection(body: bytes, names: Sequence[str] | None = None) -> str | None:
+    """What is wrong with a body, or None: a JSON object whose ``data`` are numbers, strings and lists of these.
+
+    names: of the data, where they are known to be those.
+    """
+    try:
+        value = json.loads(body, parse_constant=_not_finite)
+    except (ValueError, RecursionError):
+        return "the body is not JSON"
+    data = value.get("data", []) if isinstance(value, dict) else None
+    if not isinstance(data, list):
+        return "the body is not an object with a list of data"
+    if not all(_plain(entry) for item in data for entry in (item if isinstance(item, list) else [item])):
+        return "the data hold an object or a list of lists: expected numbers, strings and lists of these"
+    if names is not None and len(data) != len(names):
+        return f"{len(data)} settings: expected {len(names)}: {', '.join(names)}"
+    return None
+
+
+def _not_finite(name: str) -> float:
+    raise ValueError(name)
+
+
+def _plain(value: object) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 class Gate:
-    """ASGI middleware: 404 for other routes, 413 for large bodies, and headers that keep the page to itself."""
+    """ASGI middleware: 404 for other routes, 413 for large bodies, 400 for what is no request of the page.
 
-    def __init__(self, app: App) -> None:
+    settings: names of the data that a call by name takes.
+    """
+
+    def __init__(self, app: App, settings: Mapping[str, Sequence[str]]) -> None:
         self.app = app
+        self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
@@ -43,29 +72,25 @@ class Gate:
             return await self.app(scope, receive, send)
         if scope["type"] != "http" or not opens(scope["path"]):
             return await _refuse(scope, send, 404, "there is nothing here")
-        taken, begun = 0, False
-
-        async def measured() -> MutableMapping[str, Any]:
-            nonlocal taken
+        if scope["method"] in ("GET", "HEAD"):
+            return await self.app(scope, receive, send)
+        body = b""
+        more = True
+        while more:
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > MAX_BODY:
-                raise _TooLargeError
-            return message
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > MAX_BODY:
+                return await _refuse(scope, send, 413, f"a request holds at most {MAX_BODY} bytes")
+        wrong = objection(body, self.settings.get(scope["path"].removeprefix(f"{API}call/").rstrip("/")))
+        if wrong is not None:
+            return await _refuse(scope, send, 400, wrong)
+        replayed = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-        async def answered(message: MutableMapping[str, Any]) -> None:
-            nonlocal begun
-            begun = True
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), (b"x-content-type-options", b"nosniff")]
-            await send(message)
+        async def replay() -> MutableMapping[str, Any]:
+            return next(replayed, None) or await receive()
 
-        try:
-            return await self.app(scope, measured, answered)
-        except _TooLargeError:
-            if begun:
-                raise
-            return await _refuse(scope, send, 413, f"a request holds at most {MAX_BODY} bytes")
+        return await self.app(scope, replay, send)
 
 
 async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:

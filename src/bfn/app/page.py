@@ -204,6 +204,8 @@ def _drawer(stock: Stock) -> Callable[..., Generator[tuple[str, str], None, None
                 work.table(loaded.model, panel.solver, panel.calls, panel.t_start, work.dial(panel))
             conditions = stock.conditions(request)
             shown = [EMPTY.format("waits for its turn")] * 2
+            # Gradio can stop only what has yielded once.
+            yield shown[0], shown[1]
             for side, panel in enumerate(request.panels):
                 last = -LIVE
                 for view in work.draw(loaded, request, panel, conditions):
@@ -253,6 +255,7 @@ def _plane_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[str
         """Paths at once, then the errors, which take seconds the first time."""
         with _spoken():
             request = requests.read_plane(values, plane.MIXTURES, offered)
+            yield EMPTY.format("drawing"), ""
             model = plane.MIXTURES[request.mixture]()
             ways = {}
             for name in request.solvers:

@@ -20,9 +20,9 @@ from bfn.sampling import Step, sample
 from bfn.solvers import Table
 
 CALLS = (4, 6, 8, 12, 16, 24, 32)
-PARTICLES = 1000
+PARTICLES = 600
 DATA = 8 * PARTICLES
-REFERENCE_CALLS = 160
+REFERENCE_CALLS = 120
 DIRECTIONS = 24
 
 

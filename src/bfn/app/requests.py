@@ -85,14 +85,13 @@ class Plane:
 
 SHARED = tuple(field.name for field in fields(Draw) if field.name != "panels")
 EACH = tuple(field.name for field in fields(Panel))
+DRAW = (*SHARED, *(f"{name} of panel {side}" for side in "AB" for name in EACH))
+PLANE = tuple(field.name for field in fields(Plane))
 
 
 def read_draw(values: Sequence[object], known: Mapping[str, Facts]) -> Draw:
-    """The shared settings in the order of :data:`SHARED`, then each panel's in the order of :data:`EACH`."""
-    names = [*SHARED, *(f"{name} of panel {side}" for side in "AB" for name in EACH)]
-    if len(values) != len(names):
-        raise RequestError(f"{len(values)} settings: expected {len(names)}: {', '.join(names)}")
-    given = dict(zip(names, values, strict=True))
+    """The settings in the order of :data:`DRAW`: those that the panels share, then each panel's."""
+    given = _named(DRAW, values)
     model = choice(given, "model", known)
     facts = known[model]
     label = choice(given, "label", ("all", "none", *map(str, range(facts.n_labels))))
@@ -120,11 +119,8 @@ def _panel(given: Mapping[str, object], side: str, facts: Facts) -> Panel:
 
 
 def read_plane(values: Sequence[object], mixtures: Collection[str], solvers: Collection[str]) -> Plane:
-    """The settings in the order of the fields of :class:`Plane`."""
-    names = [field.name for field in fields(Plane)]
-    if len(values) != len(names):
-        raise RequestError(f"{len(values)} settings: expected {len(names)}: {', '.join(names)}")
-    given = dict(zip(names, values, strict=True))
+    """The settings in the order of :data:`PLANE`."""
+    given = _named(PLANE, values)
     chosen = given["solvers"]
     if not isinstance(chosen, list) or not 1 <= len(chosen) <= MAX_PATHS:
         raise RequestError(f"solvers={shown(chosen)}: expected a list of 1 to {MAX_PATHS} names")
@@ -181,6 +177,12 @@ def shown(value: object) -> str:
         return f"a {type(value).__name__} of {len(value)}"
     line = repr(value[:40] if isinstance(value, str) else value)
     return line if len(line) <= 60 else f"{line[:57]}..."
+
+
+def _named(names: Sequence[str], values: Sequence[object]) -> dict[str, object]:
+    if len(values) != len(names):
+        raise RequestError(f"{len(values)} settings: expected {len(names)}: {', '.join(names)}")
+    return dict(zip(names, values, strict=True))
 
 
 def _or_own(given: Mapping[str, object], name: str, high: float) -> float | None:

@@ -9,6 +9,7 @@ from starlette.middleware import Middleware
 
 from bfn.app import page
 from bfn.app.gate import Gate
+from bfn.app.requests import DRAW, PLANE
 from bfn.app.stock import take
 
 
@@ -37,7 +38,7 @@ def launch(
         enable_monitoring=False,
         footer_links=[],
         max_file_size=1,
-        app_kwargs={"middleware": [Middleware(Gate)]},
+        app_kwargs={"middleware": [Middleware(Gate, settings={"draw": DRAW, "plane": PLANE})]},
         theme=page.theme(),
         css=page.part("page.css"),
         head=f"<script>{page.part('film.js')}</script>",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bfn.app.requests import (
-    EACH,
+    DRAW,
     KEEPS,
     MAX_CALLS,
     MAX_DIAL,
@@ -16,7 +16,6 @@ from bfn.app.requests import (
     MAX_SAMPLES,
     MAX_SEED,
     MAX_START,
-    SHARED,
     Draw,
     Facts,
     Panel,
@@ -31,7 +30,6 @@ IMAGES = Facts("continuous", "images", ("bfn", "auto"), n_labels=10, n_pictures=
 TEXT = Facts("discrete", "text", ("bfn", "auto"), length=8)
 KNOWN = {"mnist": IMAGES, "text8": TEXT}
 GOOD = ["mnist", 16, 0, "all", 1, "", "nothing", 0, "bfn", 10, "own", "own", "auto", 5, 2.5, 0.01]
-FIELDS = [*SHARED, *(f"{name} of panel {side}" for side in "AB" for name in EACH)]
 
 
 def test_a_good_request_is_read_as_it_is() -> None:
@@ -54,7 +52,7 @@ def test_what_a_model_has_not_cannot_be_asked_of_it() -> None:
     assert read_draw(text, KNOWN).prompt == ""
     for field, value in (("label", "3"), ("keep", "top half"), ("prompt", "more than eight"), ("picture", 1)):
         with pytest.raises(RequestError, match=f"^{field}="):
-            read_draw([value if name == field else old for name, old in zip(FIELDS, text, strict=True)], KNOWN)
+            read_draw([value if name == field else old for name, old in zip(DRAW, text, strict=True)], KNOWN)
 
 
 WRONG = [
@@ -74,7 +72,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("field", "value"), WRONG, ids=[f"{field}={shown(value)}" for field, value in WRONG])
 def test_a_wrong_value_is_named_in_one_short_line(field: str, value: object) -> None:
-    values = [value if name == field else old for name, old in zip(FIELDS, GOOD, strict=True)]
+    values = [value if name == field else old for name, old in zip(DRAW, GOOD, strict=True)]
     with pytest.raises(RequestError) as caught:
         read_draw(values, KNOWN)
     line = str(caught.value)

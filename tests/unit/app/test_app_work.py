@@ -186,3 +186,23 @@ def test_the_distance_of_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
     shift = torch.tensor([3.0, 4.0], dtype=torch.float64)
     # The mean square of a shift's projections is half its square.
     assert plane.distance(x + shift, plane.quantiles(x)) == pytest.approx((25 / 2) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"data": ["mnist", 1, 0.5, null, true, ["bfn"]], "session_hash": "x"}', None),
+        (b"{}", None),
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b'{"data": [NaN]}', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "not an object"),
+        (b'{"data": 1}', "not an object"),
+        (b'{"data": [{"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}]}', "hold an object"),
+        (b'{"data": [[[1]]]}', "list of lists"),
+    ],
+)
+def test_bodies_hold_plain_values(body: bytes, says: str | None) -> None:
+    found = gate.objection(body)
+    assert found is None if says is None else says in str(found)

@@ -1,0 +1,227 @@
+"""The playground over HTTP: what it answers, what it refuses, and that it goes on serving."""
+
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+gradio = pytest.importorskip("gradio")
+
+from bfn.app import launch  # noqa: E402
+from bfn.app.gate import MAX_BODY  # noqa: E402
+
+GOOD = ["digits", 4, 0, "all", 1, "", "nothing", 0, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
+PLANE = ["eight on a ring", ["bfn", "fast-ode"], 4, 8, 0]
+
+
+class Client:
+    """The page's own HTTP interface."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    def request(self, path: str, body: bytes | None = None, method: str | None = None) -> tuple[int, str]:
+        headers = {"Content-Type": "application/json"}
+        try:
+            sent = urllib.request.Request(self.url + path, body, headers, method=method)
+            with urllib.request.urlopen(sent, timeout=120) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+
+    def post(self, name: str, body: object) -> tuple[int, str]:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.request(f"/gradio_api/call/{name}", data)
+
+    def call(self, name: str, values: object) -> tuple[str, Any]:
+        """("complete", outputs) or ("error", message)."""
+        status, text = self.post(name, {"data": values})
+        assert status == 200, text
+        return self.result(name, text)
+
+    def result(self, name: str, text: str) -> tuple[str, Any]:
+        _, stream = self.request(f"/gradio_api/call/{name}/{json.loads(text)['event_id']}")
+        event, data = "", None
+        for line in stream.splitlines():
+            if line.startswith("event: "):
+                event = line.removeprefix("event: ")
+            elif line.startswith("data: ") and event in ("complete", "error"):
+                data = json.loads(line.removeprefix("data: "))
+        return event, data["error"] if isinstance(data, dict) else data
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    page = launch(port=0, block=False)
+    yield Client(page.local_url)
+    page.close(verbose=False)
+
+
+def test_a_request_is_answered_with_both_films(client: Client) -> None:
+    event, (left, right) = client.call("draw", GOOD)
+    assert event == "complete"
+    assert left.count('class="bfn-frame') == 4
+    assert right.count('class="bfn-frame') == 5
+    assert client.call("draw", GOOD)[1][0].split("<p class")[1] == left.split("<p class")[1], "the same seed"
+
+
+def test_the_last_value_of_the_library_is_the_last_picture(client: Client) -> None:
+    import base64
+    import io
+
+    import torch
+    from PIL import Image
+
+    import bfn
+    from bfn.render import sheet
+
+    _, (left, _) = client.call("draw", GOOD)
+    shown = left.rsplit("bfn-frame on", 1)[1].split("base64,", 1)[1].split('"', 1)[0]
+    model, labels = bfn.load("digits"), torch.arange(4)
+    drawn = model.sample(4, "bfn", 4, label=labels, generator=torch.Generator().manual_seed(0))
+    assert Image.open(io.BytesIO(base64.b64decode(shown))).tobytes() == sheet(drawn.x).tobytes()
+
+
+def test_text_and_prompt(client: Client) -> None:
+    values = ["text8", 1, *GOOD[2:5], "the cat", *GOOD[6:]]
+    event, (left, _) = client.call("draw", values)
+    assert event == "complete"
+    assert "the cat" in left.rsplit("bfn-frame on", 1)[1]
+    assert client.call("draw", [*values[:5], "Köln", *values[6:]]) == (
+        "error", "prompt 'Köln': 'K' is not among the symbols ' abcdefghijklmnopqrstuvwxyz'; "
+        "'_' stands for a character to fill in",
+    )  # fmt: skip
+
+
+def test_the_plane(client: Client) -> None:
+    event, (paths, errors) = client.call("plane", PLANE)
+    assert event == "complete"
+    assert paths.count("<img") == errors.count("<img") == 1
+
+
+def malformed() -> list[tuple[str, object]]:
+    """Bodies of wrong requests: 200 and a few."""
+    junk: list[object] = [
+        None, True, -1, 0.5, 1e308, 10**40, "", "/etc/passwd", "../../../etc/shadow", "file:///etc/passwd", [], {},
+        {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}},
+    ]  # fmt: skip
+    fitting = {4: (0.5,), 5: (None, ""), 10: (None, 0.5), 11: (None, 0.5), 14: (None, 0.5), 15: (None, 0.5)}
+    bodies: list[tuple[str, object]] = [
+        ("draw", {"data": [*GOOD[:i], value, *GOOD[i + 1 :]]})
+        for i in range(len(GOOD))
+        for value in junk
+        if value not in fitting.get(i, ()) or isinstance(value, bool)
+    ]
+    bodies += [("draw", {"data": GOOD[:k]}) for k in range(len(GOOD))]
+    bodies += [("plane", {"data": [*PLANE[:i], value, *PLANE[i + 1 :]]}) for i in range(5) for value in junk]
+    bodies += [("draw", {"data": [*GOOD[:8], "bfn-solver2", *GOOD[9:]]}), ("draw", {"data": None}), ("draw", {})]
+    bodies += [("draw", {"data": [*GOOD[:9], "__import__('os')", *GOOD[10:]]}), ("draw", {"data": "x"}), ("none", {})]
+    raw = (b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"data": [', b'{"data": [NaN]}', b"[" * 5000, b"%PDF-1.4")
+    bodies += [(name, body) for name in ("draw", "plane") for body in raw]
+    bodies += [("draw", {"data": ["x" * 2 * MAX_BODY]}), ("draw", {"data": [[[[[[]]]]]]}), ("../draw", {"data": GOOD})]
+    return bodies
+
+
+def test_malformed_requests_get_a_message_each_and_it_goes_on_serving(client: Client) -> None:
+    bodies = malformed()
+    assert len(bodies) >= 200
+    silent = []
+    for name, body in bodies:
+        status, text = client.post(name, body)
+        if status == 200:
+            event, message = client.result(name, text)
+            clear = event == "error" and isinstance(message, str) and message and "\n" not in message
+        else:
+            clear = 400 <= status < 500 and bool(text.strip())
+        if not clear:
+            silent.append((name, str(body)[:200], status, text[:200]))
+    assert not silent, silent[:5]
+    assert client.call("draw", GOOD)[0] == "complete"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/file=/etc/passwd",
+        "/gradio_api/file=src/bfn/__init__.py",
+        "/gradio_api/file%3D/etc/passwd",
+        "/file=/etc/passwd",
+        "/assets/../../../../../../etc/passwd",
+        "/assets/%2e%2e/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/static/..%2f..%2f..%2f..%2fetc/passwd",
+        "/gradio_api/proxy=http://127.0.0.1:1/",
+        "/gradio_api/upload",
+        "/gradio_api/component_server",
+        "/gradio_api/runs",
+        "/monitoring",
+        "/docs",
+    ],
+)
+def test_no_file_and_no_other_service_is_reached(client: Client, path: str) -> None:
+    for method in ("GET", "POST"):
+        status, text = client.request(path, b"{}" if method == "POST" else None, method)
+        assert 400 <= status < 500
+        assert "root:" not in text
+
+
+def test_two_people_at_once(client: Client) -> None:
+    alone = client.call("draw", GOOD)[1][1]
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda seed: client.call("draw", [*GOOD[:2], seed, *GOOD[3:]]), (0, 7, 0)))
+    frames = [answer[1][1].split("bfn-spent")[0] for answer in answers]
+    assert frames[0] == frames[2] == alone.split("bfn-spent")[0]
+    assert frames[1] != frames[0]
+
+
+def working() -> int:
+    return sum(thread.name == "bfn-app-work" for thread in threading.enumerate())
+
+
+def test_cancelled_work_stops(client: Client) -> None:
+    long = ["mnist", 64, *GOOD[2:9], 200, *GOOD[10:]]
+    join = {"data": long, "session_hash": "cancelled", "fn_index": draw_index(client)}
+    status, text = client.request("/gradio_api/queue/join", json.dumps(join).encode())
+    assert status == 200
+    event = json.loads(text)["event_id"]
+    wait(lambda: working() > 0)
+    body = {"session_hash": "cancelled", "fn_index": join["fn_index"], "event_id": event}
+    assert client.request("/gradio_api/cancel", json.dumps(body).encode())[0] == 200
+    begun = time.monotonic()
+    wait(lambda: working() == 0)
+    assert time.monotonic() - begun < 30, "all 400 calls of 64 digits take far longer"
+    assert client.call("draw", GOOD)[0] == "complete"
+
+
+def draw_index(client: Client) -> int:
+    config = json.loads(client.request("/config")[1])
+    return next(int(entry["id"]) for entry in config["dependencies"] if entry["api_name"] == "draw")
+
+
+def wait(until: Any, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"--port {port}: something else listens there"):
+            launch(port=port)
+
+
+def test_it_listens_on_this_machine_alone(client: Client) -> None:
+    assert client.url.startswith("http://127.0.0.1:")
+    port = int(client.url.rsplit(":", 1)[1])
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", port))  # would fail if it listened on every address
