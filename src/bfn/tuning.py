@@ -9,7 +9,8 @@ and what is left is free: the grid; the angle phi of each row, a = cos phi and c
 stochasticity dial (0 the ODE, a right angle full re-noising); the shares of the older predictions in each step and in
 the sample. :class:`Knobs` are these numbers, and every value of them is a valid solver.
 
-They are fitted to lower an :class:`Objective` on samples from fresh noise, and judged on held-out starts. With
+They are fitted to lower an :class:`Objective` on samples from fresh noise, by gradients through the sampler (by random
+search where samples are classes, read by argmax), and judged on held-out starts. With
 :class:`EndPoint` a table without noise is drawn towards where a many-step teacher ends from the same start. Trained
 networks do better with noise, for which no path can be prescribed: :class:`FeatureDistance` and
 :class:`NGramDivergence` compare the distribution of the samples with that of data.
@@ -170,17 +171,19 @@ def predict(model: Model, of: Coefficients, draws: Draws, clip: tuple[float, flo
 class Objective(ABC):
     """What samples are judged by: a summary of each, and a loss of all summaries together.
 
-    noisy: whether the table's noise is fitted too. start: the solver whose table tuning starts from.
-    least: samples that it can judge at least.
+    noisy: whether the table's noise is fitted too. smooth: whether gradients lead anywhere; samples of classes are read
+    by argmax, and there the knobs are searched. start: the solver whose table tuning starts from. least: samples that
+    it can judge at least.
     """
 
     noisy: bool = True
+    smooth: bool = True
     start: str | Solver = "untuned"
     least: int = 1
 
     @abstractmethod
     def summary(self, prediction: Tensor) -> Tensor:
-        """(batch, ...) of the predictions that the samples are read from; differentiable."""
+        """(batch, ...) of the predictions that the samples are read from."""
 
     @abstractmethod
     def loss(self, summaries: Tensor, target: Tensor | None) -> Tensor:
@@ -221,10 +224,9 @@ class EndPoint(Objective):
         return {"objective": "endpoint", "teacher_nfe": self.teacher_nfe}
 
 
-def straight_through(probs: Tensor) -> Tensor:
-    """The likeliest class one-hot, with the gradient of its probabilities (..., K): samples are read by argmax."""
-    one_hot = torch.zeros_like(probs).scatter_(-1, probs.argmax(-1, keepdim=True), 1.0)
-    return one_hot + probs - probs.detach()
+def likeliest(probs: Tensor) -> Tensor:
+    """The likeliest class one-hot, (..., K), as samples are read."""
+    return torch.zeros_like(probs).scatter_(-1, probs.argmax(-1, keepdim=True), 1.0)
 
 
 class FeatureDistance(Objective):
@@ -237,7 +239,7 @@ class FeatureDistance(Objective):
     def __init__(
         self, features: Callable[[Tensor], Tensor], data: Tensor, n_classes: int | None = None, batch: int = 500
     ) -> None:
-        self.features, self.n_classes = features, n_classes
+        self.features, self.n_classes, self.smooth = features, n_classes, n_classes is None
         with torch.no_grad():
             parts = [features(part) for part in torch.split(data, batch)]
         self.mean, self.covariance = _moments(torch.cat(parts))
@@ -250,7 +252,7 @@ class FeatureDistance(Objective):
         if self.n_classes is None:
             return self.features(prediction)
         values = torch.linspace(-1, 1, self.n_classes, dtype=prediction.dtype, device=prediction.device)
-        return self.features(straight_through(prediction) @ values)
+        return self.features(likeliest(prediction) @ values)
 
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
         mean, covariance = _moments(summaries)
@@ -275,6 +277,8 @@ class NGramDivergence(Objective):
     data: (m, length) classes. n: 4, or fewer where there are more than a million n-grams.
     """
 
+    smooth = False
+
     def __init__(self, data: Tensor, n_classes: int, n: int = 4) -> None:
         while n > 1 and n_classes**n > 1_000_000:
             n -= 1
@@ -289,7 +293,7 @@ class NGramDivergence(Objective):
         return [x[:, j : j + length] for j in range(self.n)]
 
     def summary(self, prediction: Tensor) -> Tensor:
-        return straight_through(prediction)
+        return likeliest(prediction)
 
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
         shifted = self._shifted(summaries)
@@ -346,11 +350,13 @@ def tune(
     part: int = 50,
     on_step: Callable[[int, float | None], None] | None = None,
 ) -> Tuned:
-    """Fit a table of ``nfe`` calls to a model; Adam on the :class:`Knobs`, the best on held-out starts is kept.
+    """Fit a table of ``nfe`` calls to a model: the :class:`Knobs` are turned, the best on held-out starts is kept.
 
-    steps: of Adam at most, on ``batch`` samples each. starts: how many different starts are used; None for fresh ones
-    at each step. held_out: starts that decide, looked at eight times; after ``patience`` looks without gain it ends.
-    rate: of Adam, falling linearly to zero. part: samples that go through the network with gradients at a time.
+    By Adam where the objective is smooth, by random turns that are kept if they help where it is not.
+    steps: at most, on ``batch`` samples each. starts: how many different starts are used; None for fresh ones at each
+    step (a search has always the same). held_out: starts that decide, looked at eight times; after ``patience`` looks
+    that are worse than the best it ends. rate: of Adam, falling linearly to zero, or the size of the first random turn.
+    part: samples that go through the network with gradients at a time.
     on_step: told (step, objective on held-out starts or None where there was no look) after each step. An interrupt
     (Ctrl-C) ends it with the best so far.
     """
@@ -368,23 +374,26 @@ def tune(
     run = _Run(model, objective, nfe, n_labels, seed, clip, part)
     n_batches = steps if starts is None else starts // batch
     look_every = max(1, steps // 8)
-    table, curve, interrupted = start, [], False
-    optimiser = torch.optim.Adam(knobs.parameters, lr=rate, betas=(0.8, 0.95))
+    table, interrupted = start, False
+    curve: list[tuple[int, float]] = []
+    seen: dict[Table, float] = {}
+    advance = (_Descent if objective.smooth else _Search)(run, knobs, batch, rate)
     try:
         for step in range(steps + 1):
             if step % look_every == 0 or step == steps:
                 # The first look is at the solver as it is, before the knobs' least angle.
                 now = start if step == 0 else knobs.table()
-                curve.append((step, run.value(Knobs(model.flow, now, noisy=False).coefficients(), held_out)))
-                best = min(value for _, value in curve)
-                table = now if curve[-1][1] == best else table
+                if now not in seen:
+                    seen[now] = run.value(Knobs(model.flow, now, noisy=False).coefficients(), held_out)
+                curve.append((step, seen[now]))
+                best = min(seen.values())
+                table = now if seen[now] == best else table
                 if all(value > best for _, value in curve[-patience:]):
                     break
             if on_step is not None:
                 on_step(step, curve[-1][1] if curve[-1][0] == step else None)
             if step < steps:
-                optimiser.param_groups[0]["lr"] = rate * (1 - step / steps)
-                run.step(knobs, optimiser, batch, step % n_batches)
+                advance(step / steps, step % n_batches)
     except KeyboardInterrupt:
         if not curve:
             raise
@@ -430,37 +439,77 @@ class _Run:
             self.targets[index] = torch.cat(known) if known else None
         return self.targets[index]
 
-    def summaries(self, of: Coefficients, draws: Draws) -> Tensor:
-        """Summaries of samples without gradients."""
+    def predictions(self, of: Coefficients, draws: Draws) -> Tensor:
+        """What samples are read from, without gradients."""
         with torch.no_grad():
-            parts = [predict(self.model, of, part, self.clip) for part in draws.split(self.part)]
-            return torch.cat([self.objective.summary(part) for part in parts])
+            return torch.cat([predict(self.model, of, part, self.clip) for part in draws.split(self.part)])
 
-    def value(self, of: Coefficients, n: int) -> float:
-        """The objective on the held-out starts."""
-        draws = self.draws(n, -1)
-        with torch.no_grad():
-            return float(self.objective.loss(self.summaries(of, draws), self.target(draws, -1)))
-
-    def step(self, knobs: Knobs, optimiser: torch.optim.Optimizer, n: int, index: int) -> None:
-        """One step of Adam.
-
-        The loss is of all summaries together, so they are made first without gradients, and the loss's gradient is
-        sent back through one part of the samples at a time: memory does not grow with the batch.
-        """
+    def value(self, of: Coefficients, n: int, index: int = -1) -> float:
+        """The objective on a batch, the held-out one if none is named."""
         draws = self.draws(n, index)
-        summaries = self.summaries(knobs.coefficients(), draws).requires_grad_()
-        loss = self.objective.loss(summaries, self.target(draws, index))
-        (slopes,) = torch.autograd.grad(loss, summaries)
-        optimiser.zero_grad()
-        for part, slope in zip(draws.split(self.part), torch.split(slopes, self.part), strict=True):
-            summary = self.objective.summary(predict(self.model, knobs.coefficients(), part, self.clip))
+        with torch.no_grad():
+            summaries = self.objective.summary(self.predictions(of, draws))
+            return float(self.objective.loss(summaries, self.target(draws, index)))
+
+
+class _Descent:
+    """Adam on the knobs, by gradients through the sampler; its rate falls linearly to zero."""
+
+    def __init__(self, run: _Run, knobs: Knobs, batch: int, rate: float) -> None:
+        self.run, self.knobs, self.batch, self.rate = run, knobs, batch, rate
+        self.optimiser = torch.optim.Adam(knobs.parameters, lr=rate, betas=(0.8, 0.95))
+
+    def __call__(self, share: float, index: int) -> None:
+        """One step on the index-th batch, after that share of all steps.
+
+        The loss is of all samples together, so they are made first without gradients, and the loss's gradient is sent
+        back through one part of them at a time: memory does not grow with the batch.
+        """
+        run, knobs = self.run, self.knobs
+        draws = run.draws(self.batch, index)
+        predictions = run.predictions(knobs.coefficients(), draws).requires_grad_()
+        loss = run.objective.loss(run.objective.summary(predictions), run.target(draws, index))
+        (slopes,) = torch.autograd.grad(loss, predictions)
+        self.optimiser.zero_grad()
+        for part, slope in zip(draws.split(run.part), torch.split(slopes, run.part), strict=True):
+            predicted = predict(run.model, knobs.coefficients(), part, run.clip)
             # Only the knobs are asked for: no gradient of the network's weights is ever made.
-            for knob, gradient in zip(
-                knobs.parameters, torch.autograd.grad(summary, knobs.parameters, slope), strict=True
-            ):
+            gradients = torch.autograd.grad(predicted, knobs.parameters, slope)
+            for knob, gradient in zip(knobs.parameters, gradients, strict=True):
                 knob.grad = gradient if knob.grad is None else knob.grad + gradient
-        optimiser.step()
+        self.optimiser.param_groups[0]["lr"] = self.rate * (1 - share)
+        self.optimiser.step()
+
+
+class _Search:
+    """Random turns of all knobs at once, kept where one batch, always the same, gets better.
+
+    A turn's size grows with each that is kept and shrinks with each that is not, so that about one in five is
+    (Rechenberg's rule); shares far above 1 turn in proportion.
+    """
+
+    def __init__(self, run: _Run, knobs: Knobs, batch: int, rate: float) -> None:
+        self.run, self.knobs, self.batch, self.size = run, knobs, batch, rate
+        self.generator = torch.Generator().manual_seed(run.seed)
+        self.best: float | None = None
+
+    @torch.no_grad()
+    def __call__(self, share: float, index: int) -> None:
+        """One turn."""
+        if self.best is None:
+            self.best = self.run.value(self.knobs.coefficients(), self.batch, 0)
+        knobs = self.knobs.parameters
+        before = [knob.clone() for knob in knobs]
+        for knob in knobs:
+            turn = torch.randn(knob.shape, generator=self.generator, dtype=knob.dtype)
+            knob.add_(self.size * turn * knob.abs().clamp(min=1))
+        value = self.run.value(self.knobs.coefficients(), self.batch, 0)
+        if value < self.best:
+            self.best, self.size = value, 1.5 * self.size
+        else:
+            self.size *= 1.5**-0.25
+            for knob, old in zip(knobs, before, strict=True):
+                knob.copy_(old)
 
 
 def objective_for(model: Model, config: Mapping[str, Any], data: str | Path | None = None) -> Objective:
