@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -103,6 +103,7 @@ def reproduce(
     if "official" in on and checkpoint is None:
         raise ValueError("official: needs --checkpoint FILE, a published checkpoint such as text8_ema.pt")
     if chosen.run is None:
+        options = replace(options, store=None)
         sections = orders(options)
     else:
         sections = [

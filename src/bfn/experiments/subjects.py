@@ -87,7 +87,7 @@ def exact_points(n_points: int = POINTS) -> Subject:
     model = Points(images[:n_points].to_float(), dtype=torch.float32)
     title = f"the exact model of {n_points:,} MNIST images (`bfn.exact.Points`)"
     return Subject(
-        "points", title, model, judge_for(model, None, "mnist", "mnist"), n=500, batch=250,
+        "points", title, model, judge_for(model, None, "mnist", "mnist"), n=250, batch=250,
         identity=f"points-mnist-{n_points}",
     )  # fmt: skip
 
@@ -102,7 +102,7 @@ def exact_ngram(context: int) -> Subject:
     title = f"the exact model of text8 by contexts of {context} symbols (`bfn.exact.NGram`, {LENGTH} symbols a text)"
     return Subject(
         f"ngram-{context}", title, model, judge_for(model, {"alphabet": symbols}, "text", "text8"),
-        n=1000 if context < 3 else 128, batch=64, alphabet=symbols, identity=f"ngram-text8-{context}-{LENGTH}",
+        n=500 if context < 3 else 128, batch=64, alphabet=symbols, identity=f"ngram-text8-{context}-{LENGTH}",
     )  # fmt: skip
 
 
