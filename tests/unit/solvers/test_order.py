@@ -78,22 +78,46 @@ def test_the_printed_sign_of_sde_bfn_solver2_fails() -> None:
     assert abs(right[-1]) < 0.1 * abs(first[-1])
 
 
-@pytest.mark.parametrize("kind", ["continuous", "discrete"])
-@pytest.mark.parametrize(("order", "corrector", "expected"), [(1, True, 2), (2, False, 2), (2, True, 3), (3, False, 3)])
-def test_the_corrector_adds_an_order(kind: str, order: int, corrector: bool, expected: int) -> None:
-    """On a grid whose first steps are small, as the first steps of a multistep rule are of low order."""
+def ramp_slope(solver: str | solvers.Solver, kind: str, first: float) -> float:
+    """Slope on a grid in s whose first steps are small, as the first steps of a multistep rule are of low order."""
     model = LinearModel(FLOWS[kind], variance=2.0)
-    solver = Multistep("m", "", (kind,), order, corrector=corrector, t_start=0.0)
-    steps = [40, 80, 160, 320]
-    errors = []
+    last, steps, errors = min(3.0, float(model.flow.schedule.s(1.0))), [100, 200, 400], []
     for n in steps:
-        ramp = torch.linspace(0, 1, n, dtype=torch.float64) ** 3
-        times = model.flow.schedule.time_of_s(ramp * min(3.0, float(model.flow.schedule.s(1.0)))).clamp(max=1)
+        ramp = torch.linspace(0, 1, n, dtype=torch.float64) ** 4
+        times = model.flow.schedule.time_of_s(first + ramp * (last - first)).clamp(max=1)
         initial = torch.ones(1, *model.flow.state_shape((3,)), dtype=torch.float64)
         out = model.sample(1, solver, grid=times, initial=initial)
-        exact = model.std(out.times[-1])
+        exact = model.std(out.times[-1]) / model.std(out.times[0]) * model.flow.kappa**0.5
         errors.append(float((out.u - exact).abs().max()))
-    assert slope(errors, steps) > expected - 0.2
+    return slope(errors, steps)
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+@pytest.mark.parametrize("coordinate", ["s", "asinh", "t"])
+@pytest.mark.parametrize(
+    ("order", "corrector", "expected"),
+    [(1, False, 1), (1, True, 2), (2, False, 2), (2, True, 3), (3, False, 3), (3, True, 4), (4, False, 4)],
+)
+def test_the_corrector_adds_an_order(kind: str, coordinate: str, order: int, corrector: bool, expected: int) -> None:
+    """In particular order 2 with the corrector has a slope of at least 2.8."""
+    solver = Multistep("m", "", (kind,), order, coordinate=coordinate, corrector=corrector, t_start=0.0)
+    assert ramp_slope(solver, kind, first=0.3 if coordinate == "t" else 0.0) > expected - 0.2
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+@pytest.mark.parametrize(("name", "expected"), [("unipc2", 3), ("unipc3", 4), ("deis2", 2), ("deis3", 3)])
+def test_published_solvers_have_their_order(name: str, expected: int, kind: str) -> None:
+    """UniPC-p with its corrector is of order p + 1."""
+    assert ramp_slope(name, kind, first=0.3) > expected - 0.2
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+@pytest.mark.parametrize("g", [1.0, 3.0])
+@pytest.mark.parametrize(("order", "corrector"), [(2, False), (1, True)])
+def test_weak_order_along_the_dial(kind: str, g: float, order: int, corrector: bool) -> None:
+    solver = Multistep("++", "", (kind,), order, coordinate="log s", g=g, corrector=corrector)
+    errors = weak_errors(solver, LinearModel(FLOWS[kind], variance=0.5))
+    assert slope(errors[1:], STEPS[1:]) > 2 - TOLERANCE
 
 
 def test_the_midpoint_solver_beats_first_order_at_equal_calls() -> None:
