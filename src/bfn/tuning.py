@@ -32,13 +32,17 @@ from bfn.data import load as load_data
 from bfn.flows import Flow, Level
 from bfn.model import Model
 from bfn.sampling import make_table, sample
-from bfn.solvers import Row, Solver, Table
+from bfn.solvers import Row, Solver, Table, get
+from bfn.solvers.multistep import Multistep
 
 DEPTH = 3
 """Predictions that a row may mix at least; more where the table that tuning starts from does."""
 
 LEAST_ANGLE = 0.3
-"""Where the noise of a row is fitted it starts from here at least: at 0 its gradient is 0, by symmetry."""
+"""Where the noise of a row is fitted by gradients it starts from here at least: at 0 that is 0, by symmetry."""
+
+DIALS = (0.0, 1.0, 2.0, 4.0, 10.0)
+"""Values of the dial that tuning may start from."""
 
 PSEUDO_COUNT, SMOOTHING = 0.01, 0.01
 """Added to the data's counts of n-grams; the share of the data's distribution that is mixed into the samples'."""
@@ -69,8 +73,11 @@ class Knobs:
         row. mix: shares of the older predictions in the sample.
     """
 
-    def __init__(self, flow: Flow, table: Table, *, noisy: bool = True) -> None:
-        """Those of a table whose rows keep the two sums above, such as any multistep solver's."""
+    def __init__(self, flow: Flow, table: Table, *, noisy: bool = True, least_angle: float = 0.0) -> None:
+        """Those of a table whose rows keep the two sums above, such as any multistep solver's.
+
+        noisy: whether the angles may be fitted. least_angle: where those start at least.
+        """
         if table.draws or not all(row.commit for row in table.rows):
             raise ValueError("the table draws classes or has Runge-Kutta stages: tune from a multistep solver")
         self.flow = flow
@@ -83,7 +90,7 @@ class Knobs:
         rows = table.rows[:-1]
         a = torch.tensor([row.a for row in rows], dtype=torch.float64)
         angles = a.clamp(-1, 1).acos()
-        self.angles = (angles.clamp(min=LEAST_ANGLE) if noisy else angles).requires_grad_(noisy)
+        self.angles = angles.clamp(min=least_angle).requires_grad_(noisy)
         width = max(DEPTH, table.depth) - 1
         self.older = _padded([[b / sum(row.b) for b in row.b[1:]] for row in rows], width).requires_grad_()
         self.mix = _padded([table.final[1:]], width)[0].requires_grad_()
@@ -172,8 +179,8 @@ class Objective(ABC):
     """What samples are judged by: a summary of each, and a loss of all summaries together.
 
     noisy: whether the table's noise is fitted too. smooth: whether gradients lead anywhere; samples of classes are read
-    by argmax, and there the knobs are searched. start: the solver whose table tuning starts from. least: samples that
-    it can judge at least.
+    by argmax, and there the knobs are searched. start: the solver that the table has to beat. least: samples that it
+    can judge at least.
     """
 
     noisy: bool = True
@@ -193,6 +200,11 @@ class Objective(ABC):
         """What the summaries of these draws should be, if that is known."""
         return None
 
+    def others(self, flow: Flow, nfe: int) -> list[Solver]:
+        """Solvers that tuning may start from if one of them is better: ``fast-sde`` with the dial elsewhere."""
+        base = get(self.start, flow.kind).resolve(flow, nfe)
+        return [replace(base, g=g, quiet=0) for g in DIALS] if isinstance(base, Multistep) else []
+
     def describe(self) -> dict[str, Any]:
         """Plain values for the record."""
         return {"objective": type(self).__name__}
@@ -206,6 +218,9 @@ class EndPoint(Objective):
     teacher: str | Solver = "fast-ode"
     noisy: bool = field(default=False, init=False)
     start: str | Solver = "fast-ode"
+
+    def others(self, flow: Flow, nfe: int) -> list[Solver]:
+        return []
 
     def summary(self, prediction: Tensor) -> Tensor:
         return prediction
@@ -367,38 +382,43 @@ def tune(
     for name, (value, at_least) in {**wanted, "starts": (batch if starts is None else starts, batch)}.items():
         if value < at_least:
             raise ValueError(f"{name}={value}: expected at least {at_least}")
-    start = make_table(model.flow, objective.start, nfe, starts_at_zero=model.starts_at_zero)
+    solvers = [objective.start, *objective.others(model.flow, nfe)]
+    start, *others = (make_table(model.flow, solver, nfe, starts_at_zero=model.starts_at_zero) for solver in solvers)
     if not objective.noisy and any(row.c for row in start.rows):
         raise ValueError("a start with noise: end points are only matched by tables without; take one such as fast-ode")
-    knobs = Knobs(model.flow, start, noisy=objective.noisy)
     run = _Run(model, objective, nfe, n_labels, seed, clip, part)
     n_batches = steps if starts is None else starts // batch
     look_every = max(1, steps // 8)
     table, interrupted = start, False
     curve: list[tuple[int, float]] = []
     seen: dict[Table, float] = {}
-    advance = (_Descent if objective.smooth else _Search)(run, knobs, batch, rate)
+
+    def look(step: int, now: Table) -> None:
+        nonlocal table
+        if now not in seen:
+            seen[now] = run.value(run.coefficients(now), held_out)
+        curve.append((step, seen[now]))
+        table = min(seen, key=seen.__getitem__)
+        if on_step is not None:
+            on_step(*curve[-1])
+
     try:
-        for step in range(steps + 1):
+        look(0, start)
+        knobs = run.knobs(min((start, *others), key=lambda other: run.value(run.coefficients(other), batch, 0)))
+        advance = (_Descent if objective.smooth else _Search)(run, knobs, batch, rate)
+        for step in range(1, steps + 1):
+            advance((step - 1) / steps, (step - 1) % n_batches)
             if step % look_every == 0 or step == steps:
-                # The first look is at the solver as it is, before the knobs' least angle.
-                now = start if step == 0 else knobs.table()
-                if now not in seen:
-                    seen[now] = run.value(Knobs(model.flow, now, noisy=False).coefficients(), held_out)
-                curve.append((step, seen[now]))
-                best = min(seen.values())
-                table = now if seen[now] == best else table
-                if all(value > best for _, value in curve[-patience:]):
+                look(step, knobs.table())
+                if all(value > seen[table] for _, value in curve[-patience:]):
                     break
-            if on_step is not None:
-                on_step(step, curve[-1][1] if curve[-1][0] == step else None)
-            if step < steps:
-                advance(step / steps, step % n_batches)
+            elif on_step is not None:
+                on_step(step, None)
     except KeyboardInterrupt:
         if not curve:
             raise
         interrupted = True
-    before, after = curve[0][1], min(value for _, value in curve)
+    before, after = curve[0][1], seen[table]
     record = {
         **objective.describe(),
         "start": objective.start if isinstance(objective.start, str) else objective.start.name,
@@ -438,6 +458,15 @@ class _Run:
             known = [part for part in parts if part is not None]
             self.targets[index] = torch.cat(known) if known else None
         return self.targets[index]
+
+    def coefficients(self, table: Table) -> Coefficients:
+        """Those of a table as it is."""
+        return Knobs(self.model.flow, table, noisy=False).coefficients()
+
+    def knobs(self, table: Table) -> Knobs:
+        """The knobs that are turned, as the table has them."""
+        least_angle = LEAST_ANGLE if self.objective.noisy and self.objective.smooth else 0.0
+        return Knobs(self.model.flow, table, noisy=self.objective.noisy, least_angle=least_angle)
 
     def predictions(self, of: Coefficients, draws: Draws) -> Tensor:
         """What samples are read from, without gradients."""
