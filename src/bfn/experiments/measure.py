@@ -82,8 +82,9 @@ class Setting:
         """Names the step table that the setting comes down to on a model; an error if it makes none."""
         arguments = self.arguments(model.flow)
         arguments.pop("guidance", None)
-        own = {"starts_at_zero": model.starts_at_zero, "tables": model.tables, "curve": model.error_curve}
-        table = make_table(model.flow, **arguments, **own)
+        table = make_table(
+            model.flow, starts_at_zero=model.starts_at_zero, tables=model.tables, curve=model.error_curve, **arguments
+        )
         return _digest(repr(table), f"{self.guidance}")
 
     def asdict(self) -> dict[str, Any]:
