@@ -41,13 +41,14 @@ class Predict(Protocol):
 class Guidance:
     """How far to go past the prediction without a class: scale 1 is the plain conditional prediction, 0 has no class.
 
-    rescale: on continuous data, how far to bring the prediction's standard deviation (over each sample) back to that
-        of the conditional one, 0 not at all, 1 all the way (Lin et al. 2023). Beyond scale 1 predictions overshoot the
-        data's range; this, or ``clip``, keeps them in.
+    rescale: on images, how far to bring the prediction's standard deviation over each sample back to that of the
+        conditional one, 0 not at all, 1 all the way (Lin et al. 2023). Beyond scale 1 predictions overshoot the data's
+        range; this, and ``clip``, keep them in. The default is better than 0 on the bundled mnist
+        (docs/results/conditioning.md).
     """
 
     scale: float
-    rescale: float = 0.0
+    rescale: float = 0.7
 
     def __post_init__(self) -> None:
         if not -float("inf") < self.scale < float("inf"):
@@ -92,7 +93,7 @@ class Guided:
 
 def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:
     """x_hat with its standard deviation over each sample brought by that share to that of ``like``."""
-    if share == 0 or x_hat[0].numel() < 2:
+    if share == 0 or x_hat.ndim < 3:  # a vector's entries are not alike as pixels are
         return x_hat
     dims = tuple(range(1, x_hat.ndim))
     ratio = like.std(dims, keepdim=True) / x_hat.std(dims, keepdim=True).clamp(min=torch.finfo(x_hat.dtype).tiny)

@@ -218,7 +218,7 @@ def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
     with torch.no_grad():
         conditional, none = raw(model.output(u, level, label)), raw(model.output(u, level, torch.full((3,), -1)))
         for scale in (0.0, 1.0, 2.5):
-            got = raw(Guided(model.output, Guidance(scale))(u, level, label))
+            got = raw(Guided(model.output, Guidance(scale, rescale=0))(u, level, label))
             assert torch.allclose(got, none + scale * (conditional - none), atol=1e-5)
     assert torch.allclose(got[2], none[2], atol=1e-5)
 
@@ -230,7 +230,7 @@ def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> Non
     level = model.flow.level(0.5, 2, 3, u)
     with torch.no_grad():
         wanted = model.output(u, level, label).mean.std((1, 2, 3))
-        raw = Guided(model.output, Guidance(4.0))(u, level, label).mean.std((1, 2, 3))
+        raw = Guided(model.output, Guidance(4.0, 0))(u, level, label).mean.std((1, 2, 3))
         for share in (0.5, 1.0):
             got = Guided(model.output, Guidance(4.0, share))(u, level, label).mean.std((1, 2, 3))
             assert torch.allclose(got, share * wanted + (1 - share) * raw, rtol=1e-4)
