@@ -105,7 +105,7 @@ def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Measured], c
 
 
 def summary(found: Sequence[Verdict], measure: Measure) -> list[str]:
-    """Markdown: at each column the count of pairs, then every pair that does not agree."""
+    """Markdown: at each column the count of pairs, then every pair that does not agree, with its reason if known."""
     lines = []
     for column in dict.fromkeys(v.at for v in found):
         here = [v for v in found if v.at == column]
@@ -117,5 +117,8 @@ def summary(found: Sequence[Verdict], measure: Measure) -> list[str]:
             f"- **{column.nfe} calls{eta}**{as_printed}: of {len(here)} pairs that the paper orders {counts['agrees']} "
             f"agree, {counts['opposite']} are the other way round, {rest} are not told apart."
         )
-        lines += [f"  - {v.sentence(measure)}" for v in here if v.outcome != "agrees"]
+        lines += [f"  - {v.sentence(measure)}" for v in here if v.outcome != "agrees" and not v.reason]
+        for reason in dict.fromkeys(v.reason for v in here if v.reason):
+            pairs = ", ".join(f"`{v.better}` and `{v.worse}`" for v in here if v.reason == reason)
+            lines.append(f"  - {pairs}: {reason}, so that they can no longer differ.")
     return lines
