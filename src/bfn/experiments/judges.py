@@ -363,10 +363,7 @@ class Spelling(Part):
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
         texts = self.alphabet.decode(x)
-        spelling = metrics.spelling_result(texts)
-        half = metrics.normal_quantile() * spelling.standard_error
-        accuracy = spelling.accuracy
-        found = {"spelling": Measured(accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half))}
+        found = {"spelling": _spelled(metrics.spelling_result(texts))}
         bags = {
             "ngram": metrics.Bag.of([metrics.character_ngrams(text, self.n) for text in texts], self.ngrams),
             "word": metrics.Bag.of([text.split() for text in texts], self.words),
@@ -595,6 +592,16 @@ def _nearest(x: Tensor, others: Tensor, k: int) -> tuple[Tensor, Tensor]:
     ]
     values, indices = (torch.cat(column) for column in zip(*pieces, strict=True))
     return values.clamp(min=0).sqrt(), indices
+
+
+def _spelled(result: metrics.SpellingResult) -> Measured:
+    """The clustered error; where texts agree in getting all or nothing right it is 0, and Wilson's interval stands in."""
+    accuracy, half = result.accuracy, metrics.normal_quantile() * result.standard_error
+    if half > 0:
+        return Measured(accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half))
+    if result.n_words == 0:
+        return Measured(accuracy, 0.0, 1.0)
+    return _measured(accuracy, metrics.wilson_interval(result.n_correct, result.n_words))
 
 
 def _asked(predicted: Tensor, labels: Tensor | None) -> dict[str, Measured]:

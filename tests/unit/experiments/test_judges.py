@@ -146,6 +146,18 @@ def test_text_divergences_are_those_of_the_metrics() -> None:
     assert figures["spelling"].value == metrics.spelling_accuracy(texts)
 
 
+def test_all_or_nothing_right_is_not_certain() -> None:
+    alphabet = data.Alphabet(tiny.ALPHABET)
+    part = Spelling.of(alphabet, ["the cat sat on the mat "])
+    nothing, everything, silent = (
+        part(torch.stack([alphabet.encode(text)] * 5), None)["spelling"] for text in ("xqz", "the", "   ")
+    )
+    # Wilson's interval of 0 of 5: [0, z^2 / (5 + z^2)].
+    assert nothing == Measured(0.0, 0.0, pytest.approx(0.4345, abs=1e-4))
+    assert everything == Measured(1.0, pytest.approx(0.5655, abs=1e-4), 1.0)
+    assert silent == Measured(0.0, 0.0, 1.0)
+
+
 def test_digits_are_judged_by_pixels_and_their_class() -> None:
     model, extras = tiny.build("images")
     judge = judge_for(model, {**extras, "n_labels": 10}, None, "digits")
