@@ -595,7 +595,7 @@ def _nearest(x: Tensor, others: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _spelled(result: metrics.SpellingResult) -> Measured:
-    """The clustered error; where texts agree in getting all or nothing right it is 0, and Wilson's interval stands in."""
+    """The clustered error; it is 0 where texts agree in getting all or nothing right: then Wilson's interval."""
     accuracy, half = result.accuracy, metrics.normal_quantile() * result.standard_error
     if half > 0:
         return Measured(accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half))
