@@ -191,6 +191,8 @@ def receiver_variance(
     if n_steps < 1:
         raise ValueError(f"n_steps={n_steps}: expected at least 1 step")
     model.flow.check(x, model.data_shape)
+    if len(x) == 0:
+        raise ValueError("no data: expected at least 1 sample")
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     for some, its_label in _batches(x, label, batch or BATCH_NUMBERS // x[0].numel(), model.device):
         for i in range(n_steps):

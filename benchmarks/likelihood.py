@@ -1,0 +1,270 @@
+"""Likelihoods against exact densities, and on the bundled models: writes docs/results/likelihood.md.
+
+    python benchmarks/likelihood.py [mixtures receiver strings digits mnist text8 mnist-binary] [--store FILE]
+
+Each part is kept in the store (JSON) as soon as it is measured, and not measured again: delete the file, or name parts
+to redo. All seeds are fixed. About 15 minutes on one core.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bfn import files
+from bfn.cli.held_out import held_out
+from bfn.exact import GaussianMixture, StringSet
+from bfn.likelihood import Likelihood, receiver_variance
+from bfn.loaded import load
+
+ROOT = Path(__file__).parents[1]
+MIXTURES = ((1, 3, 0.1), (2, 5, 0.15), (2, 8, 0.05), (5, 6, 0.2), (10, 4, 0.1))
+"""Dimensions, components, their standard deviation; means uniform in [-1, 1]."""
+
+Row = list[str]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mixture(dims: int, components: int, std: float, generator: torch.Generator) -> GaussianMixture:
+    means = torch.rand(components, dims, generator=generator, dtype=torch.float64) * 2 - 1
+    return GaussianMixture(means, stds=torch.full((components,), std))
+
+
+def mixtures() -> list[Row]:
+    """|log p - exact| over 200 samples: mean and largest."""
+    generator = seeded(2024)
+    rows = []
+    for dims, components, std in MIXTURES:
+        model = mixture(dims, components, std, generator)
+        x = model.sample_data(200, generator)
+        row = [f"{dims}, {components}, {std:g}"]
+        for settings in ({"nfe": 50}, {"nfe": 100}, {"nfe": 200}, {"tolerance": 1e-2}, {"tolerance": 1e-4}):
+            result = model.log_likelihood(x, **settings)
+            error = (result.log_prob - model.log_prob(x)).abs()
+            calls = "" if "nfe" in settings else f" ({result.nfe.double().mean():.0f} calls)"
+            row.append(f"{error.mean():.1e} / {error.max():.1e}{calls}")
+        rows.append(row)
+    return rows
+
+
+def receiver() -> list[Row]:
+    """Excess of the n-step bounds over the exact information I(x; u(1)), 4000 samples, variance from 4000 others."""
+    generator = seeded(7)
+    model = mixture(2, 5, 0.15, generator)
+    x, others = model.sample_data(4000, generator), model.sample_data(4000, generator)
+    eps = torch.randn(20, 4000, 2, generator=generator, dtype=torch.float64)
+    level = model.flow.level(1.0, 4000, 1, like=x)
+    states = [model.flow.noised(x, level.s, noise) for noise in eps]
+    exact = torch.stack([model.log_sender(u, x, level) - model.log_evidence(u, level) for u in states]).mean(0)
+    rows = []
+    for steps in (5, 10, 20, 50):
+        variance = receiver_variance(model, others, steps, generator=seeded(1))
+        row = [str(steps)]
+        excess = []
+        for chosen in (None, variance):
+            result = model.log_likelihood(x, "n-step", steps + 1, variance=chosen, generator=seeded(2))
+            assert result.reconstruction is not None
+            # The same samples on both sides; the exact information's own noise is averaged over 20 states.
+            difference = -result.log_prob - result.reconstruction - exact
+            excess.append(float(difference.mean()))
+            row.append(f"{excess[-1]:.3f} ± {float(difference.std()) / math.sqrt(len(x)):.3f}")
+        rows.append([*row, f"{excess[0] / excess[1]:.1f}"])
+    return rows
+
+
+def string_set() -> StringSet:
+    generator = seeded(0)
+    words = torch.randint(0, 4, (12, 6), generator=generator)
+    return StringSet(
+        words,
+        n_classes=4,
+        beta_1=4.0,
+        weights=torch.softmax(torch.randn(12, generator=generator, dtype=torch.float64), 0),
+    )
+
+
+def strings() -> list[Row]:
+    """log p - exact for 100 repeats of 6 strings: mean and standard deviation of one estimate."""
+    model = string_set()
+    x = model.strings[:6].repeat(100, 1)
+    rows = []
+    for calls in (10, 20, 40):
+        row = [str(calls)]
+        for settings in (
+            {"method": "bound", "nfe": calls},
+            {"nfe": calls, "divergence": "hutchinson"},
+            {"nfe": calls, "divergence": "hutchinson", "probes": 8},
+            {"nfe": calls, "divergence": "exact"},
+        ):
+            error = model.log_likelihood(x, generator=seeded(1), **settings).log_prob - model.log_prob(x)
+            row.append(f"{error.mean():+.4f}, {error.std():.4f}")
+        rows.append(row)
+    return rows
+
+
+def on_model(name: str, n: int, rows: dict[str, dict[str, Any]]) -> list[Row]:
+    """Nats a sample and bits a dimension of held-out data, each set of settings on its first ``n`` samples."""
+    loaded = load(name)
+    card = (loaded.config.get("card") or {}).get("settings") or {}
+    trained_on = card.get("data") or {}
+    x, labels = held_out(loaded, trained_on["name"], "test", 2 * n, 0, trained_on)
+
+    def part(first: int, last: int) -> dict[str, Any]:
+        return {"x": x[first:last], "label": None if labels is None else labels[first:last]}
+
+    table = []
+    for what, row in rows.items():
+        settings = dict(row)
+        count = settings.pop("n", n)
+        if settings.pop("best_variance", False):
+            settings["variance"] = receiver_variance(
+                loaded.model, **part(n, 2 * n), n_steps=settings["nfe"] - 1, generator=seeded(5)
+            )
+        result = loaded.model.log_likelihood(**part(0, count), generator=seeded(3), **settings)
+        table.append([what, str(count), f"{result.nfe.double().mean():.0f}", *figures(result)])
+        print(table[-1], flush=True)
+    return table
+
+
+def figures(result: Likelihood) -> Row:
+    own = result.error[~result.error.isnan()]
+    return [
+        f"{result.nats.mean:.1f} ± {result.nats.standard_error:.1f}",
+        f"{float(own.mean()):.2g}" if len(own) else "",
+        *(
+            f"{part.mean:.3f} ± {part.standard_error:.3f}" if part else ""
+            for part in (result.parts.get(key) for key in ("transmission", "reconstruction", "total"))
+        ),
+    ]
+
+
+def digits() -> list[Row]:
+    images: dict[str, dict[str, Any]] = {
+        "continuous-time bound": {"method": "bound", "nfe": 100},
+        "n-step bound, 10 steps": {"method": "n-step", "nfe": 11},
+        "n-step bound, 10 steps, best variance": {"method": "n-step", "nfe": 11, "best_variance": True},
+        "n-step bound, 50 steps": {"method": "n-step", "nfe": 51},
+        "n-step bound, 50 steps, best variance": {"method": "n-step", "nfe": 51, "best_variance": True},
+        "ODE, density": {"nfe": 50, "divergence": "hutchinson", "probes": 2},
+        "ODE, density, first 16": {"nfe": 50, "divergence": "hutchinson", "probes": 2, "n": 16},
+        "ODE, density, first 16, exact divergence": {"nfe": 50, "divergence": "exact", "n": 16},
+        "ODE, density, first 16, tolerance 0.1": {
+            "tolerance": 0.1, "divergence": "hutchinson", "probes": 2, "n": 16,
+        },
+        "ODE, 17 grey levels, uniform": {"nfe": 50, "divergence": "hutchinson", "levels": 17, "probes": 2},
+        "ODE, 17 grey levels, noise": {
+            "nfe": 50, "divergence": "hutchinson", "levels": 17, "dequantise": "noise", "probes": 2,
+        },
+    }  # fmt: skip
+    return on_model("digits", 60, images)
+
+
+def mnist() -> list[Row]:
+    noise = {"nfe": 40, "levels": 256, "dequantise": "noise", "probes": 2}
+    return on_model(
+        "mnist",
+        32,
+        {
+            "continuous-time bound": {"method": "bound", "nfe": 100},
+            "n-step bound, 10 steps": {"method": "n-step", "nfe": 11},
+            "n-step bound, 10 steps, best variance": {"method": "n-step", "nfe": 11, "best_variance": True},
+            "ODE, density": {"nfe": 40, "probes": 2},
+            "ODE, 256 grey levels, uniform": {"nfe": 40, "levels": 256, "probes": 2},
+            "ODE, 256 grey levels, noise": noise,
+            "ODE, 256 grey levels, noise, 4 draws": {**noise, "importance": 4},
+        },
+    )
+
+
+def text8() -> list[Row]:
+    return on_model(
+        "text8",
+        24,
+        {
+            "continuous-time bound": {"method": "bound", "nfe": 40},
+            "n-step bound, 39 steps": {"method": "n-step", "nfe": 40},
+            "ODE bound": {"nfe": 20, "probes": 2},
+            "ODE bound, first 12, 40 calls": {"nfe": 40, "probes": 2, "n": 12},
+            "ODE bound, first 12, 4 draws": {"nfe": 20, "probes": 2, "n": 12, "importance": 4},
+        },
+    )
+
+
+def mnist_binary() -> list[Row]:
+    return on_model(
+        "mnist-binary",
+        32,
+        {
+            "continuous-time bound": {"method": "bound", "nfe": 40},
+            "n-step bound, 39 steps": {"method": "n-step", "nfe": 40},
+            "ODE bound": {"nfe": 20, "probes": 2},
+            "ODE bound, first 16, 40 calls": {"nfe": 40, "probes": 2, "n": 16},
+        },
+    )
+
+
+MODEL_HEADER = ["", "samples", "calls", "nats a sample", "own error", "transmission", "reconstruction", "total"]
+PARTS: dict[str, tuple[Callable[[], list[Row]], list[str], str]] = {
+    "mixtures": (
+        mixtures,
+        ["dimensions, components, std", "50 calls", "100 calls", "200 calls", "tolerance 0.01", "tolerance 0.0001"],
+        "## Exact densities\n\nGaussian mixtures, error of log p in nats, mean / largest of 200 samples; exact "
+        "divergence. What is left at 200 calls is the noise of sigma_1 = 0.001 at the data end, which the exact "
+        "density does not have.",
+    ),
+    "receiver": (
+        receiver,
+        ["steps", "usual", "best variance", "ratio"],
+        "## The receiver's variance\n\nExcess of the n-step bound over the exact information on the mixture of 5 in 2 "
+        "dimensions, nats a sample; the variance is taken from other samples.",
+    ),
+    "strings": (
+        strings,
+        ["calls", "continuous-time bound", "ODE bound, 1 probe", "8 probes", "exact divergence"],
+        "## Strings\n\n12 strings of 6 variables with 4 classes, beta_1 = 4: error of log p in nats, mean and standard "
+        "deviation of one estimate.",
+    ),
+    "digits": (digits, MODEL_HEADER, "## digits\n\nBits a dimension (64), held-out data with their classes."),
+    "mnist": (mnist, MODEL_HEADER, "## mnist\n\nBits a dimension (784), held-out data with their classes."),
+    "text8": (text8, MODEL_HEADER, "## text8\n\nBits a character (128 a sample), held-out text."),
+    "mnist-binary": (
+        mnist_binary,
+        MODEL_HEADER,
+        "## mnist-binary\n\nBits a dimension (784), held-out data with their classes.",
+    ),
+}
+INTRODUCTION = f"""# Likelihoods
+
+By `benchmarks/likelihood.py`, torch {torch.__version__}. What is computed: [likelihood](../likelihood.md).
+± is the standard error over samples; "own error" is what a sample's own draws and probes leave uncertain, nats, on
+average. Figures with fewer samples are of the first of the same ones.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="parts to measure again")
+    parser.add_argument("--store", type=Path, default=ROOT / "runs" / "likelihood.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    store = json.loads(options.store.read_text()) if options.store.exists() else {}
+    for name, (measure, _, _) in PARTS.items():
+        if name not in store or name in options.parts:
+            store[name] = measure()
+            files.atomic_write(options.store, json.dumps(store, indent=1))
+    text = [INTRODUCTION]
+    for name, (_, header, title) in PARTS.items():
+        lines = [header, ["---"] * len(header), *store[name]]
+        text.append("\n".join([title, "", *("| " + " | ".join(line) + " |" for line in lines), ""]))
+    (ROOT / "docs" / "results" / "likelihood.md").write_text("\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""Likelihoods against exact densities and probabilities; what each of the settings promises."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.exact import GaussianMixture, ProductOfCategoricals, StringSet
+from bfn.flows import Level
+from bfn.heads import Output
+from bfn.likelihood import log_likelihood, receiver_variance
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def mixture(dims: int, components: int, std: float, generator: torch.Generator) -> GaussianMixture:
+    means = torch.rand(components, dims, generator=generator, dtype=torch.float64) * 2 - 1
+    return GaussianMixture(means, stds=torch.full((components,), std))
+
+
+def strings(beta_1: float) -> StringSet:
+    generator = seeded()
+    words = torch.randint(0, 4, (12, 6), generator=generator)
+    weights = torch.softmax(torch.randn(12, generator=generator, dtype=torch.float64), 0)
+    return StringSet(words, n_classes=4, beta_1=beta_1, weights=weights)
+
+
+def smoothed(model: GaussianMixture, x: Tensor) -> Tensor:
+    """The density that the ODE has at the data end: of u / s, data with noise of standard deviation 1/s."""
+    level = model.flow.level(1.0, len(x), 1, like=x)
+    return model.log_evidence(level.s * x, level) + x.shape[1] * math.log(level.s)
+
+
+@pytest.mark.parametrize(("dims", "components", "std"), [(1, 3, 0.1), (2, 5, 0.15), (2, 8, 0.05), (5, 6, 0.2)])
+def test_the_ode_gives_the_exact_density_of_mixtures(dims: int, components: int, std: float) -> None:
+    """Within 1e-3 nats at 100 calls."""
+    generator = seeded(dims + components)
+    model = mixture(dims, components, std, generator)
+    x = model.sample_data(60, generator)
+    result = model.log_likelihood(x, nfe=100)
+    assert float((result.log_prob - model.log_prob(x)).abs().mean()) < 1e-3
+    assert not result.is_bound
+    assert result.is_density
+    assert bool((result.error == 0).all())
+    assert result.n_dims == dims
+    bits = -model.log_prob(x).mean() / dims / math.log(2)
+    assert result.bits.mean == pytest.approx(float(bits), abs=2e-3)
+    assert result.nats.mean == pytest.approx(result.bits.mean * dims * math.log(2))
+
+
+def test_gaussian_data_stand_still_in_the_coordinates_of_the_integration() -> None:
+    """N(0, 1/4) is integrated exactly by the fewest calls, both with fixed and with adaptive steps."""
+    model = GaussianMixture(torch.zeros(1, 3), stds=torch.tensor([0.5]))
+    x = torch.randn(20, 3, generator=seeded(), dtype=torch.float64)
+    for settings in ({"nfe": 5}, {"tolerance": 1e-9}):
+        torch.testing.assert_close(model.log_likelihood(x, **settings).log_prob, smoothed(model, x), rtol=0, atol=1e-9)
+
+
+def test_fixed_steps_are_of_fourth_order() -> None:
+    generator = seeded(1)
+    model = mixture(2, 4, 0.25, generator)
+    x = model.sample_data(50, generator)
+    exact = smoothed(model, x)
+    errors = [float((model.log_likelihood(x, nfe=n + 1).log_prob - exact).abs().mean()) for n in (80, 160, 320)]
+    slopes = [math.log2(a / b) for a, b in pairwise(errors)]
+    assert min(slopes) > 3.5, slopes
+
+
+def test_adaptive_steps_keep_the_tolerance_and_do_not_depend_on_the_batch() -> None:
+    generator = seeded(2)
+    model = mixture(3, 4, 0.15, generator)
+    x = model.sample_data(24, generator)
+    exact = smoothed(model, x)
+    calls = []
+    for tolerance in (1e-1, 1e-3, 1e-5):
+        result = model.log_likelihood(x, tolerance=tolerance)
+        assert float((result.log_prob - exact).abs().mean()) < tolerance
+        calls.append(float(result.nfe.double().mean()))
+    assert calls == sorted(calls)
+    alone = model.log_likelihood(x[:4], tolerance=1e-5, batch=1)
+    torch.testing.assert_close(alone.log_prob, result.log_prob[:4], rtol=0, atol=1e-10)
+    assert torch.equal(alone.nfe, result.nfe[:4])
+    with pytest.raises(ValueError, match=r"tolerance=1e-05: not reached within 40 calls"):
+        model.log_likelihood(x, nfe=40, tolerance=1e-5)
+
+
+class Counted(nn.Module):
+    """Counts the samples that go through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samples = 0
+        self.layer = nn.Linear(3, 3)
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
+        self.samples += len(inputs)
+        return self.dropout(self.layer(inputs))
+
+
+@pytest.mark.parametrize("predicts", ["data", "noise", "preconditioned"])
+@pytest.mark.parametrize("settings", [{"nfe": 7}, {"tolerance": 0.5}, {"method": "bound", "nfe": 7},
+                                      {"method": "n-step", "nfe": 7}])  # fmt: skip
+def test_calls_are_counted_and_the_network_is_in_evaluation_mode(predicts: str, settings: dict) -> None:
+    network = Counted()
+    model = bfn.BFN(network, bfn.ContinuousFlow(sigma_1=0.1), predicts, (3,)).train()
+    x = torch.randn(5, 3, generator=seeded())
+    results = [model.log_likelihood(x, generator=seeded(), **settings) for _ in range(2)]
+    assert network.samples == 2 * int(results[0].nfe.sum())
+    # Dropout would make them differ.
+    assert torch.equal(results[0].log_prob, results[1].log_prob)
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_hutchinson_is_unbiased_and_tells_its_error() -> None:
+    """Its mean over many probes is the exact divergence, to 4 of the standard errors that it gives itself."""
+    generator = seeded(3)
+    model = mixture(4, 3, 0.2, generator)
+    x = model.sample_data(8, generator)
+    exact = model.log_likelihood(x, nfe=30, divergence="exact").log_prob
+    result = model.log_likelihood(x, nfe=30, divergence="hutchinson", probes=64, generator=generator)
+    assert bool((result.error > 0).all())
+    assert float(((result.log_prob - exact) / result.error).abs().max()) < 4
+    single = model.log_likelihood(x, nfe=30, divergence="hutchinson", generator=generator)
+    assert bool(single.error.isnan().all())
+
+
+def test_hutchinson_of_classes_is_unbiased() -> None:
+    model = strings(4.0)
+    x = model.strings[:6]
+    exact = model.log_likelihood(x, nfe=12, generator=seeded(1), divergence="exact")
+    # The noise at the data end is drawn first: the same states.
+    result = model.log_likelihood(x, nfe=12, generator=seeded(1), divergence="hutchinson", probes=64)
+    assert float(((result.log_prob - exact.log_prob) / result.error).abs().max()) < 4
+
+
+def test_independent_classes_leave_the_estimate_without_noise() -> None:
+    """Their Jacobian has nothing beside the blocks that the estimate knows: one probe is exact."""
+    probs = torch.softmax(torch.randn(5, 3, generator=seeded(), dtype=torch.float64), -1)
+    model = ProductOfCategoricals(probs, beta_1=3.0)
+    x = model.sample_data(10, seeded())
+    one = model.log_likelihood(x, nfe=60, divergence="hutchinson", generator=seeded(1))
+    torch.testing.assert_close(one.log_prob, model.log_prob(x), rtol=0, atol=1e-4)
+
+
+def test_the_discrete_bound_is_tight_and_quiet() -> None:
+    """Within 0.01 nats of log p; standard deviation at most a fifth of the loss's at the same number of calls."""
+    model = strings(4.0)
+    x = model.strings[:6].repeat(10, 1)
+    ode = model.log_likelihood(x, nfe=40, generator=seeded(1))
+    loss = model.log_likelihood(x, "bound", 40, generator=seeded(1))
+    exact = model.log_prob(x)
+    error = ode.log_prob - exact
+    assert float(error.abs().mean()) < 0.01
+    assert float(error.std()) < float((loss.log_prob - exact).std()) / 5
+    assert ode.is_bound
+    assert not ode.is_density
+    assert ode.reconstruction is not None
+    assert ode.parts["total"].mean == pytest.approx(
+        ode.parts["transmission"].mean + ode.parts["reconstruction"].mean, abs=1e-9
+    )
+    # The loss is unbiased, and gives itself an error of the right size.
+    assert float((loss.log_prob - exact).mean().abs()) < 4 * float(loss.log_prob.std()) / math.sqrt(len(x))
+    assert float(loss.error.square().mean().sqrt()) == pytest.approx(float((loss.log_prob - exact).std()), rel=0.4)
+
+
+def test_importance_weights_tighten_the_bound_and_keep_it_one() -> None:
+    """With little accuracy at the data end the classes there are not yet independent, and one draw leaves a gap."""
+    model = strings(0.7)
+    x = model.strings[:6].repeat(16, 1)
+    exact = model.log_prob(x)
+    gaps = []
+    for draws in (1, 4, 12):
+        result = model.log_likelihood(x, nfe=12, importance=draws, generator=seeded(4))
+        assert bool((result.nfe == 12 * draws).all())
+        gaps.append(float((exact - result.log_prob).mean()))
+    assert gaps[0] > 1.2 * gaps[1]
+    assert gaps[1] > gaps[2] > 0
+    noisy = model.log_likelihood(x, nfe=12, importance=4, divergence="hutchinson", probes=2, generator=seeded(5))
+    error = exact - noisy.log_prob
+    assert float(error.mean()) > -3 * float(error.std()) / math.sqrt(len(x))
+
+
+def bin_mass(model: GaussianMixture, x: Tensor, levels: int) -> Tensor:
+    """log P of the bin about x in one dimension, with the noise that is left at the data end."""
+    std = (model.variances[:, 0] + 1 / float(model.flow.schedule.beta(1.0))).sqrt()
+    edge = 1 / (levels - 1)
+    normal = torch.distributions.Normal(model.means[:, 0], std)
+    return ((normal.cdf(x + edge) - normal.cdf(x - edge)) * model.log_weights.exp()).sum(1).log()
+
+
+@pytest.mark.parametrize(("dequantise", "std"), [("uniform", 0.1), ("noise", 0.001)])
+def test_grey_levels(dequantise: str, std: float) -> None:
+    """Bounds on the probability of a bin: smooth densities want uniform draws, needles on the grid the flow's noise."""
+    levels = 17
+    points = torch.tensor([[-0.5], [0.25]], dtype=torch.float64)
+    model = GaussianMixture(points, stds=torch.full((2,), std))
+    x = points if std < 0.01 else torch.tensor([[-0.5], [0.0], [0.125]], dtype=torch.float64)
+    settings = {"nfe": 60, "levels": levels, "dequantise": dequantise}
+    exact = bin_mass(model, x, levels)
+    many = model.log_likelihood(x, importance=500, generator=seeded(), **settings)
+    assert many.is_bound
+    assert not many.is_density
+    assert float(((many.log_prob - exact) / many.error.clamp(min=2e-3)).abs().max()) < 4
+    repeated = x.repeat(200, 1)
+    one = model.log_likelihood(repeated, generator=seeded(), **settings)
+    gap = bin_mass(model, repeated, levels) - one.log_prob
+    assert 0 < float(gap.mean()) < 0.4
+
+
+def test_the_best_receiver_variance_cuts_the_excess_tenfold() -> None:
+    generator = seeded(7)
+    model = mixture(2, 5, 0.15, generator)
+    x, others = model.sample_data(2000, generator), model.sample_data(2000, generator)
+    level = model.flow.level(1.0, len(x), 1, like=x)
+    u = model.flow.noised(x, level.s, torch.randn(x.shape, generator=generator, dtype=torch.float64))
+    exact = float((model.log_sender(u, x, level) - model.log_evidence(u, level)).mean())
+    variance = receiver_variance(model, others, 10, generator=generator)
+    assert tuple(variance.shape) == (10,)
+    excess = []
+    for chosen in (None, variance):
+        result = model.log_likelihood(x, "n-step", 11, variance=chosen, generator=seeded(8))
+        assert result.reconstruction is not None
+        excess.append(float((-result.log_prob - result.reconstruction).mean()) - exact)
+    # On average over data like those it was taken from, the bound is D/2 sum_i log(1 + alpha_i r_i).
+    times = torch.arange(11, dtype=torch.float64) / 10
+    alpha = model.flow.schedule.beta(times).diff()
+    assert excess[1] + exact == pytest.approx(float(torch.log1p(alpha * variance).sum()), rel=0.02)
+    assert 0 < excess[1] < excess[0] / 10
+    # A receiver without variance of its own is the usual one.
+    usual = model.log_likelihood(x[:50], "n-step", 11, generator=seeded(8))
+    zero = model.log_likelihood(x[:50], "n-step", 11, variance=torch.zeros(10), generator=seeded(8))
+    torch.testing.assert_close(usual.log_prob, zero.log_prob)
+
+
+def test_n_steps_of_classes_are_a_bound() -> None:
+    model = strings(4.0)
+    x = model.strings[:6].repeat(100, 1)
+    error = model.log_prob(x) - model.log_likelihood(x, "n-step", 11, generator=seeded(1)).log_prob
+    assert float(error.mean()) > -3 * float(error.std()) / math.sqrt(len(x))
+
+
+CONTINUOUS = bfn.BFN(lambda mu, t: mu, bfn.ContinuousFlow(), "data", (3,))
+DISCRETE = bfn.BFN(lambda theta, t: theta, bfn.DiscreteFlow(27), "logits", (64,))
+FLOATS, CLASSES = torch.zeros(2, 3), torch.zeros(2, 64, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "settings", "message"),
+    [
+        (CONTINUOUS, torch.zeros(2, 4), {}, r"data of shape \(2, 4\): expected"),
+        (CONTINUOUS, torch.zeros(2, 3, dtype=torch.int64), {}, "data of type torch.int64: continuous data are floats"),
+        (CONTINUOUS, torch.zeros(0, 3), {}, "no data"),
+        (DISCRETE, torch.zeros(2, 64), {}, "data of type torch.float32: discrete data are integer classes"),
+        (CONTINUOUS, FLOATS, {"method": "exact"}, "method='exact': expected one of ode, bound, n-step"),
+        (CONTINUOUS, FLOATS, {"divergence": "hutch"}, "divergence='hutch': expected one of exact, hutchinson"),
+        (CONTINUOUS, FLOATS, {"nfe": 4}, "nfe=4: expected at least 5 network calls"),
+        (CONTINUOUS, FLOATS, {"tolerance": 0.0}, "tolerance=0: expected a positive error"),
+        (CONTINUOUS, FLOATS, {"tolerance": math.nan}, "tolerance=nan: expected a positive error"),
+        (CONTINUOUS, FLOATS, {"probes": 0}, "probes=0: expected at least 1"),
+        (CONTINUOUS, FLOATS, {"importance": 4}, "importance=4: a density needs no draws; give levels"),
+        (CONTINUOUS, FLOATS, {"levels": 1}, "levels=1 on continuous data: expected at least 2"),
+        (CONTINUOUS, FLOATS, {"dequantise": "noise"}, "dequantise='noise' without levels"),
+        (CONTINUOUS, FLOATS, {"method": "bound", "tolerance": 0.1}, "tolerance with method='bound': it belongs to"),
+        (CONTINUOUS, FLOATS, {"variance": torch.zeros(9)}, "variance with method='ode' on continuous data"),
+        (CONTINUOUS, FLOATS, {"method": "n-step", "nfe": 6, "variance": torch.zeros(4)}, r"variance of shape \(4,\)"),
+        (CONTINUOUS, FLOATS, {"label": torch.zeros(3)}, r"label of shape \(3,\): expected one class a sample, \(2,\)"),
+        (DISCRETE, CLASSES, {"levels": 256}, "levels=256 on discrete data"),
+        (DISCRETE, CLASSES, {"divergence": "exact"}, "divergence='exact' in 1728 dimensions: .* take 'hutchinson'"),
+        (DISCRETE, CLASSES, {"importance": 4}, "importance=4 with divergence='hutchinson' and probes=1"),
+    ],
+)  # fmt: skip
+def test_wrong_settings(model: bfn.BFN, x: Tensor, settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.log_likelihood(x, **settings)
+
+
+def test_receiver_variance_is_for_continuous_data() -> None:
+    with pytest.raises(ValueError, match="discrete data: their receiver is the exact mixture over classes"):
+        receiver_variance(DISCRETE, CLASSES, 10)
+    with pytest.raises(ValueError, match="n_steps=0: expected at least 1 step"):
+        receiver_variance(CONTINUOUS, FLOATS, 0)
+
+
+def test_a_network_that_breaks_down() -> None:
+    model = bfn.BFN(lambda mu, t: mu * math.nan, bfn.ContinuousFlow(), "data", (3,))
+    with pytest.raises(bfn.NetworkError, match=r"prediction at t=1 has NaN or infinite values"):
+        model.log_likelihood(FLOATS)
+
+
+class Stretched:
+    """Any predictor will do, not only a Model: here the mixture with its prediction of another type."""
+
+    def __init__(self, model: GaussianMixture) -> None:
+        self.model, self.flow, self.data_shape = model, model.flow, model.data_shape
+        self.dtype, self.device, self.starts_at_zero = torch.float32, torch.device("cpu"), True
+
+    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+        s = level.s.double() if isinstance(level.s, Tensor) else level.s
+        return self.model.output(u.double(), Level(level.t.double(), s))
+
+
+def test_states_of_single_precision_do() -> None:
+    generator = seeded(2)
+    model = mixture(2, 5, 0.15, generator)
+    x = model.sample_data(40, generator)
+    result = log_likelihood(Stretched(model), x.float(), nfe=100)  # type: ignore[arg-type]
+    assert float((result.log_prob - model.log_prob(x)).abs().mean()) < 2e-3
