@@ -82,11 +82,11 @@ def log1p(flow: Flow, intervals: int, t_start: float, s_end: float | None = None
 
 
 def log1p_early(flow: Flow, intervals: int, t_start: float) -> Tensor:
-    """:func:`log1p` to s = 1.2 calls^0.7: beyond it a trained network's errors are larger than what is left to resolve.
+    """:func:`log1p` to s = 2.5 sqrt(calls): beyond it a trained network's errors exceed what is left to resolve.
 
-    The end follows the best ones found on the bundled models, s = 6 at 5 and 10 calls, 15 to 20 at 50.
+    The end follows the best ones found on the bundled models, s = 6 at 5 calls, 8 at 10, 15 to 20 at 50.
     """
-    return log1p(flow, intervals, t_start, max(6.0, 1.2 * (intervals + 1) ** 0.7))
+    return log1p(flow, intervals, t_start, 2.5 * math.sqrt(intervals + 1))
 
 
 def power(flow: Flow, intervals: int, t_start: float, exponent: float | None = None, t_end: float = 1.0) -> Tensor:
@@ -136,7 +136,7 @@ GRIDS: dict[str, Grid] = {
         Grid("uniform", "uniform in t from t_start to the data end", uniform),
         Grid("log1p", "uniform in log(1 + 2s) to s = calls^2 / 4; log1p:S:D in log(1 + s/D) to s = S", log1p,
              takes=("s_end", "scale")),
-        Grid("log1p-early", "the same for trained networks, to s = 6 or 1.2 calls^0.7", log1p_early),
+        Grid("log1p-early", "the same for trained networks, to s = 2.5 sqrt(calls)", log1p_early),
         Grid("power", "s a power law of the step to the data end; power:P:T the power P to t = T", power,
              takes=("exponent", "t_end")),
         Grid("log-snr", "uniform in log s from t_start to the data end", log_snr, needs_start=True),

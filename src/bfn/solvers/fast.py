@@ -46,10 +46,8 @@ def fast_sde(flow: Flow, nfe: int) -> Multistep:
     """
     few = nfe < FEW
     if flow.kind == "continuous":
-        settings: dict[str, Any] = {"grid": "log1p-early", "coordinate": "asinh", "g": 2.0}
-        if few:
-            # Long first steps say too little about the data to draw the state afresh from them.
-            settings |= {"g": 4.0, "quiet": 2}
+        # The first steps say too little about the data to draw the state afresh from them: they are quiet.
+        settings: dict[str, Any] = {"grid": "log1p-early", "coordinate": "asinh", "g": 4.0 if few else 2.0, "quiet": 2}
     elif flow.kappa == 2:
         settings = {"grid": "power:1.5:0.65" if few else "power:1.5:0.8", "coordinate": "s", "g": 3.0}
     else:
