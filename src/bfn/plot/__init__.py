@@ -6,7 +6,8 @@ Every function draws on the matplotlib axes it is given, or on those of a new fi
 
 from bfn.plot.losses import loss_by_t
 from bfn.plot.paths import Paths, plane, record, simplex, trajectories
+from bfn.plot.quality import quality
 from bfn.plot.solvers import nodes, table
 from bfn.plot.style import save
 
-__all__ = ["Paths", "loss_by_t", "nodes", "plane", "record", "save", "simplex", "table", "trajectories"]
+__all__ = ["Paths", "loss_by_t", "nodes", "plane", "quality", "record", "save", "simplex", "table", "trajectories"]
