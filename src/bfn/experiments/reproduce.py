@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from bfn.experiments import paper, subjects
 from bfn.experiments.efficiency import efficiency
@@ -89,14 +90,15 @@ def reproduce(
     on: Sequence[Place] = ("bundled", "exact"),
     models: Sequence[str] = (),
     checkpoint: Path | None = None,
-    settings: str | None = None,
+    settings: str | Mapping[str, Any] | None = None,
     context: int = 3,
     command: str = "",
 ) -> Path:
     """Run an experiment and write its report folder; returns the path of report.md.
 
     on: bundled models, exact models of real data, the checkpoint. models: others than the bundled ones, by name or
-    directory. settings: the checkpoint's configuration. context: symbols that the exact model of text looks back.
+    directory. settings: the checkpoint's configuration, as ``load_official`` takes it. context: symbols that the exact
+    model of text looks back.
     command: what to type to have the same again, for the report.
     """
     chosen, options, started = experiment(name), options or Options(), time.perf_counter()
@@ -119,14 +121,12 @@ def _subjects(
     on: Sequence[Place],
     models: Sequence[str],
     checkpoint: Path | None,
-    settings: str | None,
+    settings: str | Mapping[str, Any] | None,
     context: int,
 ) -> Iterator[Subject]:
     """Made one after the other: some hold much memory."""
     if checkpoint is not None:
-        # A checkpoint tells by its configuration which of several kinds of data it is for.
-        kind: Kind = "discrete" if settings and "text8" in settings else chosen.kinds[0]
-        yield subjects.official(checkpoint, kind, settings)
+        yield subjects.official(checkpoint, chosen.kinds, settings)
     if "bundled" in on:
         for kind in chosen.kinds:
             fitting = [name for name in models if subjects.kind_of(name) == kind]

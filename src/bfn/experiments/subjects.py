@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +33,8 @@ class Subject:
     """A model with its judge.
 
     identity: names the model in the store of measurements; None where its weights do.
-    n: samples to draw where the user names no number. batch: samples that go through the network at a time.
+    n: samples to draw where the user names no number; at many calls fewer, but not below ``least``.
+    batch: samples that go through the network at a time.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Subject:
     model: Model
     judge: Judge
     n: int
+    least: int = 100
     batch: int = 100
     n_labels: int = 0
     alphabet: str | None = None
@@ -106,16 +108,23 @@ def exact_ngram(context: int) -> Subject:
     )  # fmt: skip
 
 
-def official(checkpoint: Path, kind: Kind, settings: str | None = None) -> Subject:
-    """A published checkpoint, judged as the paper judged it: FID by Inception, or spelling accuracy."""
-    name = settings or OFFICIAL[kind]
-    chosen = configuration(name)
-    model = load_official(checkpoint, name)
-    _check_kind(name, model, kind, chosen.alphabet)
+def official(checkpoint: Path, kinds: Sequence[Kind], settings: str | Mapping[str, Any] | None = None) -> Subject:
+    """A published checkpoint, judged as the paper judged it: FID by Inception, or spelling accuracy.
+
+    settings: its configuration, as ``load_official`` takes it; that of the paper for the first of the kinds if None.
+    """
+    chosen = settings or OFFICIAL[kinds[0]]
+    name = chosen if isinstance(chosen, str) else checkpoint.stem
+    described = configuration(chosen)
+    model = load_official(checkpoint, chosen)
+    kind: Kind = "continuous" if model.flow.kind == "continuous" and "continuous" in kinds else kinds[-1]
+    _check_kind(name, model, kind, described.alphabet)
     metric, source = ("inception", "cifar10") if kind == "continuous" else ("text", "text8")
-    judge = judge_for(model, {"alphabet": chosen.alphabet}, metric, source)
+    judge = judge_for(model, {"alphabet": described.alphabet}, metric, source)
     title = f"the published checkpoint `{checkpoint.name}` as `{name}`"
-    return Subject(name, title, model, judge, n=10_000 if kind == "continuous" else 1000, alphabet=chosen.alphabet)
+    # As many as the paper drew, at all numbers of calls.
+    n = 10_000 if kind == "continuous" else 1000
+    return Subject(name, title, model, judge, n=n, least=n, alphabet=described.alphabet)
 
 
 def _check_kind(name: str, model: BFN, kind: Kind, alphabet: Any) -> None:

@@ -60,7 +60,7 @@ def plain(names: Iterable[str]) -> list[Row]:
 
 
 def samples_at(n: int, nfe: int, least: int = 100) -> int:
-    """How many samples are drawn at that many calls: n up to 10 calls, 10 n / nfe above, but not below 100."""
+    """How many samples are drawn at that many calls: n up to 10 calls, 10 n / nfe above, but not below ``least``."""
     return n if nfe <= FEW_CALLS else min(n, max(least, n * FEW_CALLS // nfe))
 
 
@@ -72,7 +72,7 @@ def run_cells(
     Returns also lines on parts of the judgement that so few samples do not allow.
     """
     whole = n or options.n or subject.n
-    counts = [samples_at(whole, setting.nfe) for _, _, setting in wanted]
+    counts = [samples_at(whole, setting.nfe, subject.least) for _, _, setting in wanted]
     cells: dict[int, Cell] = {}
     notes: list[str] = []
     for count in dict.fromkeys(counts):
@@ -98,9 +98,10 @@ def fid_nfe(subject: Subject, options: Options) -> Section:
     wanted += [(row, Column(nfe), row.at(nfe, etas[row.label, nfe])) for row in rest for nfe in calls]
     wanted += beyond(subject, calls, options)
     cells, more = run_cells(subject, wanted, options, options.seed)
+    n_tuning = samples_at(tuning_n(subject, options), calls[0], subject.least)
     intro = [
         f"Each of the paper's solvers starts at its best eta of {_list(ETAS)} for that number of calls, chosen on "
-        f"{samples_at(tuning_n(subject, options), calls[0])} samples of another seed than the figures here."
+        f"{n_tuning} samples of another seed than the figures here."
     ]
     section = quality_section(subject, table, cells, options, notes=[*intro, *notes, *more])
     return with_lines(section, grid_lines(cells, main_measure(subject.judge, cells)))
@@ -148,7 +149,8 @@ def best_etas(
 
 def tuning_n(subject: Subject, options: Options) -> int:
     """Samples for choosing eta."""
-    return max(100, (options.n or subject.n) * 2 // 5)
+    n = options.n or subject.n
+    return min(n, max(subject.least, n * 2 // 5))
 
 
 def eta_cells(

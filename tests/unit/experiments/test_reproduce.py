@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import bfn
 from bfn.experiments import orders as orders_module
 from bfn.experiments import subjects
 from bfn.experiments.efficiency import bits
-from bfn.experiments.judges import Measure, Measured
+from bfn.experiments.judges import Measure, Measured, judge_for
 from bfn.experiments.measure import Record
 from bfn.experiments.paper import Column
 from bfn.experiments.reports import Options
@@ -31,6 +32,7 @@ from bfn.experiments.tabled import (
 )
 from bfn.experiments.trajectories import trajectory_distance
 
+OFFICIAL = Path(__file__).parents[2] / "data" / "official-checkpoints"
 TINY = {
     "fid-nfe": Options(n=70, nfe=(2, 3)),
     "sa-nfe": Options(n=6, nfe=(2, 4), ceiling=6),
@@ -114,7 +116,7 @@ def test_eta_is_chosen_on_other_samples_than_are_reported(image_subject: Subject
     values = {}
     for eta in ETAS:
         wanted = [(rows[0], Column(3, eta), rows[0].at(3, eta))]
-        cells, _ = run_cells(image_subject, wanted, options, TUNING_SEED, 100)
+        cells, _ = run_cells(image_subject, wanted, options, TUNING_SEED, 70)
         values[eta] = cells[0].record.measures["frechet"].value
         assert cells[0].record.seeds == (TUNING_SEED,)
     assert etas == {("bfn-solver++1", 3): min(values, key=lambda eta: values[eta])}
@@ -186,3 +188,28 @@ def test_the_grid_is_blamed_only_where_the_same_flow_wins() -> None:
     assert "`bfn-solver++1` did not beat the original sampler" in lines(2.0)
     assert "it is the grid" in lines(2.0)
     assert "the ODE itself is worse" in lines(9.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "options"),
+    [
+        ("fid-nfe", "cifar10_continuous", Options(n=110, nfe=(2, 12))),
+        ("sa-nfe", "text8", Options(n=4, nfe=(3,))),
+        ("samples", "text8", Options(n=1, nfe=(2,))),
+    ],
+)
+def test_a_published_checkpoint_is_run(name: str, case: str, options: Options, tmp_path, monkeypatch) -> None:
+    """Small networks saved as the published files are, all solvers; the judge has other data than the paper's."""
+
+    def judge(model, config, metric, source):
+        assert (metric, source) == (("inception", "cifar10") if case != "text8" else ("text", "text8"))
+        real = torch.randint(27, (8, 12)) if case == "text8" else torch.rand(300, *model.data_shape) * 2 - 1
+        return judge_for(model, config, "text" if case == "text8" else "pixels", real)
+
+    monkeypatch.setattr(subjects, "judge_for", judge)
+    settings = json.loads((OFFICIAL / "small-cases.json").read_text())[case]
+    report = reproduce(
+        name, tmp_path, options, on=("official",), checkpoint=OFFICIAL / f"{case}_ema.pt", settings=settings
+    )
+    assert f"## On the published checkpoint `{case}_ema.pt`" in report.read_text()
+    assert report.read_text().count("\n## On ") == 1
