@@ -194,8 +194,8 @@ def _dial_update(solver: str) -> Any:
     return gr.update(value=OWN, visible=solvers.get(solver).has_dial)
 
 
-def _drawer(stock: Stock) -> Callable[..., Generator[tuple[str, str], None, None]]:
-    def draw(*values: object) -> Generator[tuple[str, str], None, None]:
+def _drawer(stock: Stock) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
+    def draw(*values: object) -> Generator[tuple[Any, Any], None, None]:
         """Both panels, one after the other, from the same noise."""
         with _spoken():
             request = requests.read_draw(values, stock.facts)
@@ -210,10 +210,17 @@ def _drawer(stock: Stock) -> Callable[..., Generator[tuple[str, str], None, None
                 last = -LIVE
                 for view in work.draw(loaded, request, panel, conditions):
                     now = time.perf_counter()
-                    if view.finished or now - last >= LIVE:
-                        last = now
+                    if view.finished:
                         shown[side] = figures.film(view)
-                        yield shown[0], shown[1]
+                    elif now - last >= LIVE:
+                        last = now
+                        # The other panel is not sent again: it may hold a megabyte of pictures.
+                        live = [gr.skip(), gr.skip()]
+                        live[side] = figures.film(view)
+                        yield live[0], live[1]
+                if side == 0:
+                    yield shown[0], gr.skip()
+            yield shown[0], shown[1]
 
     return draw
 
