@@ -169,7 +169,7 @@ def test_the_share_of_the_widest_direction_that_eta_leaves() -> None:
     flow = bfn.ContinuousFlow()
     a = torch.tensor([2.0, -2.0]).repeat(500)
     real = a[:, None] * torch.tensor([0.6, 0.8])
-    fake = SimpleNamespace(judge=SimpleNamespace(held_out=real), model=SimpleNamespace(flow=flow))
+    fake = SimpleNamespace(judge=SimpleNamespace(held_out=real), model=SimpleNamespace(flow=flow, starts_at_zero=True))
     expected = 1 / math.sqrt(1 + 4 * 1000 / 999 * float(flow.schedule.beta(1e-2)))
     assert f"{expected:.2f} at eta 0.01" in shrinkage(fake)
 
