@@ -133,7 +133,7 @@ def log_likelihood(
         probes, and helps only where their noise is below a nat or so.
     levels: the values a dimension takes on a grid over [-1, 1]: the probability of the bin instead of a density.
     dequantise: how draws fill the bin: "uniform"; or "noise", as the flow's own noise at the data end, cut to the bin,
-        which suits models of data that were on the grid in training.
+        for models that have learnt the grid as needles. Both bound the same probability.
     variance: (n_steps,), what :func:`receiver_variance` found on other data, for "n-step" on continuous data.
     label: (n,) classes for a class-conditional network.
     batch: states that go through the network at a time; None: as many as make 2^16 numbers.
