@@ -295,7 +295,7 @@ def ceilings(subject: Subject, options: Options) -> tuple[dict[str, Measured], l
         shown = ", ".join(f"{m.label} {m.show(figures[m.key])}" for m in judge.measures)
         lines = [
             f"Exact samples of the model ({n} of them) get: {shown}.",
-            "A sampler beyond them is no better: its samples are likelier than the model's own, and less varied.",
+            "A sampler beyond them no longer draws from the model: its samples are likelier than the model's own.",
         ]
         return {"sde": value, "ode": value}, [], lines
     if not options.ceiling:
@@ -448,7 +448,7 @@ def _beyond_lines(cells: Sequence[Cell], main: Measure, table: PaperTable, truth
 
     def told(value: Measured, best: Measured) -> str:
         if truth is not None and judge_pair(value, truth, main) == "agrees":
-            return "beyond what exact samples get, which is no better"
+            return "beyond what exact samples get: it no longer draws from the model"
         return {"agrees": "better", "opposite": "worse", "not told apart": "not told apart"}[
             judge_pair(value, best, main)
         ]
