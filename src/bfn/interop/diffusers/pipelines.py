@@ -138,7 +138,8 @@ class BFNPipeline(Generation):
         """Generate images.
 
         num_inference_steps: network calls. class_labels: one for all, or one each. guidance_scale: of classifier-free
-        guidance, 1 for none; plain, as in other pipelines: ``bfn.Guidance(scale, rescale=0)``. latents: standard normal noise to start from. timesteps: instead of num_inference_steps.
+        guidance, 1 for none; plain, as in other pipelines: ``bfn.Guidance(scale, rescale=0)``.
+        latents: standard normal noise to start from. timesteps: instead of num_inference_steps.
         output_type: "pil"; "np" (batch, height, width, channel) or "pt" (batch, channel, height, width) in [0, 1]; or
         "latent": the data as the model has them, floats in [-1, 1] or classes.
         callback_on_step_end: called as (pipeline, index, timestep, tensors), returns tensors to go on with.
