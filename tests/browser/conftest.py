@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "browser: drives headless chromium")
-
-
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """A headless browser. Without one the tests are skipped, but not in CI, where that would hide them."""
