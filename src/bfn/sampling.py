@@ -111,7 +111,7 @@ def tuned_table(
 ) -> Table | None:
     """The model's own table, if these settings mean it: "tuned" does, and "auto" where there is one for the calls."""
     free = grid is None and t_start is None and g is None
-    if solver in ("auto", "tuned") and free and nfe in tables:
+    if solver in ("auto", "tuned") and free and nfe is not None and nfe in tables:
         return tables[nfe]
     if solver == "tuned":
         known = f"only at {', '.join(map(str, sorted(tables)))} calls" if tables else "none"
