@@ -261,9 +261,7 @@ def sample(
     on_step: called after each network call with a :class:`Step`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
-    table = make_table(
-        model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero, model.tables, model.error_curve
-    )
+    table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero, model.tables, model.error_curve)
     predict, given = _conditioned(model, n, guidance, steer, label, known, mask, known_at)
     u = _initial_state(model, n, table, initial, given, generator)
     if clip is not None and model.flow.kind != "continuous":
