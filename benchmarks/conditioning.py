@@ -241,8 +241,8 @@ READING = """## Reading
   its path (replacement), a fifth of the probability goes to the wrong strings. Re-noising (`fast-sde`, g = 10) repairs
   most of that, since the rest is drawn again as the known part emerges.
 - Trained networks were never shown two noise levels in one input, and still make more of the known part at the data
-  end, on text and on images; where the gap is a whole half of a text, and little to be known of it, the two are level. So
-  `known_at="data"` is the default for all models.
+  end, on text and on images; where the gap is a whole half of a text, of which little can be known, the two are level.
+  So `known_at="data"` is the default for all models.
 - Guidance at scale 2 brings `mnist` from 92 % to 99 % of the asked class; the intervals of the Frechet distances
   overlap.
 - Rescaling takes back part of what scale 2 costs in distance, at no cost in class. At scale 3 the distance is twice
