@@ -24,7 +24,7 @@ def reproduce(
     n: Annotated[int | None, arg(metavar="N")] = None,
     nfe: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (),
     ceiling: Annotated[int, arg(metavar="CALLS")] = 0,
-    context: int = 3,
+    context: int = 2,
     paper_only: bool = False,
     quick: bool = False,
     seed: Seed = 0,
@@ -53,7 +53,7 @@ def reproduce(
         n: samples a figure up to 10 calls, and 10 n / calls above, at least 100; 1000 on bundled models if left out.
         nfe: numbers of calls (of steps, for orders; 1 / step size, for cs-trajectories).
         ceiling: measure also what the model gives at so many calls, such as 1000 (sa-nfe).
-        context: symbols that the exact model of text looks back; 2 is much faster.
+        context: symbols that the exact model of text looks back; 3 takes some 40 times as long.
         paper_only: leave out our own solvers.
         quick: 100 samples at 5 and 10 calls, to see that it works.
         out: directory for the report; reproduce-NAME if left out.
@@ -89,7 +89,7 @@ def reproduce(
     target = out or Path(f"reproduce-{name}")
     given: dict[str, object] = {
         "config": config, "on": on, "model": model, "n": options.n, "nfe": options.nfe, "ceiling": ceiling,
-        "paper-only": paper_only, "seed": seed, "batch": batch, **({"context": context} if context != 3 else {}),
+        "paper-only": paper_only, "seed": seed, "batch": batch, **({"context": context} if context != 2 else {}),
     }  # fmt: skip
     if checkpoint is not None:
         given["checkpoint"] = checkpoint.name

@@ -91,7 +91,7 @@ def reproduce(
     models: Sequence[str] = (),
     checkpoint: Path | None = None,
     settings: str | Mapping[str, Any] | None = None,
-    context: int = 3,
+    context: int = 2,
     command: str = "",
 ) -> Path:
     """Run an experiment and write its report folder; returns the path of report.md.

@@ -76,7 +76,7 @@ def stored(name: str, kind: Kind) -> Subject:
     )
 
 
-def exact(kind: Kind, context: int = 3) -> Subject:
+def exact(kind: Kind, context: int = 2) -> Subject:
     """An exact model of real data: no model error, so that the solvers' own differences show."""
     return exact_points() if kind == "continuous" else exact_ngram(context)
 
