@@ -34,7 +34,6 @@ def test_results_as_json(tmp_path, capsys) -> None:
         (["fid-nfe", "--checkpoint", "nowhere.pt"], "--checkpoint nowhere.pt: no such file"),
         (["fid-nfe", "--on", "official"], "official: needs --checkpoint FILE"),
         (["fid-nfe", "--on", "bundled", "--model", "text8"], "text8: a model of discrete data"),
-        (["fid-nfe", "--on", "bundled", "--model", "digits", "--n", "20"], "n=20: the Frechet distance"),
     ],
 )
 def test_wrong_input(arguments, message, refused, tmp_path) -> None:
