@@ -27,12 +27,15 @@ class Choice(Solver):
 
 
 def fast_ode(flow: Flow, nfe: int) -> Multistep:
-    """Order 3 (classes: 4) with the free corrector; continuous data in asinh(2s), the flow's end extrapolated."""
+    """Order 3 (classes: 4) with the free corrector; continuous data in asinh(10s), the flow's end extrapolated.
+
+    d = 1/10 instead of the data's standard deviation, 1/2: of images the large directions are resolved much earlier.
+    """
     summary = "high order with a free corrector, ODE"
     if flow.kind == "continuous":
         return Multistep(
-            "fast-ode", summary, ("continuous",), order=3, grid="log1p", t_start=0.0,
-            coordinate="asinh", corrector=True, extrapolates_end=nfe >= 8,
+            "fast-ode", summary, ("continuous",), order=3, grid=f"log1p:{max(2.0, nfe * nfe / 4):g}:0.1", t_start=0.0,
+            coordinate="asinh 10s", corrector=True, extrapolates_end=nfe >= 8,
         )  # fmt: skip
     return Multistep("fast-ode", summary, ("discrete",), order=4, grid="power:1.25", t_start=0.0, corrector=True)
 

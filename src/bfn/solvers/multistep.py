@@ -41,11 +41,12 @@ COORDINATES: dict[str, Callable[[Schedule, Tensor], Tensor]] = {
     "s": lambda schedule, s: s,
     "log s": lambda schedule, s: s.log(),
     "asinh": lambda schedule, s: (2 * s).asinh(),
+    "asinh 10s": lambda schedule, s: (10 * s).asinh(),
     "t": lambda schedule, s: schedule.time_of_s(s),
     "beta": lambda schedule, s: s.square(),
     "s^3": lambda schedule, s: s**3,
 }
-"""Where the predictions are interpolated; asinh(s / d) with d = 1/2 joins s (below d) and log s (above)."""
+"""Where the predictions are interpolated; asinh(s / d) with d = 1/2 or 1/10 joins s (below d) and log s (above)."""
 
 
 @dataclass(frozen=True)
