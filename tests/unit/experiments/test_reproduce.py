@@ -130,7 +130,7 @@ def test_many_calls_get_fewer_samples() -> None:
 
 def test_the_ceiling_of_an_exact_model_is_known(chain_subject: Subject, tmp_path, small_world) -> None:
     text = reproduce("sa-nfe", tmp_path, Options(n=6, nfe=(2,)), on=("exact",)).read_text()
-    assert "Exact samples of the model get" in text
+    assert "Exact samples of the model (6 of them) get: spelling accuracy" in text
     assert "Gap to the ceiling" in text
 
 
