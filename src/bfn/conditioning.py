@@ -43,7 +43,7 @@ class Guidance:
 
     rescale: on images, how far to bring the prediction's standard deviation over each sample back to that of the
         conditional one, 0 not at all, 1 all the way (Lin et al. 2023). Beyond scale 1 predictions overshoot the data's
-        range; this, and ``clip``, keep them in. The default is better than 0 on the bundled mnist
+        range; this, and ``clip``, keep them in. The default came out a little ahead of 0 on the bundled mnist
         (docs/results/conditioning.md).
     """
 
