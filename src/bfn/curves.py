@@ -39,7 +39,9 @@ class ErrorCurve:
         never drew and filled with the mean of the others: it takes the earlier value.
         """
         stored = (card or {}).get("loss_by_t")
-        return cls(tuple(stored["t"]), tuple(accumulate(stored["squared_error"], min))) if stored else None
+        if not stored or not stored["t"]:
+            return None
+        return cls(tuple(stored["t"]), tuple(accumulate(stored["squared_error"], min)))
 
     def at(self, t: Time) -> Tensor:
         """Squared error at time(s) t, float64."""

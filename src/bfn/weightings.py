@@ -193,12 +193,12 @@ class LossByTime:
 
     def summary(self) -> dict[str, list[float]]:
         """Centres of the bins that were seen, mean squared error, and root mean square of the bound's integrand."""
-        seen = (self.estimate[0] > 0).nonzero().flatten().tolist()
-        errors, squares = self.squared_error().tolist(), self.second_moment().tolist()
+        count, errors, squares = (self.estimate + self.recent.cpu()).unbind()
+        seen = (count > 0).nonzero().flatten().tolist()
         return {
             "t": [(k + 0.5) / self.n_bins for k in seen],
-            "squared_error": [errors[k] for k in seen],
-            "bound_rms": [sqrt(squares[k]) for k in seen],
+            "squared_error": [float(errors[k] / count[k]) for k in seen],
+            "bound_rms": [sqrt(float(squares[k] / count[k])) for k in seen],
         }
 
     def state_dict(self) -> dict[str, Tensor]:

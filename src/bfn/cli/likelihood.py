@@ -59,6 +59,7 @@ def likelihood(
         data: a standard set or a path, as bfn train takes it; the set that the model was trained on if left out.
         part: which part of it.
         n: how many samples, at most; images are chosen at random, pieces of a text evenly.
+        method: the probability-flow ODE, the continuous-time bound, or the bound of n steps.
         nfe: network calls a sample, 100 if left out; with --tolerance, the most that one may take.
         tolerance: take steps as small as an error of log p of about so many nats asks for.
         divergence: exact takes a backward pass a dimension at each call, hutchinson one a probe.

@@ -46,6 +46,7 @@ def reproduce(
     Example: bfn reproduce fid-nfe --checkpoint cifar10_256c_ema.pt --n 10000 --nfe 10 20 50
 
     Args:
+        name: which table or figure.
         checkpoint: a published file of weights; bfn convert tells more.
         config: its configuration, such as text8_discrete; cifar10_continuous_256bins for images if left out.
         on: what to run on: bundled, exact, official.

@@ -100,7 +100,9 @@ def test_the_gif_has_a_frame_a_call(models, tmp_path):
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_runs_from_the_command_line(solver, models, tmp_path):
     kind = "text" if "discrete" in SOLVERS[solver].kinds else "images"
-    run("sample", models / kind, "--solver", solver, "--nfe", 4, "--n", 2, "--out", tmp_path)
+    # Only trained models know the error curve that some solvers are made from.
+    model = "digits" if SOLVERS[solver].needs_curve else models / kind
+    run("sample", model, "--solver", solver, "--nfe", 4, "--n", 2, "--out", tmp_path)
 
 
 @pytest.mark.parametrize(
