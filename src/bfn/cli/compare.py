@@ -100,7 +100,7 @@ def _check_files(json: Path | None, markdown: Path | None, plot: Path | None) ->
     if plot is not None:
         if plot.suffix not in (".png", ".svg", ".pdf"):
             raise ValueError(f"--plot {plot}: expected a .png, .svg or .pdf file")
-        import matplotlib  # noqa: F401
+        import matplotlib  # noqa: F401  told before hours of measuring, not after
 
 
 def _settings(

@@ -356,3 +356,8 @@ def test_the_schedule_of_a_model_without_noise_at_its_end() -> None:
     scheduler = VPSolverScheduler(rescale_betas_zero_snr=True, prediction_type="v_prediction")
     scheduler.set_timesteps(CALLS)
     assert bool(torch.isfinite(generate(scheduler, "continuous")).all())
+
+
+def test_a_scheduler_of_diffusion_models_is_not_made_from_a_bfn() -> None:
+    with pytest.raises(ValueError, match="from_config"):
+        VPSolverScheduler.from_model(bfn.load("digits"))

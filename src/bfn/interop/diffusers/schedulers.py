@@ -160,7 +160,10 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
 
     @classmethod
     def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
-        raise NotImplementedError
+        """The constructor's arguments that a flow decides."""
+        raise ValueError(
+            f"{cls.__name__}: it is made from a diffusion model's scheduler, by from_config, not from a BFN"
+        )
 
     def _make_table(self, nfe: int | None, grid: str | Tensor | None) -> Table:
         solver, g = self.config["solver"], self.config["g"]
