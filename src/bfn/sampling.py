@@ -18,7 +18,7 @@ from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Output
 from bfn.sde import optimal_initial
-from bfn.solvers.table import BoundRow, Solver, Table, check_nfe
+from bfn.solvers.table import BoundTable, Solver, Table, check_nfe
 
 
 class Predictor(Protocol):
@@ -171,14 +171,13 @@ class Run:
     """The way of one batch through a table, for this module's loop and for loops that others own (``bfn.interop``).
 
     At each row: :meth:`prediction` of the network's output, :meth:`keep` it, then :meth:`step` unless :attr:`at_end`,
-    where :meth:`final` is the sample. like: gives the state's dtype and device.
+    where :meth:`final` is the sample. u: the first state.
     """
 
-    def __init__(self, flow: Flow, table: Table, like: Tensor, clip: tuple[float, float] | None = None) -> None:
+    def __init__(self, table: BoundTable, u: Tensor, clip: tuple[float, float] | None = None) -> None:
         self.table, self.clip, self.index = table, clip, 0
-        self._rows = [BoundRow.bind(row, flow, like) for row in table.rows]
         self._predictions: deque[Tensor] = deque(maxlen=max(1, table.depth))
-        self._base = like
+        self._base = u
 
     @property
     def at_end(self) -> bool:
@@ -199,7 +198,7 @@ class Run:
         """The next state from the one that the network was called on."""
         if self.index == 0 or self.table.rows[self.index - 1].commit:
             self._base = u
-        u = self._rows[self.index](self._base, self._predictions, noise)
+        u = self.table.rows[self.index](self._base, self._predictions, noise)
         self.index += 1
         return u
 
@@ -210,6 +209,64 @@ class Run:
         weighted = [weight * p for weight, p in zip(self.table.final, self._predictions, strict=False)]
         mix = torch.stack(weighted).sum(0)
         return mix if self.clip is None else mix.clamp(*self.clip)
+
+
+@dataclass(frozen=True)
+class End:
+    """Where the loop ended. final: the mix that is the sample. prediction: the last one. u: the last state."""
+
+    final: Tensor
+    prediction: Tensor
+    u: Tensor
+
+
+def walk(
+    predict: Predict,
+    table: BoundTable,
+    u: Tensor,
+    noise: Callable[[], Tensor],
+    *,
+    label: Tensor | None = None,
+    clip: tuple[float, float] | None = None,
+    class_generator: torch.Generator | None = None,
+    on_step: Callable[[Step], None] | None = None,
+    autocast: torch.dtype | None = None,
+    progress: bool = False,
+) -> End:
+    """The one loop: from the first state through all rows of a table; gradients flow where they are asked for.
+
+    predict: called once at each row. noise: called at each row with noise, for standard normal numbers like u.
+    The rest as in :func:`sample`.
+    """
+    run = Run(table, u, clip)
+    shape, prediction = u.shape, u
+    totals = torch.empty(table.nfe, dtype=torch.float32, device=u.device)
+    cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
+    for index, level in enumerate(tqdm(table.levels, disable=not progress, desc="sampling", unit="call")):
+        try:
+            with cast:
+                output = predict(u, level, label) if label is not None else predict(u, level)
+        except NetworkError as error:
+            raise NetworkError(f"call {index}: {error}") from None
+        prediction = run.prediction(output, class_generator)
+        if prediction.shape != shape:
+            raise NetworkError(
+                f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "
+                f"{tuple(prediction.shape)}: expected {tuple(shape)}"
+            )
+        totals[index] = output.mean.detach().sum(dtype=torch.float32)
+        run.keep(prediction)
+        if on_step is not None:
+            on_step(Step(index, table.times[index], u, prediction))
+        if not run.at_end:
+            u = run.step(u, noise)
+    # One look at all totals after the loop: a look at each would stall a GPU at every step.
+    if not bool(torch.isfinite(totals).all()):
+        first = int((~torch.isfinite(totals)).nonzero()[0])
+        raise NetworkError(
+            f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
+        )
+    return End(run.final(), prediction, u)
 
 
 @torch.no_grad()
@@ -267,43 +324,15 @@ def sample(
     if clip is not None and model.flow.kind != "continuous":
         raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")
 
-    flow, shape = model.flow, u.shape
-    levels = _levels(flow, table, u)
-    run = Run(flow, table, u, clip)
-    totals = torch.empty(table.nfe, dtype=torch.float32, device=u.device)
-    cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
-
     def noise() -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=u.dtype, device=u.device)
+        return torch.randn(u.shape, generator=generator, dtype=u.dtype, device=u.device)
 
-    prediction = u
-    for index in tqdm(range(table.nfe), disable=not progress, desc="sampling", unit="call"):
-        level = levels[index]
-        try:
-            with cast:
-                output = predict(u, level, label) if label is not None else predict(u, level)
-        except NetworkError as error:
-            raise NetworkError(f"call {index}: {error}") from None
-        prediction = run.prediction(output, class_generator or generator)
-        if prediction.shape != shape:
-            raise NetworkError(
-                f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "
-                f"{tuple(prediction.shape)}: expected {tuple(shape)}"
-            )
-        totals[index] = output.mean.sum(dtype=torch.float32)
-        run.keep(prediction)
-        if on_step is not None:
-            on_step(Step(index, table.times[index], u, prediction))
-        if not run.at_end:
-            u = run.step(u, noise)
-    # One look at all totals after the loop: a look at each would stall a GPU at every step.
-    if not bool(torch.isfinite(totals).all()):
-        first = int((~torch.isfinite(totals)).nonzero()[0])
-        raise NetworkError(
-            f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
-        )
-    x = flow.decode(run.final())
-    return Samples(x if given is None else given.restore(x), prediction, u, table.nfe, table.times)
+    end = walk(
+        predict, BoundTable.bind(table, model.flow, u), u, noise, label=label, clip=clip,
+        class_generator=class_generator or generator, on_step=on_step, autocast=autocast, progress=progress,
+    )  # fmt: skip
+    x = model.flow.decode(end.final)
+    return Samples(x if given is None else given.restore(x), end.prediction, end.u, table.nfe, table.times)
 
 
 def _conditioned(
@@ -335,12 +364,6 @@ def _conditioned(
         return predict, None
     given = Known(predict, model.flow, x, mask, known_at, model.dtype)
     return given, given
-
-
-def _levels(flow: Flow, table: Table, u: Tensor) -> list[Level]:
-    """The noise level of every call, made before the loop."""
-    times = torch.tensor(table.times, dtype=u.dtype, device=u.device).unsqueeze(1).expand(-1, len(u))
-    return [Level(t, s) for t, s in zip(times.unbind(0), flow.schedule.s_of(table.times), strict=True)]
 
 
 def _initial_state(

@@ -3,13 +3,13 @@
 from difflib import get_close_matches
 
 from bfn.solvers import fast, optimal, paper, zoo
-from bfn.solvers.table import Row, Solver, Table
+from bfn.solvers.table import BoundRow, BoundTable, Number, Row, Solver, Table
 
 SOLVERS: dict[str, Solver] = {
     solver.name: solver for family in (paper, optimal, zoo, fast) for solver in family.SOLVERS
 }
 
-__all__ = ["SOLVERS", "Row", "Solver", "Table", "get", "names"]
+__all__ = ["SOLVERS", "BoundRow", "BoundTable", "Number", "Row", "Solver", "Table", "get", "names"]
 
 
 def names(kind: str | None = None) -> list[str]:

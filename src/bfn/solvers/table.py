@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bfn.curves import ErrorCurve
-from bfn.flows import Flow
+from bfn.flows import Flow, Level
 from bfn.grids import Grid
 
 
@@ -68,6 +68,10 @@ class Table:
         return max(len(self.final), *(len(row.b) for row in self.rows))
 
 
+Number = float | Tensor
+"""A coefficient in the loop: a plain number, or a tensor without dimensions where gradients flow through it."""
+
+
 @dataclass(frozen=True)
 class BoundRow:
     """A row bound to a flow: it takes predictions (x_hat, probabilities) where the row takes messages.
@@ -75,34 +79,80 @@ class BoundRow:
     With w_hat = scale p + shift the affine map costs no pass over the data: it is folded into the numbers.
     """
 
-    a: float
-    b: tuple[float, ...]
-    c: float
+    a: Number
+    b: tuple[Number, ...]
+    c: Number
     offset: Tensor | None
+    commit: bool = True
 
     @classmethod
-    def bind(cls, row: Row, flow: Flow, like: Tensor) -> "BoundRow":
-        """The row for predictions of this flow, on the device of ``like``."""
+    def bind(
+        cls, flow: Flow, like: Tensor, a: Number, b: Sequence[Number], c: Number, commit: bool = True
+    ) -> "BoundRow":
+        """The row of these coefficients for predictions of this flow, on the device of ``like``."""
         scale, shift = flow.message_map
-        offset = shift * sum(row.b)
-        tensor = torch.tensor(offset, dtype=like.dtype, device=like.device) if offset else None
-        return cls(row.a, tuple(scale * b for b in row.b), row.c, tensor)
+        offset = torch.as_tensor(sum(b) * shift, dtype=like.dtype, device=like.device) if shift and len(b) else None
+        return cls(a, tuple(scale * each for each in b), c, offset, commit)
 
     def __call__(self, u: Tensor, predictions: Sequence[Tensor], noise: Callable[[], Tensor]) -> Tensor:
         """The next state: one pass for each prediction and for the noise, and one for the state if it is scaled."""
-        terms = [(b, prediction) for b, prediction in zip(self.b, predictions, strict=False) if b]
+        terms = [(b, p) for b, p in zip(self.b, predictions, strict=False) if _counts(b)]
         if self.offset is not None:
-            new = torch.add(self.offset, u, alpha=self.a)
-        elif self.a == 1 and terms:
-            b, prediction = terms.pop()
-            new = torch.add(u, prediction, alpha=b)
+            new = _sum(self.offset, self.a, u)
+        elif terms and not isinstance(self.a, Tensor) and self.a == 1:
+            new = _sum(u, *terms.pop())
         else:
             new = u * self.a
         for b, prediction in terms:
-            new.add_(prediction, alpha=b)
-        if self.c:
-            new.add_(noise(), alpha=self.c)
-        return new
+            _add(new, b, prediction)
+        return _add(new, self.c, noise()) if _counts(self.c) else new
+
+
+def _counts(weight: Number) -> bool:
+    """Whether a term with this weight is worth a pass: one that is still being fitted is, whatever its value."""
+    return isinstance(weight, Tensor) or weight != 0
+
+
+def _sum(x: Tensor, weight: Number, y: Tensor) -> Tensor:
+    """x + weight y in one pass."""
+    return torch.addcmul(x, y, weight) if isinstance(weight, Tensor) else torch.add(x, y, alpha=weight)
+
+
+def _add(x: Tensor, weight: Number, y: Tensor) -> Tensor:
+    """x, with weight y added to it in place."""
+    return x.addcmul_(y, weight) if isinstance(weight, Tensor) else x.add_(y, alpha=weight)
+
+
+@dataclass(frozen=True)
+class BoundTable:
+    """A table bound to a flow and a batch, all that the loop needs made before it: see :class:`Table`.
+
+    times, levels: when each call is made, and its noise level.
+    """
+
+    times: tuple[float, ...]
+    levels: tuple[Level, ...]
+    rows: tuple[BoundRow, ...]
+    final: tuple[Number, ...]
+    draws: bool = False
+
+    @classmethod
+    def bind(cls, table: Table, flow: Flow, like: Tensor) -> "BoundTable":
+        """The table for a batch of states ``like`` this one."""
+        times = torch.tensor(table.times, dtype=like.dtype, device=like.device).unsqueeze(1).expand(-1, len(like))
+        levels = zip(times.unbind(0), flow.schedule.s_of(table.times), strict=True)
+        rows = (BoundRow.bind(flow, like, row.a, row.b, row.c, row.commit) for row in table.rows)
+        return cls(table.times, tuple(Level(t, s) for t, s in levels), tuple(rows), table.final, table.draws)
+
+    @property
+    def nfe(self) -> int:
+        """Network calls."""
+        return len(self.rows)
+
+    @property
+    def depth(self) -> int:
+        """How many predictions must be kept."""
+        return max(len(self.final), *(len(row.b) for row in self.rows))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from bfn.interop.variance_preserving import VariancePreservingHead, VariancePres
 from bfn.model import BFN
 from bfn.sampling import Run, make_table
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule
-from bfn.solvers import Table
+from bfn.solvers import BoundTable, Table
 
 Timestep = int | float | Tensor
 Generators = torch.Generator | list[torch.Generator] | None
@@ -204,7 +204,8 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
                     f"timestep={float(timestep):g}: solver {self.config['solver']!r} makes several calls a step and "
                     "must begin at the first timestep; choose another, or set_timesteps(timesteps=...)"
                 )
-        self._run, self._begun_at = Run(self.flow, table, _precise(sample), self._clip), index
+        u = _precise(sample)
+        self._run, self._begun_at = Run(BoundTable.bind(table, self.flow, u), u, self._clip), index
         return self._run
 
 
