@@ -9,8 +9,18 @@ import torch
 import tiny
 from bfn import data, metrics
 from bfn.exact import Points
-from bfn.experiments import judges
-from bfn.experiments.judges import Copies, Frechet, Judge, Measure, Measured, Neighbours, Spelling, judge_for
+from bfn.experiments.judges import (
+    Copies,
+    Frechet,
+    Judge,
+    Measure,
+    Measured,
+    Neighbours,
+    Spelling,
+    judge_for,
+    pooled,
+)
+from bfn.experiments.judges.parts import COPY_LEVEL
 
 
 def normal(n: int, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -76,7 +86,7 @@ def test_too_few_samples_are_told_with_the_bias() -> None:
 
 def test_a_judge_leaves_out_what_few_samples_cannot_tell() -> None:
     images = normal(300, 1, 8, 8)
-    frechet = Frechet(judges.pooled, metrics.FeatureStatistics.of(judges.pooled(images)))
+    frechet = Frechet(pooled, metrics.FeatureStatistics.of(pooled(images)))
     neighbours = Neighbours(images.flatten(1), torch.arange(300) % 3)
     judge = Judge("pixels", (frechet, neighbours), lambda x: x, images)
     smaller, problems = judge.suited(50)
@@ -104,9 +114,9 @@ def test_copies_are_found_and_blur_is_none() -> None:
     fresh = part(normal(300, 20, seed=6), None)["near_copies"]
     blurred = part(0.2 * train[:100], None)["near_copies"]
     assert copies.value == 1
-    assert fresh.low <= judges.COPY_LEVEL <= fresh.high
+    assert fresh.low <= COPY_LEVEL <= fresh.high
     assert blurred.value <= 0.05
-    assert part.by_construction["near_copies"].value == judges.COPY_LEVEL
+    assert part.by_construction["near_copies"].value == COPY_LEVEL
 
 
 def test_text_beside_real_text() -> None:
@@ -165,7 +175,7 @@ def test_digits_are_judged_by_pixels_and_their_class() -> None:
     real = judge.real(500)
     assert real["frechet"].value < 1.5
     assert real["asked_class"].low > 0.9
-    assert real["near_copies"].value == judges.COPY_LEVEL
+    assert real["near_copies"].value == COPY_LEVEL
     train = data.load("digits", "train")
     copies = judge(train.to_float()[:300], train.labels[:300])
     assert copies["near_copies"].low > 0.9
@@ -194,8 +204,8 @@ def test_the_key_names_the_reference() -> None:
 
 
 def test_large_images_are_pooled() -> None:
-    assert judges.pooled(torch.ones(3, 3, 32, 32)).shape == (3, 192)
-    assert torch.equal(judges.pooled(normal(2, 1, 4, 4)), normal(2, 1, 4, 4).flatten(1))
+    assert pooled(torch.ones(3, 3, 32, 32)).shape == (3, 192)
+    assert torch.equal(pooled(normal(2, 1, 4, 4)), normal(2, 1, 4, 4).flatten(1))
 
 
 def test_wrong_input(vectors: Judge, tmp_path) -> None:
