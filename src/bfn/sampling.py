@@ -204,7 +204,7 @@ class Run:
 
     def final(self) -> Tensor:
         """The mix of the last predictions that the table says is the sample."""
-        if self.table.final == (1.0,):
+        if len(self.table.final) == 1:
             return self._predictions[0]
         weighted = [weight * p for weight, p in zip(self.table.final, self._predictions, strict=False)]
         mix = torch.stack(weighted).sum(0)

@@ -29,6 +29,7 @@ EXTRAS = {
     "accelerate": "train",
     "yaml": "train",
     "spylls": "metrics",
+    "scipy": "tune",
     "matplotlib": "plot",
     "gradio": "app",
 }

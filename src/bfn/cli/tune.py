@@ -19,7 +19,7 @@ def tune(
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     objective: Literal["data", "endpoint"] = "data",
     data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
-    steps: int = 40,
+    steps: int | None = None,
     batch: int = 200,
     starts: int | None = None,
     held_out: int = 500,
@@ -43,24 +43,26 @@ def tune(
         out: directory for a copy of the model with the table; without it the model's own config.json gets it.
         objective: data compares samples with data; endpoint fits a table without noise to a many-step teacher.
         data: a standard set or a path to compare with; the set that the model was trained on if left out.
-        steps: of gradient descent, at most.
+        steps: at most; 40 of gradient descent, five a number in a search (for classes) if left out.
         batch: samples in each step.
         starts: how many different starts are used; fresh ones at each step if left out.
         held_out: starts that decide when to stop and what to keep.
         teacher_nfe: network calls of the teacher, for the objective endpoint.
     """
-    from bfn import storage, tuning
+    from bfn import objectives, storage, tuning
     from bfn.experiments.measure import clip_for
 
-    check_positive(steps=steps, batch=batch, held_out=held_out, teacher_nfe=teacher_nfe)
+    check_positive(steps=1 if steps is None else steps, batch=batch, held_out=held_out, teacher_nfe=teacher_nfe)
     if out is None and model in storage.bundled() and not (Path(model) / storage.CONFIG).is_file():
         raise ValueError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
     loaded = load(model, device)
     if objective == "endpoint" and teacher_nfe <= nfe:
         raise ValueError(f"--teacher-nfe {teacher_nfe}: a teacher makes more calls than the table's {nfe}")
-    goal = tuning.EndPoint(teacher_nfe) if objective == "endpoint" else tuning.objective_for(
-        loaded.model, loaded.config, data
+    goal = (
+        objectives.EndPoint(teacher_nfe) if objective == "endpoint"
+        else objectives.objective_for(loaded.model, loaded.config, data)
     )  # fmt: skip
+    steps = tuning.default_steps(loaded.model, nfe, goal) if steps is None else steps
     with progress_bar(steps, "tuning", "step") as bar:
 
         def on_step(step: int, value: float | None) -> None:
