@@ -1,0 +1,101 @@
+"""Bounds: what it costs to send the data by messages.
+
+``bound`` is the continuous-time loss with the reconstruction; ``n-step`` sends the data in n messages. For continuous
+data the receiver of a message of accuracy alpha may be N(x_hat, (1/alpha + r) I) with any r >= 0 that does not
+depend on x:
+
+    KL = 1/2 sum_d [ log(1 + alpha r) + (1 + alpha (x_d - x_hat_d)^2) / (1 + alpha r) - 1 ]
+
+r = 0 is the usual loss, alpha/2 ||x - x_hat||^2. The best r is the mean squared error a dimension, which makes it
+D/2 log(1 + alpha r) on average; :func:`receiver_variance` takes it from other data, so that the bound stays one.
+"""
+
+import torch
+from torch import Tensor
+
+from bfn.likelihood.batches import BATCH_NUMBERS, Part, batches
+from bfn.losses import noised_output, squared_error
+from bfn.sampling import Predictor
+
+
+def continuous_bound(
+    model: Predictor, x: Tensor, nfe: int, label: Tensor | None, generator: torch.Generator | None
+) -> Part:
+    """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
+    times = nfe - 1
+    shift = torch.rand(len(x), generator=generator, dtype=torch.float64, device=x.device)
+    losses = []
+    for i in range(times):
+        t = (i + shift) / times
+        error = squared_error(model, x, t, generator, label).double()
+        losses.append(error * model.flow.schedule.slope(t) / 2 * x[0].numel())
+    return _with_reconstruction(model, x, torch.stack(losses, 1), 1.0, label, generator)
+
+
+def n_step_bound(
+    model: Predictor,
+    x: Tensor,
+    nfe: int,
+    variance: Tensor | None,
+    label: Tensor | None,
+    generator: torch.Generator | None,
+) -> Part:
+    """KL(sender || receiver) of each of nfe - 1 messages, and the reconstruction."""
+    steps = nfe - 1
+    terms = []
+    for i in range(steps):
+        t = torch.full((len(x),), i / steps, dtype=torch.float64, device=x.device)
+        output, _ = noised_output(model, x, t, generator, label)
+        alpha = model.flow.schedule.increment(t, t + 1 / steps).view(-1, *(1,) * (x.ndim - 1))
+        if variance is None:
+            kl = output.message_kl(x, alpha.to(output.mean.dtype), generator).double()
+        else:
+            wider = 1 + alpha * float(variance[i])
+            square = (x - output.mean).double().square()
+            kl = (wider.log() + (1 + alpha * square) / wider - 1) / 2
+        terms.append(kl.flatten(1).sum(1))
+    return _with_reconstruction(model, x, torch.stack(terms, 1), float(steps), label, generator)
+
+
+@torch.no_grad()
+def receiver_variance(
+    model: Predictor,
+    x: Tensor,
+    n_steps: int,
+    label: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    batch: int | None = None,
+) -> Tensor:
+    """Mean squared error a dimension at the start of each of n steps, (n_steps,) float64: the best receiver variance.
+
+    x: data other than those whose bound is then computed; with the same data it would be no bound.
+    """
+    if model.flow.kind != "continuous":
+        raise ValueError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
+    if n_steps < 1:
+        raise ValueError(f"n_steps={n_steps}: expected at least 1 step")
+    model.flow.check(x, model.data_shape)
+    if len(x) == 0:
+        raise ValueError("no data: expected at least 1 sample")
+    totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
+    for some, its_label in batches(x, label, batch or BATCH_NUMBERS // x[0].numel(), model.device):
+        for i in range(n_steps):
+            t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)
+            totals[i] += squared_error(model, some, t, generator, its_label).double().sum()
+    return totals / len(x)
+
+
+def _with_reconstruction(
+    model: Predictor, x: Tensor, terms: Tensor, scale: float, label: Tensor | None, generator: torch.Generator | None
+) -> Part:
+    """-(scale * mean of the terms (batch, calls) + reconstruction).
+
+    The error is from differences of neighbours in time, whose means are nearly the same; it sees the terms' noise, and
+    what little of the change with t lies between neighbours.
+    """
+    t = torch.ones(len(x), dtype=torch.float64, device=x.device)
+    output, _ = noised_output(model, x, t, generator, label)
+    reconstruction = -output.log_prob(x).double().flatten(1).sum(1)
+    calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
+    error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
+    return -(scale * terms.mean(1) + reconstruction), error, calls, reconstruction
