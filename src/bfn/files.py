@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 
 @contextmanager
@@ -37,6 +38,12 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def flush(file: IO[Any]) -> None:
+    """Flush an open file to disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def home() -> Path:

