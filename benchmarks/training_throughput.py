@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from bfn.training import recipe
-from bfn.training.loop import Trainer
+from bfn.training.trainer import Trainer
 
 
 def main() -> None:

@@ -1,9 +1,11 @@
 """Training: settings, recipes, and a loop that can be killed at any moment and goes on where it was."""
 
+from bfn.training.building import build_model
 from bfn.training.checkpoints import CheckpointError
-from bfn.training.loop import Result, TrainingError, build_model, train
+from bfn.training.loop import Result, train
 from bfn.training.reports import read_log
 from bfn.training.settings import Settings, read_settings, recipe, recipes
+from bfn.training.trainer import TrainingError
 
 __all__ = [
     "CheckpointError",

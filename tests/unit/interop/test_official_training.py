@@ -12,7 +12,7 @@ import bfn
 from bfn.interop import configuration
 from bfn.training import Settings, read_log, recipe, train
 from bfn.training.batches import open_source
-from bfn.training.loop import build_model
+from bfn.training.building import build_model
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "official-checkpoints" / "small-cases.json").read_text())
 RECIPES = {

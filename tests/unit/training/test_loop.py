@@ -7,53 +7,14 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import bfn
-import bfn.training.loop as loop
+import bfn.training.trainer as trainer
 from bfn import storage
-from bfn.training import Settings, TrainingError, checkpoints, read_log, train
-from bfn.training.batches import open_source
-
-UNET = {"name": "unet", "channels": 8, "multipliers": [1], "n_blocks": 1, "attention_levels": [], "dropout": 0.1}
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory):
-    """Two kinds of 4x4 pictures, as an .npz file."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(80) % 2
-    pixels = (rng.random((80, 4, 4)) * 60 + 190 * labels[:, None, None]).astype(np.uint8)
-    path = tmp_path_factory.mktemp("data") / "images.npz"
-    np.savez(path, x=pixels, labels=labels)
-    return path
-
-
-@pytest.fixture
-def settings(images):
-    return Settings.from_dict(
-        {
-            "data": str(images),
-            "network": {**UNET, "condition_features": 8},
-            "flow": {"name": "continuous", "sigma_1": 0.01},
-            "head": "preconditioned",
-            "weighting": "edm",
-            "batch": 8,
-            "steps": 12,
-            "warmup": 3,
-            "log_every": 2,
-            "eval_every": 6,
-            "eval_count": 4,
-            "sample_every": 0,
-            "sample_count": 4,
-            "sample_nfe": 4,
-            "checkpoint_every": 5,
-            "tensorboard": False,
-        }
-    )
+from bfn.training import Result, Settings, TrainingError, checkpoints, read_log, train
 
 
 def weights(run):
@@ -69,14 +30,14 @@ def assert_same(run_a, run_b):
 
 
 def stop_at(monkeypatch, *steps):
-    original = loop.Trainer.train_step
+    original = trainer.Trainer.train_step
 
     def step(self):
         original(self)
         if self.step in steps:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(loop.Trainer, "train_step", step)
+    monkeypatch.setattr(trainer.Trainer, "train_step", step)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +50,9 @@ def stop_at(monkeypatch, *steps):
     ids=["edm", "importance-muon", "discrete"],
 )
 def test_a_run_that_was_stopped_ends_with_the_same_weights_to_the_bit(settings, change, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loop, "REFRESH", 3)
+    monkeypatch.setattr(trainer, "REFRESH", 3)
     settings = settings.override(change)
-    assert train(settings, tmp_path / "whole", progress=False) == loop.Result(tmp_path / "whole", 12)
+    assert train(settings, tmp_path / "whole", progress=False) == Result(tmp_path / "whole", 12)
     stop_at(monkeypatch, 4, 7)
     for step in (4, 7):
         result = train(settings, tmp_path / "parts", resume=True, progress=False)
@@ -147,15 +108,6 @@ def test_training_lowers_the_loss(settings, tmp_path):
     train(settings, tmp_path, progress=False)
     losses = [line["loss"] for line in read_log(tmp_path) if line["kind"] == "train"]
     assert losses[-1] < 0.6 * losses[0]
-
-
-def test_the_learning_rate_rises_stays_and_falls(settings):
-    settings = settings.override({"steps": 100, "warmup": 10, "decay_from": 0.5, "lr": 0.4, "final_lr": 0.1})
-    rates = [loop.learning_rate(settings, step) for step in range(101)]
-    assert rates[0] == pytest.approx(0.04)
-    assert rates[9:50] == pytest.approx([0.4] * 41)
-    assert rates[75] == pytest.approx(0.4 * (0.1 + 0.9 / 2))
-    assert rates[100] == pytest.approx(0.04)
 
 
 def test_what_cannot_be_resumed_is_refused(settings, tmp_path):
@@ -302,13 +254,3 @@ def test_two_processes_have_the_loss_curve_of_one_and_resume(settings, kind, tmp
     a, b = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
-
-
-def test_biases_and_norms_are_spared_from_weight_decay(settings, images):
-    settings = settings.override({"weight_decay": 0.1, "optimiser": "adamw"})
-    model = loop.build_model(settings, open_source(settings.data, "continuous", "train"))
-    decays = {id(p): group["weight_decay"] for group in loop.make_optimiser(settings, model).param_groups
-              for p in group["params"]}  # fmt: skip
-    assert len(decays) == len(list(model.parameters()))
-    for name, parameter in model.named_parameters():
-        assert decays[id(parameter)] == (0.1 if parameter.ndim > 1 else 0.0), name

@@ -1,0 +1,269 @@
+"""The moving parts of a run, and what is done with them at a step: train, measure, sample, store."""
+
+import math
+import time
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from tqdm.auto import tqdm
+
+from bfn import losses, render, storage
+from bfn.flows import DiscreteFlow
+from bfn.metrics.bits import bits_report
+from bfn.model import BFN
+from bfn.training import checkpoints, sharding
+from bfn.training.batches import derived_generator, derived_seed, open_source
+from bfn.training.building import build_model, learning_rate, make_optimiser, warm_average, with_data_std
+from bfn.training.settings import Settings
+from bfn.weightings import LossByTime, make_weighting
+
+REFRESH = 100
+"""Steps after which importance-sampled times follow the measured loss anew."""
+AGREE = 10
+"""Steps after which several processes agree on whether one of them was told to stop."""
+
+EVAL_BATCHES = 8
+"""Batches that the held-out data are cut into, at least: a standard error comes from their means."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message is one clear line."""
+
+
+class Objective(nn.Module):
+    """A model as the module that is wrapped for several processes: its forward pass is the squared error."""
+
+    def __init__(self, model: BFN) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor, t: Tensor, eps: Tensor, label: Tensor | None) -> Tensor:
+        """||w(x) - w_hat||^2 / kappa a dimension, of x noised by eps at times t: (batch,), float32."""
+        return losses.squared_error(self.model, x, t, label=label, eps=eps)
+
+
+class Trainer:
+    """The moving parts of a run: model, optimiser, averaged weights, measured loss."""
+
+    def __init__(self, settings: Settings, run: Path, accelerator: Accelerator, progress: bool) -> None:
+        self.settings, self.run, self.accelerator, self.progress = settings, run, accelerator, progress
+        self.main, self.device = accelerator.is_main_process, accelerator.device
+        n, batch = accelerator.num_processes, settings.batch
+        if batch % (n * settings.accumulate):
+            raise ValueError(f"batch={batch}: not a multiple of processes x accumulate = {n} x {settings.accumulate}")
+        with accelerator.main_process_first():
+            self.data = open_source(settings.data, settings.flow["name"], "train", progress and self.main)
+            self.held_out = open_source(settings.data, settings.flow["name"], "validation", False)
+        self.model = build_model(settings, self.data).to(self.device)
+        if settings.compile:
+            for network in self.model.children():
+                network.compile()
+        self.weighting = make_weighting(with_data_std(settings.weighting, "edm", self.data))
+        self.record = LossByTime(device=self.device)
+        self.ema = AveragedModel(self.model, multi_avg_fn=warm_average(settings.ema_decay))
+        self.ema.requires_grad_(False)
+        self.ema.eval()
+        self.sharded = sharding.is_sharded(accelerator)
+        if self.sharded and settings.optimiser == "muon":
+            raise ValueError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
+        self.module, self.optimiser = accelerator.prepare(Objective(self.model), make_optimiser(settings, self.model))
+        if self.sharded:
+            for network in self.averaged().children():
+                sharding.shard(network)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.share = batch // n
+        self.step = 0
+        self.total = torch.zeros((), device=self.device)
+        self.counted = 0
+        self.seconds = 0.0
+        self.clock = time.monotonic()
+
+    def train_step(self) -> None:
+        """One step of the optimiser on one batch."""
+        settings, accelerator = self.settings, self.accelerator
+        torch.manual_seed(derived_seed(settings.seed, "dropout", self.step, accelerator.process_index))
+        for group in self.optimiser.param_groups:
+            group["lr"] = learning_rate(settings, self.step)
+        x, label, t, factor, eps = self.batch(self.step)
+        slope = self.model.flow.schedule.slope(t)
+        size = self.share // settings.accumulate
+        for first in range(0, self.share, size):
+            rows = slice(first, first + size)
+            last = first + size == self.share
+            with nullcontext() if last else accelerator.no_sync(self.module):
+                error = self.module(x[rows], t[rows], eps[rows], None if label is None else label[rows])
+                loss = (error * factor[rows].to(error)).mean() / settings.accumulate
+                accelerator.backward(loss)
+            self.record.add(t[rows], error, slope[rows])
+            self.total += loss.detach()
+        if settings.grad_clip:
+            accelerator.clip_grad_norm_(self.parameters, settings.grad_clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        self.ema.update_parameters(self.model)
+        self.step += 1
+        self.counted += 1
+        if self.step % REFRESH == 0:
+            self.record.fold(accelerator.reduce(self.record.recent, "sum"))
+            self.weighting = self.weighting.fitted(self.record.second_moment())
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+        """Data, labels, times, factors and noise of this process's rows of a step's batch.
+
+        Times and noise are drawn for the whole batch, the same on every process: a number of rows then sees the same
+        noise however many processes share the batch.
+        """
+        settings, flow = self.settings, self.model.flow
+        generator = derived_generator(settings.seed, "times", step)
+        t, factor = self.weighting.draw(flow, settings.batch, generator)
+        # Stratified times come in order: shuffled, they have nothing to do with the rows' place in the batch.
+        shuffle = torch.randperm(settings.batch, generator=generator)
+        dropped = torch.rand(settings.batch, generator=generator) < settings.label_dropout
+        noise = derived_generator(settings.seed, "noise", step, device=self.device)
+        shape = (settings.batch, *flow.state_shape(self.model.data_shape))
+        eps = torch.randn(shape, generator=noise, dtype=self.model.dtype, device=self.device)
+        first = self.accelerator.process_index * self.share
+        rows = slice(first, first + self.share)
+        x, label = self.data.take(settings.seed, step * settings.batch + first, self.share)
+        if label is not None:
+            label = label.masked_fill(dropped[rows], -1).to(self.device, non_blocking=True)
+        own = shuffle[rows]
+        return x.to(self.device, non_blocking=True), label, t[own], factor[own], eps[rows]
+
+    def measured(self) -> dict[str, float]:
+        """Mean training loss since the last look, speed, learning rate. The one place that waits for the device."""
+        loss = float(self.accelerator.reduce(self.total, "mean")) / max(self.counted, 1)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"loss {loss} at step {self.step}: lower lr={self.settings.lr} or grad_clip, and resume"
+            )
+        now = time.monotonic()
+        elapsed, count = now - self.clock, self.counted
+        self.seconds, self.clock = self.seconds + elapsed, now
+        self.total.zero_()
+        self.counted = 0
+        return {
+            "loss": loss,
+            "lr": learning_rate(self.settings, self.step - 1),
+            "samples_per_second": count * self.settings.batch / elapsed if elapsed > 0 else 0.0,
+            "minutes": self.seconds / 60,
+        }
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Bits a dimension of held-out data under the averaged weights, with standard errors.
+
+        The errors come from the means of several small batches: within each the times are stratified, so the samples
+        themselves are not independent.
+        """
+        model, process = self.averaged(), self.accelerator.process_index
+        x, label = self.held_out.first(self.settings.eval_count)
+        share = max(2, len(x) // self.accelerator.num_processes)
+        rows = (torch.arange(share) + share * process) % len(x)
+        generator = derived_generator(self.settings.seed, "eval", process, device=self.device)
+        nats: list[Tensor] = []
+        for some in rows.split(max(1, min(self.share, share // EVAL_BATCHES))):
+            given = x[some].to(self.device), None if label is None else label[some].to(self.device)
+            bound = model.loss(given[0], generator=generator, label=given[1]).mean()
+            reconstruction = model.reconstruction_loss(given[0], generator=generator, label=given[1]).mean()
+            nats.append(torch.stack((bound, reconstruction)))
+        report = bits_report(*self.accelerator.gather(torch.stack(nats)).cpu().unbind(1))
+        values: dict[str, float] = {}
+        for name in ("bound", "reconstruction", "total"):
+            estimate = getattr(report, name)
+            values |= {f"{name}_bits": estimate.mean, f"{name}_bits_error": estimate.standard_error}
+        return values
+
+    def sample(self) -> None:
+        """Write a sheet of samples under the averaged weights."""
+        settings, n = self.settings, self.settings.sample_count
+        label = torch.arange(n, device=self.device) % self.data.n_labels if self.data.n_labels else None
+        generator = derived_generator(settings.seed, "sample", device=self.device)
+        x = self.averaged().sample(n, nfe=settings.sample_nfe, label=label, generator=generator).x
+        if self.main:
+            levels = self.data.n_classes if isinstance(self.model.flow, DiscreteFlow) else None
+            render.write_sheet(self.run / "samples" / f"step-{self.step:08d}", x, self.data.alphabet, levels)
+
+    def averaged(self) -> BFN:
+        """The model with the averaged weights."""
+        return self.ema.module  # type: ignore[return-value]
+
+    def agree(self, stop: bool, late: bool) -> tuple[bool, bool]:
+        """(stop, late) on all processes if on any; asked for every few steps only."""
+        if self.accelerator.num_processes == 1:
+            return stop, late
+        if self.step % AGREE and self.step < self.settings.steps:
+            return False, False
+        flags = self.accelerator.reduce(torch.tensor([stop, late], dtype=torch.float32, device=self.device), "sum")
+        return bool(flags[0] > 0), bool(flags[1] > 0)
+
+    def exported(self) -> BFN:
+        """The averaged model with whole weights, to be stored by the first process. All processes take part."""
+        if not self.sharded:
+            return self.averaged()
+        weights = sharding.whole_weights(self.averaged(), self.sharded)
+        model = build_model(self.settings, self.data)
+        if self.main:
+            model.load_state_dict(weights)
+        return model
+
+    def save(self, model: BFN, folder: Path) -> None:
+        """Store the averaged model."""
+        card = {
+            "settings": self.settings.to_dict(),
+            "step": self.step,
+            "minutes": self.seconds / 60,
+            "loss_by_t": self.record.summary(),
+        }
+        extras = {"n_labels": self.data.n_labels, "alphabet": self.data.alphabet, "card": card}
+        storage.save(model, folder, extras)
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint; all processes take part."""
+        recent = self.accelerator.reduce(self.record.recent.clone(), "sum")
+        total = self.accelerator.reduce(self.total.clone(), "mean")
+        now = time.monotonic()
+        self.seconds, self.clock = self.seconds + now - self.clock, now
+        scaler = self.accelerator.scaler
+        state = {
+            "step": self.step,
+            "optimiser": sharding.whole_optimiser(self.module, self.optimiser.optimizer, self.sharded),
+            "n_averaged": int(self.ema.n_averaged),
+            "record": {**self.record.state_dict(), "recent": recent.cpu()},
+            "density": list(getattr(self.weighting, "density", ())),
+            "total": float(total),
+            "counted": self.counted,
+            "seconds": self.seconds,
+            "scaler": None if scaler is None else scaler.state_dict(),
+        }
+        weights = sharding.whole_weights(self.model, self.sharded)
+        model = self.exported()
+        if self.main:
+            checkpoints.write(self.run, self.step, weights, state, lambda folder: self.save(model, folder))
+        self.accelerator.wait_for_everyone()
+
+    def restore(self, folder: Path) -> None:
+        """Go on from a checkpoint."""
+        weights, averaged, state = checkpoints.read(folder)
+        sharding.load_weights(self.model, weights, self.sharded)
+        averaged = {f"network.{name}": value for name, value in averaged.items()}
+        sharding.load_weights(self.averaged(), averaged, self.sharded)
+        self.ema.n_averaged.fill_(state["n_averaged"])
+        sharding.load_optimiser(self.module, self.optimiser.optimizer, state["optimiser"], self.sharded)
+        self.record.load_state_dict(state["record"])
+        if not self.main:
+            self.record.recent.zero_()
+        self.weighting = self.weighting.restored(state["density"])
+        self.total.fill_(state["total"])
+        self.step, self.counted, self.seconds = state["step"], state["counted"], state["seconds"]
+        if state["scaler"] is not None and self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+
+    def say(self, line: str) -> None:
+        """One line to the user, from one process."""
+        if self.main:
+            tqdm.write(line)
