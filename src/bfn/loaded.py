@@ -35,6 +35,11 @@ class Loaded:
         return int(self.config.get("n_labels") or 0)
 
     @property
+    def trained_on(self) -> Mapping[str, Any]:
+        """The data of the training's settings, as the card has them."""
+        return ((self.config.get("card") or {}).get("settings") or {}).get("data") or {}
+
+    @property
     def levels(self) -> int | None:
         """Values a pixel takes, for discrete data."""
         return getattr(self.model.flow, "n_classes", None)

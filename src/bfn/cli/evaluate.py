@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
@@ -17,7 +17,7 @@ from bfn.cli.common import (
     print_json,
     progress_bar,
 )
-from bfn.cli.held_out import fetched, held_out
+from bfn.cli.held_out import Part, headline, held_out, measured_on, own_data
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def evaluate(
     model: ModelName,
     data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
-    part: Literal["train", "validation", "test", "all"] = "test",
+    part: Part = "test",
     n: int = 1000,
     n_steps: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (),
     seed: Seed = 0,
@@ -54,23 +54,13 @@ def evaluate(
     for steps in n_steps:
         check_positive(**{"n-steps": steps})
     loaded = load(model, device)
-    trained_on = (((loaded.config.get("card") or {}).get("settings") or {}).get("data")) or {}
-    source = data or fetched(trained_on.get("name"))
-    x, labels = held_out(loaded, source, part, n, seed, trained_on)
+    source = data or own_data(loaded)
+    x, labels = held_out(loaded, source, part, n, seed)
     report = _measure(loaded, x, labels, n_steps, seed, batch)
-    values = {
-        "model": model,
-        "data": source,
-        "part": part,
-        "n": len(x),
-        "with_labels": labels is not None,
-        "seed": seed,
-        "unit": "bits per character" if loaded.form == "text" else "bits per dimension",
-    }
+    values = measured_on(model, loaded, source, part, x, labels, seed)
     if json:
         return print_json({**values, **report})
-    conditional = ", each with its class" if labels is not None else ""
-    print(f"{model} on {len(x)} samples of {source} ({part}){conditional}, {values['unit']}:")
+    print(f"{headline(values)}, {values['unit']}:")
     lines = {name: report[name] for name in ("bound", "reconstruction", "total")}
     for steps, parts in report["n_steps"].items():
         lines |= {f"{steps}-step bound": parts["bound"], f"{steps}-step total": parts["total"]}

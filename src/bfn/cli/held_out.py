@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from bfn.cli.common import Loaded, on_terminal
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
 Part = Literal["train", "validation", "test", "all"]
 
 
-def fetched(name: str | None) -> str:
-    """The name of a data set that needs no download."""
+def own_data(loaded: Loaded) -> str:
+    """The name of the set that the model was trained on, which needs no download."""
     from bfn.data import home, names
 
+    name: str | None = loaded.trained_on.get("name")
     if name is None:
         raise ValueError("--data: the model's card does not say what it was trained on; give a standard set or a path")
     if name in names() and name != "digits" and not (home() / "data" / name).is_dir():
@@ -23,9 +25,7 @@ def fetched(name: str | None) -> str:
     return name
 
 
-def held_out(
-    loaded: Loaded, source: str, part: Part, n: int, seed: int, trained_on: dict[str, Any]
-) -> tuple[Tensor, Tensor | None]:
+def held_out(loaded: Loaded, source: str, part: Part, n: int, seed: int) -> tuple[Tensor, Tensor | None]:
     """Data as the model takes them, and their labels where it knows the classes."""
     import torch
 
@@ -44,5 +44,26 @@ def held_out(
     some = everything[order[:n]]
     labels = some.labels if loaded.n_labels else None
     binary = flow.kind == "discrete" and loaded.levels == 2 and some.levels > 2
-    some = some.prepared({"binarise": True, **trained_on} if binary else trained_on)
+    some = some.prepared({"binarise": True, **loaded.trained_on} if binary else loaded.trained_on)
     return some.to_float() if flow.kind == "continuous" else some.to_classes(), labels
+
+
+def measured_on(
+    model: str, loaded: Loaded, source: str, part: Part, x: Tensor, labels: Tensor | None, seed: int
+) -> dict[str, Any]:
+    """What a report says of the data, and the unit of its figures."""
+    return {
+        "model": model,
+        "data": source,
+        "part": part,
+        "n": len(x),
+        "with_labels": labels is not None,
+        "seed": seed,
+        "unit": "bits per character" if loaded.form == "text" else "bits per dimension",
+    }
+
+
+def headline(measured: Mapping[str, Any]) -> str:
+    """The same in words, but for the unit."""
+    conditional = ", each with its class" if measured["with_labels"] else ""
+    return "{model} on {n} samples of {data} ({part})".format_map(measured) + conditional

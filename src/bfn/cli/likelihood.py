@@ -18,7 +18,7 @@ from bfn.cli.common import (
     on_terminal,
     print_json,
 )
-from bfn.cli.held_out import Part, fetched, held_out
+from bfn.cli.held_out import Part, headline, held_out, measured_on, own_data
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,10 +75,9 @@ def likelihood(
 
     check_positive(n=n, **({} if batch is None else {"batch": batch}))
     loaded = load(model, device)
-    trained_on = (((loaded.config.get("card") or {}).get("settings") or {}).get("data")) or {}
-    source = data or fetched(trained_on.get("name"))
+    source = data or own_data(loaded)
     both = method == "n-step" and loaded.kind == "continuous"
-    x, labels = held_out(loaded, source, part, 2 * n if both else n, seed, trained_on)
+    x, labels = held_out(loaded, source, part, 2 * n if both else n, seed)
     others, other_labels = x[n:], None if labels is None else labels[n:]
     x, labels = x[:n], None if labels is None else labels[:n]
 
@@ -114,19 +113,10 @@ def likelihood(
             receiver_variance(loaded.model, others, steps, other_labels, generator(), batch)
         )
     report = {name: _values(result) for name, result in results.items()}
-    values = {
-        "model": model,
-        "data": source,
-        "part": part,
-        "n": len(x),
-        "with_labels": labels is not None,
-        "seed": seed,
-        "unit": "bits per character" if loaded.form == "text" else "bits per dimension",
-    }
+    values = measured_on(model, loaded, source, part, x, labels, seed)
     if json:
         return print_json({**values, "results": report})
-    conditional = ", each with its class" if labels is not None else ""
-    print(f"{model} on {len(x)} samples of {source} ({part}){conditional}:")
+    print(f"{headline(values)}:")
     for name, result in results.items():
         what = "density on [-1, 1]" if result.is_density else "probability"
         print(f"{name}: -log p of a {what}{', from above' if result.is_bound else ''}; {_calls(result)}")

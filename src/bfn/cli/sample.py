@@ -126,9 +126,8 @@ def _given(
         return None
     if loaded.form != "images":
         raise ValueError(f"--known {known}: the model is one of {loaded.form}, not of images; leave it out")
-    trained_on = (((loaded.config.get("card") or {}).get("settings") or {}).get("data")) or {}
     try:
-        images, _ = held_out(loaded, known, "test", n, seed, trained_on)
+        images, _ = held_out(loaded, known, "test", n, seed)
     except ValueError as error:
         raise ValueError(str(error).replace("--data", "--known")) from None
     mask = torch.zeros(shape, dtype=torch.bool)
