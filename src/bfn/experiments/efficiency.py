@@ -10,10 +10,10 @@ from torch import Tensor
 
 from bfn import metrics
 from bfn.experiments import paper
+from bfn.experiments.cells import Cell, main_measure, plain, run_cells
 from bfn.experiments.paper import Column
 from bfn.experiments.reports import Options, Section, markdown_table
 from bfn.experiments.subjects import Subject
-from bfn.experiments.tabled import Cell, main_measure, plain, run_cells
 from bfn.model import Model
 
 REPEATS = 4

@@ -11,11 +11,12 @@ from typing import Any
 
 from bfn.experiments import paper, subjects
 from bfn.experiments.efficiency import efficiency
+from bfn.experiments.etas import eta_continuous, eta_discrete
 from bfn.experiments.orders import orders
 from bfn.experiments.reports import Options, Section, write_report
 from bfn.experiments.sheets import samples
 from bfn.experiments.subjects import Kind, Place, Subject
-from bfn.experiments.tabled import cs_ablation, eta_continuous, eta_discrete, fid_nfe, sa_nfe
+from bfn.experiments.tabled import cs_ablation, fid_nfe, sa_nfe
 from bfn.experiments.trajectories import cs_trajectories
 
 Run = Callable[[Subject, Options], Section]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from bfn.experiments.cells import BEYOND
 from bfn.experiments.measure import Setting, draw
 from bfn.experiments.reports import Options, Section
 from bfn.experiments.subjects import Subject
-from bfn.experiments.tabled import BEYOND
 
 IMAGE_SOLVERS = ("bfn", "sde-bfn-solver++2", "bfn-solver++1", "bfn-solver++2")
 TEXT_SOLVERS = ("bfn", "sde-bfn-solver2", "bfn-solver1", "bfn-solver2")

@@ -12,24 +12,16 @@ from PIL import Image
 import bfn
 from bfn.experiments import orders as orders_module
 from bfn.experiments import subjects
+from bfn.experiments.cells import Cell, plain, run_cells, samples_at
 from bfn.experiments.efficiency import bits
+from bfn.experiments.etas import ETAS, TUNING_SEED, best_etas, shrinkage
 from bfn.experiments.judges import Measure, Measured, judge_for
 from bfn.experiments.measure import Record
 from bfn.experiments.paper import Column
 from bfn.experiments.reports import Options
 from bfn.experiments.reproduce import EXPERIMENTS, experiment, reproduce
 from bfn.experiments.subjects import Subject
-from bfn.experiments.tabled import (
-    ETAS,
-    TUNING_SEED,
-    Cell,
-    best_etas,
-    grid_lines,
-    plain,
-    run_cells,
-    samples_at,
-    shrinkage,
-)
+from bfn.experiments.tabled import grid_lines
 from bfn.experiments.trajectories import trajectory_distance
 
 OFFICIAL = Path(__file__).parents[2] / "data" / "official-checkpoints"
