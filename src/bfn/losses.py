@@ -14,6 +14,7 @@ from torch import Tensor
 from bfn.curves import ErrorCurve
 from bfn.flows import Level
 from bfn.heads import Output
+from bfn.modes import evaluating
 from bfn.sampling import NetworkError, Predictor, strata
 
 
@@ -65,7 +66,8 @@ def error_curve(
     """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
     first = 0.0 if model.starts_at_zero else 1e-3
     times = torch.linspace(first, 1, n_times, dtype=torch.float64)
-    errors = [float(squared_error(model, x, t.expand(len(x)), generator, label).double().mean()) for t in times]
+    with evaluating(model):
+        errors = [float(squared_error(model, x, t.expand(len(x)), generator, label).double().mean()) for t in times]
     return ErrorCurve(tuple(times.tolist()), tuple(errors))
 
 

@@ -1,8 +1,7 @@
 """Models: a network with a flow and a head, and what any model can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,7 @@ from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.likelihood import Likelihood
+from bfn.modes import evaluating
 from bfn.sampling import NetworkError, Samples, sample
 from bfn.solvers import Table
 
@@ -128,24 +128,8 @@ class BFN(Model, nn.Module):
 
     def sample(self, n: int, solver: Any = "auto", nfe: int | None = None, **settings: Any) -> Samples:
         """n samples, the network in evaluation mode: see :func:`bfn.sample` for the settings."""
-        with self._evaluating():
+        with evaluating(self):
             return super().sample(n, solver, nfe, **settings)
-
-    def log_likelihood(
-        self, x: Tensor, method: likelihood.Method = "ode", nfe: int | None = None, **settings: Any
-    ) -> Likelihood:
-        """As of any model, the network in evaluation mode."""
-        with self._evaluating():
-            return super().log_likelihood(x, method, nfe, **settings)
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        training = self.training
-        self.eval()
-        try:
-            yield
-        finally:
-            self.train(training)
 
     def save(self, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bfn.flows import Flow, Level
 from bfn.model import Model
+from bfn.modes import evaluating
 from bfn.objectives import Draws, Objective
 from bfn.sampling import make_table, walk
 from bfn.solvers import BoundRow, BoundTable, Row, Table
@@ -197,12 +198,13 @@ def tune(
     looks = _Looks(run, held_out, max(1, steps // 8), steps, patience, on_step)
     interrupted = False
     try:
-        looks(0, start)
-        knobs = run.knobs(min((start, *others), key=lambda other: run.value(run.fixed(other), batch, 0)))
-        if objective.smooth:
-            _descend(run, knobs, batch, steps, steps if starts is None else starts // batch, rate, looks)
-        else:
-            _search(run, knobs, batch, steps, looks)
+        with evaluating(model):
+            looks(0, start)
+            knobs = run.knobs(min((start, *others), key=lambda other: run.value(run.fixed(other), batch, 0)))
+            if objective.smooth:
+                _descend(run, knobs, batch, steps, steps if starts is None else starts // batch, rate, looks)
+            else:
+                _search(run, knobs, batch, steps, looks)
     except KeyboardInterrupt:
         if not looks.curve:
             raise

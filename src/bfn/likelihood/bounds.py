@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bfn.likelihood.batches import BATCH_NUMBERS, Part, batches
 from bfn.losses import noised_output, squared_error
+from bfn.modes import evaluating
 from bfn.sampling import Predictor
 
 
@@ -78,10 +79,11 @@ def receiver_variance(
     if len(x) == 0:
         raise ValueError("no data: expected at least 1 sample")
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
-    for some, its_label in batches(x, label, batch or BATCH_NUMBERS // x[0].numel(), model.device):
-        for i in range(n_steps):
-            t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)
-            totals[i] += squared_error(model, some, t, generator, its_label).double().sum()
+    with evaluating(model):
+        for some, its_label in batches(x, label, batch or BATCH_NUMBERS // x[0].numel(), model.device):
+            for i in range(n_steps):
+                t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)
+                totals[i] += squared_error(model, some, t, generator, its_label).double().sum()
     return totals / len(x)
 
 

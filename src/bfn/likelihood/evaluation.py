@@ -11,6 +11,7 @@ from bfn.likelihood.batches import BATCH_NUMBERS, Part, batches
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
 from bfn.likelihood.ode import Dequantise, Ode
 from bfn.likelihood.results import Likelihood
+from bfn.modes import evaluating
 from bfn.sampling import NetworkError, Predictor
 
 Method = Literal["ode", "bound", "n-step"]
@@ -71,17 +72,16 @@ def log_likelihood(
     edge = None if levels is None else 1 / (levels - 1)
     budget = nfe or (NFE if tolerance is None else MAX_NFE)
     parts: list[Part] = []
-    bar = tqdm(total=len(x), desc="likelihood", unit="sample", disable=not progress)
-    for some, its_label in batches(x, label, (batch or BATCH_NUMBERS // states) // importance, model.device):
-        if method == "ode":
-            ode = Ode(model, some, its_label, importance, None if exact else probes, edge, dequantise, generator)
-            parts.append(ode.run(budget, tolerance))
-        elif method == "bound":
-            parts.append(continuous_bound(model, some, budget, its_label, generator))
-        else:
-            parts.append(n_step_bound(model, some, budget, variance, its_label, generator))
-        bar.update(len(some))
-    bar.close()
+    with evaluating(model), tqdm(total=len(x), desc="likelihood", unit="sample", disable=not progress) as bar:
+        for some, its_label in batches(x, label, (batch or BATCH_NUMBERS // states) // importance, model.device):
+            if method == "ode":
+                ode = Ode(model, some, its_label, importance, None if exact else probes, edge, dequantise, generator)
+                parts.append(ode.run(budget, tolerance))
+            elif method == "bound":
+                parts.append(continuous_bound(model, some, budget, its_label, generator))
+            else:
+                parts.append(n_step_bound(model, some, budget, variance, its_label, generator))
+            bar.update(len(some))
     log_prob, error, calls, reconstruction = (torch.cat(column) for column in zip(*parts, strict=True))
     _check_finite(log_prob)
     density = flow.kind == "continuous" and levels is None
