@@ -68,6 +68,10 @@ class Steering:
     function: Callable[[Tensor], Tensor]
     scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        if not -float("inf") < self.scale < float("inf"):
+            raise ValueError(f"steer with scale={self.scale}: expected a finite factor, such as 1")
+
 
 @dataclass(frozen=True)
 class Guided:
@@ -93,7 +97,7 @@ class Guided:
 
 def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:
     """x_hat with its standard deviation over each sample brought by that share to that of ``like``."""
-    if share == 0 or x_hat.ndim < 3:  # a vector's entries are not alike as pixels are
+    if share == 0 or x_hat.ndim < 3 or x_hat[0].numel() == 1:  # a vector's entries are not alike as pixels are
         return x_hat
     dims = tuple(range(1, x_hat.ndim))
     ratio = like.std(dims, keepdim=True) / x_hat.std(dims, keepdim=True).clamp(min=torch.finfo(x_hat.dtype).tiny)
@@ -127,7 +131,7 @@ class Steered:
             u = u.detach().requires_grad_()
             mean = (self.predict(u, level, label) if label is not None else self.predict(u, level)).mean
             value = self.steering.function(mean)
-            if tuple(value.shape) != (len(u),) or not value.requires_grad:
+            if not isinstance(value, Tensor) or tuple(value.shape) != (len(u),) or not value.requires_grad:
                 lacking = "" if value.requires_grad else " without a gradient"
                 raise ValueError(
                     f"steer gives shape {tuple(value.shape)}{lacking}: expected one number a sample, ({len(u)},), "
@@ -251,10 +255,8 @@ def check_known(
         raise ValueError(f"mask of type {mask.dtype}: expected torch.bool, True where the data are known")
     shape = (n, *data_shape)
     for name, given in (("mask", mask), ("known", known)):
-        try:
-            given.expand(shape)
-        except RuntimeError:
-            raise ValueError(f"{name} of shape {tuple(given.shape)}: expected {data_shape} or {shape}") from None
+        if tuple(given.shape) not in (tuple(data_shape), shape):
+            raise ValueError(f"{name} of shape {tuple(given.shape)}: expected {tuple(data_shape)} or {shape}")
     mask = mask.to(device).expand(shape)
     x = torch.where(mask, known.to(device), torch.zeros((), dtype=known.dtype, device=device))
     try:

@@ -4,7 +4,7 @@ A grid turns (flow, intervals, t_start) into ``intervals + 1`` increasing times 
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from bfn.curves import ErrorCurve
 from bfn.flows import Flow
-from bfn.schedules import as_float64
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,9 @@ def uniform(flow: Flow, intervals: int, t_start: float) -> Tensor:
 
 
 def _between(flow: Flow, warped: Tensor, unwarp: Callable[[Tensor], Tensor], t_start: float) -> Tensor:
-    """Times whose s = unwarp(warped), both ends set exactly."""
+    """Times whose s = unwarp(warped), both ends set exactly; a single time is the start."""
     times = flow.schedule.time_of_s(unwarp(warped))
-    times[0], times[-1] = t_start, 1.0
+    times[-1], times[0] = 1.0, t_start
     return times
 
 
@@ -125,7 +124,7 @@ def information(flow: Flow, intervals: int, t_start: float, curve: ErrorCurve | 
     i = torch.searchsorted(gathered, shares).clamp(1, len(fine) - 1)
     within = (shares - gathered[i - 1]) / (gathered[i] - gathered[i - 1])
     times = torch.lerp(fine[i - 1], fine[i], within.clamp(0, 1))
-    times[0], times[-1] = t_start, 1.0
+    times[-1], times[0] = 1.0, t_start
     return times
 
 
@@ -173,15 +172,16 @@ def _positive(number: str, name: str) -> float:
     return value
 
 
-def check_times(times: Tensor) -> Tensor:
-    """A user's own times as float64, refused if they are not increasing within [0, 1]."""
-    times = as_float64(times).cpu()
+def check_times(times: Sequence[float] | Tensor, name: str = "grid") -> Tensor:
+    """Times as float64, refused if they are not increasing within [0, 1]; name: what to call them in an error."""
+    times = torch.as_tensor(times, dtype=torch.float64).cpu()
     if times.ndim != 1 or times.numel() == 0:
-        raise ValueError(f"grid of shape {tuple(times.shape)}: expected a vector of times")
-    if not bool(torch.isfinite(times).all()) or float(times[0]) < 0 or float(times[-1]) > 1:
-        raise ValueError(f"grid from {float(times[0])} to {float(times[-1])}: expected times within [0, 1]")
+        raise ValueError(f"{name} of shape {tuple(times.shape)}: expected a vector of times")
+    outside = (~((times >= 0) & (times <= 1))).nonzero()
+    if len(outside):
+        raise ValueError(f"{name}: time {float(times[outside[0]])}: expected times within [0, 1]")
     backward = (times[1:] <= times[:-1]).nonzero()
     if len(backward):
         i = int(backward[0])
-        raise ValueError(f"grid: time {float(times[i + 1])} follows {float(times[i])}: expected increasing times")
+        raise ValueError(f"{name}: time {float(times[i + 1])} follows {float(times[i])}: expected increasing times")
     return times

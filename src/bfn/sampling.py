@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -105,7 +105,7 @@ def tuned_table(
     tables: Mapping[int, Table],
     solver: str | Solver,
     nfe: int | None,
-    grid: str | Tensor | None = None,
+    grid: str | Sequence[float] | Tensor | None = None,
     t_start: float | None = None,
     g: float | None = None,
 ) -> Table | None:
@@ -127,7 +127,7 @@ def make_table(
     flow: Flow,
     solver: str | Solver,
     nfe: int | None = None,
-    grid: str | Tensor | None = None,
+    grid: str | Sequence[float] | Tensor | None = None,
     t_start: float | None = None,
     g: float | None = None,
     starts_at_zero: bool = True,
@@ -143,8 +143,10 @@ def make_table(
     own = tuned_table(tables, solver, nfe, grid, t_start, g)
     if own is not None:
         return own
-    times = grids.check_times(grid) if isinstance(grid, Tensor) else None
+    times = None if grid is None or isinstance(grid, str) else grids.check_times(grid)
     calls = nfe if times is None else len(times)
+    if times is not None and t_start is not None:
+        raise ValueError(f"t_start={t_start:g} beside a grid of times: it starts at its first one; leave t_start out")
     if calls is None:
         raise ValueError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
     check_nfe(calls)
@@ -156,6 +158,7 @@ def make_table(
         own_start = NOISE_T_START if singular and chosen.t_start == 0 else chosen.t_start
         named = grids.get(grid if isinstance(grid, str) else chosen.grid, curve)
         times = chosen.nodes(flow, named, calls, own_start if t_start is None else t_start)
+        times = grids.check_times(times, f"grid {named.name!r} of {len(times)} times")
     if singular and float(times[0]) == 0:
         raise ValueError(
             f"a grid that starts at t = 0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
@@ -276,7 +279,7 @@ def sample(
     solver: str | Solver = "auto",
     nfe: int | None = None,
     *,
-    grid: str | Tensor | None = None,
+    grid: str | Sequence[float] | Tensor | None = None,
     t_start: float | None = None,
     g: float | None = None,
     clip: tuple[float, float] | None = None,
@@ -297,7 +300,7 @@ def sample(
 
     solver: a name from ``bfn.solvers.names()``, a solver, or "tuned" for the model's own table at that nfe, which
         "auto" takes too if there is one. nfe: network calls to spend.
-    grid: None for the solver's own; a name from ``bfn.grids.GRIDS``; or a float64 tensor of times.
+    grid: None for the solver's own; a name from ``bfn.grids.GRIDS``; or increasing times, best in float64.
     t_start: where the grid starts, the paper's eta. g: the stochasticity dial, for solvers that have one.
     clip: (-1, 1) clips the predicted data, as the released code does on images.
     initial: u / sqrt(kappa) at the first time, (n, *state_shape); standard normal if None, which is the exact prior at
@@ -319,10 +322,10 @@ def sample(
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
     table = make_table(model.flow, solver, nfe, grid, t_start, g, model.starts_at_zero, model.tables, model.error_curve)
+    label = None if label is None else _checked_label(label, n).to(model.device)
     predict, given = _conditioned(model, n, guidance, steer, label, known, mask, known_at)
     u = _initial_state(model, n, table, initial, given, generator)
-    if clip is not None and model.flow.kind != "continuous":
-        raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")
+    _check_clip(model.flow, clip)
 
     def noise() -> Tensor:
         return torch.randn(u.shape, generator=generator, dtype=u.dtype, device=u.device)
@@ -350,20 +353,38 @@ def _conditioned(
     if guidance is not None:
         guidance = guidance if isinstance(guidance, Guidance) else Guidance(float(guidance))
         if label is None:
-            raise ValueError(f"guidance={guidance.scale:g}: it needs classes to guide to; give label")
+            raise ValueError(
+                f"guidance={guidance.scale:g}: it needs classes to guide to; give label, to a model that knows some"
+            )
         predict = predict if guidance.scale == 1 else Guided(predict, guidance)
     if steer is not None:
         predict = Steered(predict, model.flow, steer if isinstance(steer, Steering) else Steering(steer))
+    check_known_at(known_at)
     if known is None and mask is None:
         return predict, None
     if known is None or mask is None:
         raise ValueError(f"{'known' if known is None else 'mask'}=None: known and mask are given together")
-    check_known_at(known_at)
     x, mask = check_known(model.flow, model.data_shape, n, known, mask, model.device)
     if not bool(mask.any()):
         return predict, None
     given = Known(predict, model.flow, x, mask, known_at, model.dtype)
     return given, given
+
+
+def _checked_label(label: Tensor, n: int) -> Tensor:
+    """Classes of n samples; whether there are so many is for the network to know."""
+    if tuple(label.shape) != (n,) or label.is_floating_point() or label.is_complex():
+        raise ValueError(
+            f"label of shape {tuple(label.shape)} and type {label.dtype}: expected ({n},) whole numbers, -1 for none"
+        )
+    return label.long()
+
+
+def _check_clip(flow: Flow, clip: tuple[float, float] | None) -> None:
+    if clip is not None and flow.kind != "continuous":
+        raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")
+    if clip is not None and not clip[0] < clip[1]:
+        raise ValueError(f"clip={clip}: expected (lowest, highest), such as (-1, 1)")
 
 
 def _initial_state(
@@ -380,7 +401,7 @@ def _initial_state(
     if isinstance(initial, Tensor):
         if tuple(initial.shape) != shape:
             raise ValueError(f"initial of shape {tuple(initial.shape)}: expected {shape}")
-        unit = noise = initial
+        unit = noise = initial.to(device=model.device, dtype=model.dtype)
     else:
         unit = noise = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
         if initial is not None:

@@ -328,6 +328,10 @@ TEXT, LETTERS = torch.zeros(20, dtype=torch.int64), torch.ones(20, dtype=torch.b
     [
         ("images", {"known": IMAGE, "mask": BOOL[:, :5]}, r"mask of shape \(1, 5, 8\): expected \(1, 8, 8\) or \(2, 1"),
         ("images", {"known": IMAGE[:, :5], "mask": BOOL}, r"known of shape \(1, 5, 8\): expected \(1, 8, 8\)"),
+        ("images", {"known": IMAGE, "mask": torch.tensor(True)}, r"mask of shape \(\): expected \(1, 8, 8\) or \(2, 1"),
+        ("images", {"known": IMAGE, "mask": BOOL[0]}, r"mask of shape \(8, 8\): expected \(1, 8, 8\)"),
+        ("images", {"known": IMAGE[0, 0], "mask": BOOL}, r"known of shape \(8,\): expected \(1, 8, 8\)"),
+        ("images", {"known_at": "end"}, "known_at='end': expected one of data, path"),
         ("images", {"known": IMAGE, "mask": BOOL.float()}, "mask of type torch.float32: expected torch.bool"),
         ("images", {"known": IMAGE * torch.nan, "mask": BOOL}, "known: 128 values are NaN or infinite"),
         (

@@ -1,6 +1,7 @@
 from functools import partial
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -297,6 +298,17 @@ wrong_calls = [
     ({"grid": "log-snr", "t_start": 0.0}, "t_start=0: the grid 'log-snr' has no point there"),
     ({"g": 2.0}, "g=2.0: solver 'bfn-solver2' has no stochasticity dial"),
     ({"g": -1.0, "solver": "fast-sde"}, "g=-1.0: expected a number from 0"),
+    ({"nfe": 2.5}, "nfe=2.5: expected a whole number of network calls"),
+    ({"nfe": 4.0}, "nfe=4.0: expected a whole number of network calls"),
+    ({"grid": [0.1, 0.5], "nfe": None, "t_start": 0.1}, "t_start=0.1 beside a grid of times"),
+    ({"grid": [0.1, float("nan")], "nfe": None}, r"grid: time nan: expected times within \[0, 1\]"),
+    ({"grid": "power:200", "nfe": 8}, "grid 'power:200' of 8 times: time .* expected increasing times"),
+    ({"grid": [0.3], "nfe": None, "solver": "bfn-solver2-singlestep"}, "expected at least 2 times"),
+    ({"label": torch.zeros(1, dtype=torch.int64)}, r"label of shape \(1,\) .*expected \(2,\) whole numbers"),
+    ({"label": torch.zeros(2)}, r"label of shape \(2,\) and type torch.float32: expected \(2,\) whole numbers"),
+    ({"guidance": 2}, "guidance=2: it needs classes to guide to; give label"),
+    ({"solver": "multistep:2"}, "solver='multistep:2': expected multistep:ORDER:COORDINATE"),
+    ({"solver": "multistep:2:z"}, "coordinate='z': expected one of s, log s"),
     ({"clip": (-1, 1)}, "only predictions of continuous data can be clipped"),
     ({"initial": torch.zeros(2, 3)}, r"initial of shape \(2, 3\): expected \(2, 3, 4\)"),
     ({"solver": "euler-ode", "grid": torch.tensor([0.0, 0.3, 0.5, 1.0])}, "a grid that starts at t = 0"),
@@ -307,6 +319,24 @@ wrong_calls = [
 def test_wrong_calls(settings_: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bfn_model("discrete").sample(2, **{"solver": "bfn-solver2", "nfe": 4, **settings_})
+
+
+def test_times_may_be_a_list_or_an_array() -> None:
+    model, times = bfn_model("discrete"), [0.0, 0.5, 0.9]
+    for grid in (times, tuple(times), np.array(times), torch.tensor(times, dtype=torch.float64)):
+        assert model.sample(2, "bfn-solver1", grid=grid).times == (0.0, 0.5, 0.9)
+
+
+def test_the_start_may_be_of_another_type() -> None:
+    model = bfn_model("discrete")
+    initial = torch.randn(2, 3, 4, dtype=torch.float64)
+    drawn = [model.sample(2, "bfn-solver1", 3, initial=given).x for given in (initial, initial.float())]
+    assert torch.equal(*drawn)
+
+
+def test_a_range_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"clip=\(1, -1\): expected \(lowest, highest\)"):
+        bfn_model("continuous").sample(2, "bfn", 3, clip=(1, -1))
 
 
 def test_noise_predictions_do_not_start_at_zero() -> None:

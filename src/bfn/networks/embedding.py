@@ -81,7 +81,14 @@ class Conditioning(nn.Module):
         hidden = self.time(torch.cat((phase.sin(), phase.cos()), dim=1))
         if self.label is not None:
             row = torch.zeros(t.shape, dtype=torch.int64, device=t.device) if label is None else label + 1
-            hidden = hidden + self.label(row)
+            try:
+                hidden = hidden + self.label(row)
+            except IndexError:
+                low, high = int(row.min()) - 1, int(row.max()) - 1
+                known = self.label.num_embeddings - 2
+                raise ValueError(
+                    f"label from {low} to {high}: expected classes from 0 to {known}, or -1 for none"
+                ) from None
         elif label is not None:
             raise ValueError("label given to a network without labels: build it with n_labels, or pass label=None")
         return nn.functional.silu(self.out(nn.functional.silu(hidden)))

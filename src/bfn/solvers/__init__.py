@@ -20,6 +20,8 @@ def names(kind: str | None = None) -> list[str]:
 def get(solver: str | Solver, kind: str | None = None) -> Solver:
     """The solver of that name, checked against the kind of data."""
     fitting = names(kind)
+    if isinstance(solver, str) and solver.startswith("multistep:"):
+        solver = fast.family(solver)
     if isinstance(solver, str):
         if solver not in SOLVERS:
             near = get_close_matches(solver, fitting, 1)

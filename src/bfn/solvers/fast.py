@@ -1,7 +1,7 @@
 """Beyond the paper: few-step solvers with their own grids, and the rule that picks one."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bfn.flows import Flow
@@ -11,6 +11,8 @@ from bfn.solvers.table import Solver, Table
 BOTH = ("continuous", "discrete")
 FEW = 8
 """Fewer calls than these ask for other grids."""
+QUIET = 2
+"""First steps without noise on continuous data."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,10 @@ def fast_sde(flow: Flow, nfe: int) -> Multistep:
     """
     few = nfe < FEW
     if flow.kind == "continuous":
-        # The first steps say too little about the data to draw the state afresh from them: they are quiet.
-        settings: dict[str, Any] = {"grid": "log1p-early", "coordinate": "asinh", "g": 4.0 if few else 2.0, "quiet": 2}
+        # The first steps say too little about the data to draw the state afresh from them: they are quiet, and with
+        # three calls there are no others.
+        g = 0.0 if nfe <= QUIET + 1 else 4.0 if few else 2.0
+        settings: dict[str, Any] = {"grid": "log1p-early", "coordinate": "asinh", "g": g, "quiet": QUIET}
     elif flow.kappa == 2:
         settings = {"grid": "power:1.5:0.65" if few else "power:1.5:0.8", "coordinate": "s", "g": 3.0}
     else:
@@ -59,6 +63,28 @@ def fast_sde(flow: Flow, nfe: int) -> Multistep:
         settings["g"] = 10.0
     summary = "order 2 with the stochasticity dial, SDE"
     return Multistep("fast-sde", summary, (flow.kind,), order=2, t_start=0.0, has_dial=True, **settings)
+
+
+def family(name: str) -> Solver:
+    """Any multistep solver by name, "multistep:ORDER:COORDINATE" or "multistep:ORDER:COORDINATE:corrector".
+
+    From t = 0 (in log s from 1e-3) on a grid for the kind of data, with the dial, which stands at 0.
+    """
+    _, *given = name.split(":")
+    if given[2:] not in ([], ["corrector"]) or len(given) < 2 or not given[0].isdecimal():
+        raise ValueError(
+            f"solver={name!r}: expected multistep:ORDER:COORDINATE, as multistep:3:asinh, or with :corrector"
+        )
+    order, coordinate, corrector = int(given[0]), given[1], len(given) > 2
+    base = Multistep(
+        name, "of the multistep family", BOTH, order=order, coordinate=coordinate, corrector=corrector, has_dial=True,
+        t_start=1e-3 if coordinate == "log s" else 0.0,
+    )  # fmt: skip
+
+    def rule(flow: Flow, nfe: int) -> Multistep:
+        return replace(base, grid="log1p" if flow.kind == "continuous" else "power")
+
+    return Choice(name, base.summary, BOTH, order=order, has_dial=True, rule=rule)
 
 
 SOLVERS: tuple[Solver, ...] = (

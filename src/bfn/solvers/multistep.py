@@ -22,7 +22,7 @@ among the nodes, and the next step starts from the mended state. Both steps are 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
 from math import exp, expm1, inf, log1p, pi, sqrt
@@ -36,6 +36,9 @@ from bfn.solvers.table import Row, Solver, Table
 
 Weights = tuple[float, ...]
 """Of predictions, newest first."""
+
+ORDERS = range(1, 5)
+"""Orders there are: with a fifth prediction the weights of extrapolation exceed any error they could mend."""
 
 COORDINATES: dict[str, Callable[[Schedule, Tensor], Tensor]] = {
     "s": lambda schedule, s: s,
@@ -69,10 +72,34 @@ class Multistep(Solver):
     extrapolates_end: bool = False
     draws: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse what is no solver."""
+        for name, value, known in (
+            ("order", self.order, ORDERS),
+            ("coordinate", self.coordinate, COORDINATES),
+            ("integral", self.integral, ("exact", "shortcut")),
+            ("interpolates", self.interpolates, ("data", "noise")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")
+        if not self.g >= 0 or self.quiet < 0:
+            raise ValueError(f"g={self.g}, quiet={self.quiet}: expected numbers from 0 up")
+        if self.g and (self.interpolates == "noise" or self.extrapolates_end):
+            what = "interpolates='noise'" if self.interpolates == "noise" else "extrapolates_end=True"
+            raise ValueError(f"g={self.g:g} with {what}: that is a rule for the ODE, g = 0")
+        if self.corrector and self.interpolates == "noise":
+            raise ValueError("corrector=True with interpolates='noise': only steps in the data are mended")
+
+    def with_dial(self, g: float) -> "Solver":
+        """The same at another stochasticity, in all steps."""
+        turned = super().with_dial(g)
+        return replace(turned, quiet=0) if isinstance(turned, Multistep) else turned
+
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         s = flow.schedule.s_of(nodes)
         noise = self.interpolates == "noise"
-        if s[0] == 0 and len(s) > 1 and (noise or (self.coordinate == "log s" and self.order > 1 and len(s) > 2)):
+        two_nodes = len(s) > 2 and (self.order > 1 or self.corrector)
+        if s[0] == 0 and len(s) > 1 and (noise or (self.coordinate == "log s" and two_nodes)):
             where = "the noise" if noise else "in log s"
             raise ValueError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
         make = self._noise_rows if noise else self._data_rows
@@ -103,7 +130,7 @@ class Multistep(Solver):
             half_way = torch.tensor([sqrt(s[i] * s[i + 1])], dtype=torch.float64)
             shares = basis_at(history, half_way, torch.ones_like(half_way), self._coordinate(flow))
         else:
-            shares = basis_over(history, s[i], s[i + 1], 1 + self._dial(i) ** 2, self._coordinate(flow))
+            shares = basis_over(history, s[i], s[i + 1], 1 + self._dial(i) * self._dial(i), self._coordinate(flow))
         return scaled(mass, shares)
 
     def _noise_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:

@@ -35,7 +35,7 @@ class OptimalVariance(Multistep):
                 "bfn.losses.error_curve(model, x)"
             )
         plain = super().table(flow, nodes)
-        errors = self.curve.at(torch.tensor(plain.times)).tolist()
+        errors = self.curve.at(torch.tensor(plain.times, dtype=torch.float64)).tolist()
         rows = [replace(row, c=hypot(row.c, sum(row.b) * sqrt(e))) for row, e in zip(plain.rows, errors, strict=True)]
         return replace(plain, rows=tuple(rows))
 

@@ -20,6 +20,10 @@ class Midpoint(Solver):
         return grid(flow, nfe // 2, t_start)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+        if len(nodes) < 2:
+            raise ValueError(
+                f"a grid of {len(nodes)} time: {self.name!r} makes two calls a step; expected at least 2 times"
+            )
         rows: list[Row] = []
         for t_start, t_end in pairwise(nodes):
             t_mid = (t_start + t_end) / 2

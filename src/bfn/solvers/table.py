@@ -11,6 +11,7 @@ module holds the rows and the one function that applies them, ``bfn.sampling`` t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -65,7 +66,7 @@ class Table:
     @property
     def depth(self) -> int:
         """How many predictions must be kept."""
-        return max(len(self.final), *(len(row.b) for row in self.rows))
+        return max([len(self.final), *(len(row.b) for row in self.rows)])
 
 
 Number = float | Tensor
@@ -152,7 +153,7 @@ class BoundTable:
     @property
     def depth(self) -> int:
         """How many predictions must be kept."""
-        return max(len(self.final), *(len(row.b) for row in self.rows))
+        return max([len(self.final), *(len(row.b) for row in self.rows)])
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,9 @@ class Solver(ABC):
 
 def check_nfe(nfe: int, multiple_of: int = 1) -> None:
     """Refuse a number of calls that cannot be spent."""
-    if nfe < 1 or nfe != int(nfe):
+    if not isinstance(nfe, Integral):
+        raise ValueError(f"nfe={nfe!r}: expected a whole number of network calls")
+    if nfe < 1:
         raise ValueError(f"nfe={nfe}: expected at least 1 network call")
     if nfe % multiple_of:
         near = (nfe - nfe % multiple_of) or multiple_of

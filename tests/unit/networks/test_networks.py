@@ -107,6 +107,14 @@ def test_label_minus_one_is_no_label(case: str) -> None:
     assert (network(inputs, t, label) - without).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("label", [3, -2])
+def test_a_class_that_is_not_known(label):
+    network = MLP(4, width=8, n_blocks=1, n_labels=3)
+    expected = "label from 0 to 3: expected classes from 0 to 2, or -1 for none" if label > 0 else "label from -2 to 0"
+    with pytest.raises(ValueError, match=expected):
+        network(torch.zeros(2, 4), torch.zeros(2), label=torch.tensor([0, label]))
+
+
 def test_a_label_for_a_network_without_labels_is_refused() -> None:
     with pytest.raises(ValueError, match="without labels: build it with n_labels"):
         MLP(2)(torch.zeros(1, 2), torch.zeros(1), torch.zeros(1, dtype=torch.int64))

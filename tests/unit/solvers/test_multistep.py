@@ -1,0 +1,90 @@
+"""What a multistep solver may be, and its family by name."""
+
+import pytest
+import torch
+
+import bfn
+from bfn import solvers
+from bfn.exact import GaussianMixture
+from bfn.sampling import make_table
+from bfn.solvers.multistep import Multistep
+
+FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"order": 0}, "order=0: expected one of 1, 2, 3, 4"),
+        ({"order": 5}, "order=5: expected one of 1, 2, 3, 4"),
+        ({"coordinate": "z"}, "coordinate='z': expected one of s, log s, asinh"),
+        ({"integral": "z"}, "integral='z': expected one of exact, shortcut"),
+        ({"interpolates": "z"}, "interpolates='z': expected one of data, noise"),
+        ({"g": -1.0}, "g=-1.0, quiet=0: expected numbers from 0 up"),
+        ({"g": float("nan")}, "g=nan"),
+        ({"quiet": -1}, "quiet=-1: expected numbers from 0 up"),
+        ({"g": 1.0, "interpolates": "noise"}, "g=1 with interpolates='noise': that is a rule for the ODE"),
+        ({"g": 1.0, "extrapolates_end": True}, "g=1 with extrapolates_end=True: that is a rule for the ODE"),
+        ({"corrector": True, "interpolates": "noise"}, "only steps in the data are mended"),
+    ],
+)
+def test_what_is_no_solver(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Multistep("mine", "", ("continuous",), **{"order": 2, **settings})
+
+
+def test_a_corrector_in_log_s_does_not_start_at_zero_either():
+    solver = Multistep("mine", "", ("continuous",), order=1, coordinate="log s", corrector=True)
+    with pytest.raises(ValueError, match="'mine' extrapolates in log s; start at t_start=1e-3"):
+        solver.table(FLOWS["continuous"], [0.0, 0.1, 0.5])
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_members_of_the_family_by_name_are_those_made_by_hand(kind):
+    flow = FLOWS[kind]
+    times = torch.tensor([0.0, 0.2, 0.5, 0.9], dtype=torch.float64)
+    for name, settings in {
+        "multistep:1:s": {"order": 1},
+        "multistep:3:asinh": {"order": 3, "coordinate": "asinh"},
+        "multistep:2:t:corrector": {"order": 2, "coordinate": "t", "corrector": True},
+    }.items():
+        ours = Multistep("mine", "", (kind,), **settings)
+        assert make_table(flow, name, grid=times) == ours.table(flow, times.tolist())
+        noisy = make_table(flow, name, 6, g=2.0)
+        assert noisy.nfe == 6
+        assert noisy.times[0] == 0
+        assert all(row.c > 0 for row in noisy.rows[:-1])
+    assert make_table(flow, "multistep:2:log s", 6).times[0] == 1e-3
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize("nfe", [2, 3, 5, 12])
+def test_a_dial_that_is_asked_for_holds_in_every_step(kind, nfe):
+    redrawn = make_table(FLOWS[kind], "fast-sde", nfe, g=float("inf"))
+    assert all(row.a == 0 and row.c > 0 for row in redrawn.rows[:-1])
+    still = make_table(FLOWS[kind], "fast-sde", nfe, g=0.0)
+    assert all(row.a == 1 and row.c == 0 for row in still.rows[:-1])
+
+
+def test_a_rule_says_what_it_does():
+    for nfe in range(1, 30):
+        chosen = solvers.get("auto", "continuous").resolve(FLOWS["continuous"], nfe)
+        rows = make_table(FLOWS["continuous"], "auto", nfe).rows
+        assert chosen.stochastic == any(row.c > 0 for row in rows)
+
+
+def test_full_renoising_has_no_limit_of_many_calls_but_the_dial_has():
+    model = GaussianMixture(torch.tensor([[-0.8], [0.5]]), stds=torch.tensor([0.1, 0.2]))
+    exact = float(model.sample_data(20_000, torch.Generator().manual_seed(0)).std())
+
+    def spread(g, nfe):
+        return float(model.sample(4000, "fast-sde", nfe, g=g, generator=torch.Generator().manual_seed(1)).x.std())
+
+    assert spread(2.0, 300) == pytest.approx(exact, rel=0.04)
+    assert spread(float("inf"), 20) == pytest.approx(exact, rel=0.15)
+    assert spread(float("inf"), 1000) > 1.5 * exact
+
+
+def test_a_huge_dial_is_the_limit():
+    flow = FLOWS["continuous"]
+    assert make_table(flow, "fast-sde", 6, g=1e200).rows[-2].a == 0
