@@ -26,8 +26,8 @@ class ErrorCurve:
     def __post_init__(self) -> None:
         if len(self.t) != len(self.squared_error) or not self.t:
             raise ValueError(f"{len(self.t)} times, {len(self.squared_error)} errors: expected as many, at least one")
-        if any(b <= a for a, b in pairwise(self.t)):
-            raise ValueError("t: the times of an error curve must increase")
+        if not all(0 <= t <= 1 for t in self.t) or any(b <= a for a, b in pairwise(self.t)):
+            raise ValueError("t: the times of an error curve must increase within [0, 1]")
         if not all(0 <= e < float("inf") for e in self.squared_error):
             raise ValueError("squared_error: expected finite numbers that are not negative")
 
@@ -39,9 +39,13 @@ class ErrorCurve:
         never drew and filled with the mean of the others: it takes the earlier value.
         """
         stored = (card or {}).get("loss_by_t")
-        if not stored or not stored["t"]:
+        if not stored:
             return None
-        return cls(tuple(stored["t"]), tuple(accumulate(stored["squared_error"], min)))
+        try:
+            t, errors = (tuple(map(float, stored[key])) for key in ("t", "squared_error"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"loss_by_t: expected lists of numbers t and squared_error ({error!r})") from None
+        return cls(t, tuple(accumulate(cls(t, errors).squared_error, min))) if t else None
 
     def at(self, t: Time) -> Tensor:
         """Squared error at time(s) t, float64."""

@@ -5,10 +5,14 @@ own is stored as weights alone and is given again on loading. Nothing is unpickl
 """
 
 import dataclasses
+import filecmp
 import json
 import math
+import os
+import reprlib
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import resources
 from itertools import pairwise
@@ -34,6 +38,21 @@ CONFIG = "config.json"
 
 SCHEDULES: dict[str, type[Schedule]] = {"exponential": ExponentialSchedule, "quadratic": QuadraticSchedule}
 SHIPPED_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "flow": (lambda value: isinstance(value, dict), "an object"),
+    "head": (lambda value: isinstance(value, dict), "an object"),
+    "data_shape": (
+        lambda value: isinstance(value, list) and all(type(side) is int and side > 0 for side in value),
+        "a list of whole numbers above 0",
+    ),
+    "network": (lambda value: value is None or isinstance(value, dict), "an object or null"),
+    "n_labels": (lambda value: value is None or (type(value) is int and value >= 0), "a whole number"),
+    "alphabet": (lambda value: value is None or isinstance(value, str), "a string or null"),
+    "card": (lambda value: value is None or isinstance(value, dict), "an object"),
+}
+"""What a config holds: the test that each field passes, and what the test asks for."""
 
 
 class StorageError(ValueError):
@@ -107,30 +126,36 @@ def load_parts(name: Path | str, network: nn.Module | None = None) -> Parts:
     directory = locate(name)
     config = read_config(directory)
     weights = read_weights(directory / WEIGHTS)
-    if network is None:
-        if config["network"] is None:
-            raise StorageError(f"{directory}: stored with a network of its own: give it again, load(..., network=...)")
-        network = networks.build(config["network"])
+    if network is None and config["network"] is None:
+        raise StorageError(f"{directory}: stored with a network of its own: give it again, load(..., network=...)")
+    with _reading(f"{directory / CONFIG}", "get it again"):
+        network = networks.build(config["network"]) if network is None else network
+        flow = make_flow(config["flow"])
+        head, curve = make_head(config["head"], flow), ErrorCurve.from_card(config.get("card"))
     _fill(network, weights, directory)
-    flow = make_flow(config["flow"])
-    head, tables = make_head(config["head"], flow), make_tables(config.get("tables", {}), directory / CONFIG)
-    return Parts(network, flow, head, tuple(config["data_shape"]), tables, ErrorCurve.from_card(config.get("card")))
+    tables = make_tables(config.get("tables", {}), directory / CONFIG)
+    return Parts(network, flow, head, tuple(config["data_shape"]), tables, curve)
 
 
 def read_config(name: Path | str) -> dict[str, Any]:
     """The config.json of a stored model: flow, head, data_shape, network, tables, n_labels, alphabet, card."""
     path = locate(name) / CONFIG
     try:
-        config: dict[str, Any] = json.loads(path.read_text())
+        config: Any = json.loads(path.read_text())
     except FileNotFoundError:
         raise StorageError(f"{path}: not there: expected a directory with {WEIGHTS} and {CONFIG}") from None
     except ValueError as error:
         raise StorageError(f"{path}: not a whole JSON file ({error}): get it again") from None
+    if not isinstance(config, dict):
+        raise StorageError(f"{path}: {reprlib.repr(config)}: expected an object, the config of a stored model")
     missing = [key for key in ("format", "flow", "head", "data_shape", "network") if key not in config]
     if missing:
         raise StorageError(f"{path}: has no {missing[0]!r}: it is not the config of a stored model")
     if config["format"] != FORMAT:
         raise StorageError(f"{path}: format {config['format']!r}: this version reads format {FORMAT}")
+    for key, (fits, expected) in FIELDS.items():
+        if key in config and not fits(config[key]):
+            raise StorageError(f"{path}: {key} {reprlib.repr(config[key])}: expected {expected}")
     return config
 
 
@@ -205,16 +230,42 @@ def make_head(config: Mapping[str, Any], flow: Flow) -> Head:
 
 
 def store_tables(name: Path | str, tables: Mapping[int, Table], out: Path | str | None = None) -> Path:
-    """Add tuned tables to a stored model, in place of those for the same calls; with ``out``, to a copy of it there."""
-    source = locate(name)
-    config = read_config(source)
-    known = {**make_tables(config.get("tables", {}), source / CONFIG), **tables}
-    target = source if out is None else Path(out)
-    if target != source:
+    """Add tuned tables to a stored model, in place of those for the same calls; with ``out``, to a copy of it there.
+
+    The config is written last: without it a directory is no model, so that whole pairs are all that is ever there.
+    """
+    source, target = locate(name), place_for_tables(name, out)
+    config = read_config(target if (target / CONFIG).is_file() else source)
+    known = {**make_tables(config.get("tables", {}), target / CONFIG), **tables}
+    if not (target / WEIGHTS).is_file():
         with atomic(target / WEIGHTS) as temporary:
             shutil.copyfile(source / WEIGHTS, temporary)
     atomic_write(target / CONFIG, json.dumps({**config, "tables": describe_tables(known)}, indent=2) + "\n")
     return target
+
+
+def place_for_tables(name: Path | str, out: Path | str | None = None) -> Path:
+    """Where :func:`store_tables` writes: the model's own directory, or ``out``, new, empty or a copy of that model."""
+    source = locate(name)
+    target = source if out is None else Path(out)
+    there = next(path for path in (target, *target.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise StorageError(f"{target}: {there} is no directory that can be written to: give another")
+    held = target.is_dir() and any(not path.name.startswith(".") for path in target.iterdir())
+    if held and not _is_copy(source, target):
+        raise StorageError(f"{target}: holds something else than a copy of {name}: give a new or empty directory")
+    return target
+
+
+def _is_copy(source: Path, target: Path) -> bool:
+    """Whether a directory has the same weights, and the same model made of them where its config is written."""
+    paths = source / WEIGHTS, target / WEIGHTS
+    if not all(path.is_file() for path in paths) or not filecmp.cmp(*paths, shallow=False):
+        return False
+    if not (target / CONFIG).is_file():
+        return True
+    ours, theirs = read_config(source), read_config(target)
+    return all(ours[key] == theirs[key] for key in ("flow", "head", "data_shape", "network"))
 
 
 def describe_tables(tables: Mapping[int, Table]) -> dict[str, Any]:
@@ -230,23 +281,55 @@ def make_tables(config: Any, path: Path) -> dict[int, Table]:
 
 
 def _make_table(values: Any, nfe: str, path: Path) -> Table:
-    where = f"{path}: the table for {nfe} calls"
-    try:
+    with _reading(f"{path}: the table for {nfe} calls", "remove it, or run bfn tune again"):
         rows = tuple(
-            Row(float(row["t"]), float(row["a"]), tuple(map(float, row["b"])), float(row["c"]), bool(row["commit"]))
+            Row(_number(row["t"]), _number(row["a"]), _numbers(row["b"]), _number(row["c"]), _bool(row["commit"]))
             for row in values["rows"]
         )
-        table = Table(rows, tuple(map(float, values["final"])), bool(values["draws"]), dict(values["record"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise StorageError(f"{where}: cannot be read ({error!r}): remove it, or run bfn tune again") from None
-    if nfe != str(table.nfe):
-        raise StorageError(f"{where}: has {table.nfe} rows: expected one a call")
-    numbers = [x for row in rows for x in (row.t, row.a, *row.b, row.c)] + list(table.final)
-    if not all(map(math.isfinite, numbers)):
-        raise StorageError(f"{where}: holds NaN or infinite numbers: run bfn tune again")
-    if not all(0 <= t <= 1 for t in table.times) or any(b <= a for a, b in pairwise(table.times)):
-        raise StorageError(f"{where}: times {table.times}: expected increasing ones within [0, 1]")
+        table = Table(rows, _numbers(values["final"]), _bool(values["draws"]), dict(values["record"]))
+        _check_table(table, nfe)
     return table
+
+
+def _check_table(table: Table, nfe: str) -> None:
+    """Refuse rows that no run through them could follow."""
+    if not table.rows or nfe != str(table.nfe):
+        raise ValueError(f"has {table.nfe} rows: expected one a call, at least 1")
+    if not all(0 <= t <= 1 for t in table.times) or any(b <= a for a, b in pairwise(table.times)):
+        raise ValueError(f"times {table.times}: expected increasing ones within [0, 1]")
+    for i, row in enumerate(table.rows):
+        if len(row.b) > i + 1 or row.c < 0:
+            raise ValueError(f"row {i}: expected at most {i + 1} numbers b, one a call so far, and c of at least 0")
+    if not 1 <= len(table.final) <= table.nfe or abs(sum(table.final) - 1) > 1e-6:
+        raise ValueError(f"final {table.final}: expected 1 to {table.nfe} weights that sum to 1")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r}: expected a finite number")
+    return float(value)
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    return tuple(map(_number, values))
+
+
+def _bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r}: expected true or false")
+    return value
+
+
+@contextmanager
+def _reading(what: str, advice: str) -> Iterator[None]:
+    """Whatever is wrong with stored values, told in one line with their place and what to do."""
+    try:
+        yield
+    except StorageError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error) if type(error) is ValueError else repr(error)
+        raise StorageError(f"{what}: cannot be used ({reason}): {advice}") from None
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:

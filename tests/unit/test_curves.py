@@ -64,6 +64,9 @@ def test_bundled_models_bring_theirs() -> None:
         ((), (), "at least one"),
         ((0.1,), (1.0, 2.0), "1 times, 2 errors"),
         ((0.2, 0.1), (1.0, 1.0), "must increase"),
+        ((0.1, float("nan")), (1.0, 1.0), "must increase"),
+        ((-0.1, 0.5), (1.0, 1.0), r"within \[0, 1\]"),
+        ((0.5, 1.1), (1.0, 1.0), r"within \[0, 1\]"),
         ((0.1,), (-1.0,), "not negative"),
         ((0.1,), (float("nan"),), "finite"),
     ],
@@ -71,3 +74,14 @@ def test_bundled_models_bring_theirs() -> None:
 def test_wrong_curves(t, errors, message) -> None:
     with pytest.raises(ValueError, match=message):
         ErrorCurve(t, errors)
+
+
+@pytest.mark.parametrize("stored", [[1], {"t": [0.1]}, {"t": "ab", "squared_error": [1]}, {"t": 3, "squared_error": 4}])
+def test_a_card_that_holds_no_curve(stored) -> None:
+    with pytest.raises(ValueError, match="expected lists of numbers t and squared_error"):
+        ErrorCurve.from_card({"loss_by_t": stored})
+
+
+def test_nan_among_stored_errors_is_not_taken_for_noise() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        ErrorCurve.from_card({"loss_by_t": {"t": [0.1, 0.2], "squared_error": [1.0, float("nan")]}})

@@ -176,15 +176,38 @@ def test_a_config_without_tables_is_read_as_before(tmp_path):
     ("change", "message"),
     [
         (lambda c: c.update(tables=[1]), "expected an object"),
-        (lambda c: c["tables"]["3"].pop("rows"), "the table for 3 calls: cannot be read"),
+        (lambda c: c["tables"]["3"].pop("rows"), "the table for 3 calls: cannot be used"),
         (lambda c: c["tables"]["3"]["rows"].pop(), "has 2 rows: expected one a call"),
         (lambda c: c["tables"]["3"]["rows"][1].update(t=0.9), "expected increasing ones"),
         (lambda c: c["tables"]["3"]["rows"][2].update(t=1.5), "expected increasing ones"),
-        (lambda c: c["tables"]["3"]["rows"][0].update(a=float("nan")), "NaN or infinite"),
-        (lambda c: c["tables"]["3"]["rows"][0].update(b=None), "cannot be read"),
+        (lambda c: c["tables"]["3"]["rows"][0].update(a=float("nan")), "nan: expected a finite number"),
+        (lambda c: c["tables"]["3"]["rows"][0].update(a=10**400), "cannot be used"),
+        (lambda c: c["tables"]["3"]["rows"][0].update(t="0"), "'0': expected a finite number"),
+        (lambda c: c["tables"]["3"]["rows"][0].update(b=None), "cannot be used"),
+        (lambda c: c["tables"]["3"]["rows"][0].update(b=[0.1, 0.2]), "row 0: expected at most 1 numbers b"),
+        (lambda c: c["tables"]["3"]["rows"][1].update(c=-0.1), "row 1: .* c of at least 0"),
+        (lambda c: c["tables"]["3"]["rows"][1].update(commit=1), "1: expected true or false"),
+        (lambda c: c["tables"]["3"].update(draws="no"), "'no': expected true or false"),
+        (lambda c: c["tables"]["3"].update(final=[]), "expected 1 to 3 weights that sum to 1"),
+        (lambda c: c["tables"]["3"].update(final=[1, 0, 0, 0]), "expected 1 to 3 weights"),
+        (lambda c: c["tables"]["3"].update(final=[0.9]), "weights that sum to 1"),
+        (lambda c: c["tables"].update({"0": {**c["tables"]["3"], "rows": []}}), "has 0 rows: expected one a call"),
+        (lambda c: c["tables"].update({"03": c["tables"]["3"]}), "for 03 calls: .*has 3 rows"),
+        (lambda c: c.update(flow="wavy"), "flow 'wavy': expected an object"),
+        (lambda c: c["flow"].pop("schedule"), r"cannot be used \(KeyError\('schedule'\)\)"),
+        (lambda c: c["flow"]["schedule"].update(sigma_1=-1.0), "sigma_1=-1"),
+        (lambda c: c.update(data_shape="abc"), "data_shape 'abc': expected a list of whole numbers"),
+        (lambda c: c.update(data_shape=[0]), r"data_shape \[0\]: expected a list of whole numbers above 0"),
+        (lambda c: c.update(alphabet=5), "alphabet 5: expected a string or null"),
+        (lambda c: c.update(n_labels="ten"), "n_labels 'ten': expected a whole number"),
+        (lambda c: c.update(card=[]), r"card \[\]: expected an object"),
+        (lambda c: c["network"].update(width=-4), "cannot be used"),
+        (lambda c: c.update(card={"loss_by_t": {"t": [0.1]}}), "expected lists of numbers t and squared_error"),
+        (lambda c: c.update(card={"loss_by_t": [1, 2]}), "expected lists of numbers t and squared_error"),
+        (lambda c: c.update(card={"loss_by_t": {"t": [2.0], "squared_error": [1.0]}}), r"increase within \[0, 1\]"),
     ],
 )
-def test_wrong_tables_are_refused_in_one_line(tmp_path, change, message):
+def test_wrong_values_are_refused_in_one_line(tmp_path, change, message):
     model = small()
     model.tables = {3: tuned_table()}
     storage.save(model, tmp_path)

@@ -248,6 +248,29 @@ def test_a_copy_keeps_the_weights_and_the_other_tables(tmp_path):
     assert bfn.load(copy).tables == tables
     assert bfn.load(folder).tables == {3: tables[3]}
     assert (copy / storage.WEIGHTS).read_bytes() == (folder / storage.WEIGHTS).read_bytes()
+    # A copy keeps what it has been given before, and one that was cut off before its config is finished.
+    storage.store_tables(folder, {5: make_table(bfn.load(folder).flow, "fast-ode", 5)}, copy)
+    assert set(bfn.load(copy).tables) == {3, 4, 5}
+    (copy / storage.CONFIG).unlink()
+    storage.store_tables(folder, {4: tables[4]}, copy)
+    assert bfn.load(copy).tables == tables
+
+
+def test_tables_are_not_stored_over_anything_else(tmp_path):
+    folder, other = tiny.save("vectors", tmp_path / "m"), tiny.save("text", tmp_path / "other")
+    renamed = tiny.save("vectors", tmp_path / "renamed")
+    config = json.loads((renamed / storage.CONFIG).read_text())
+    (renamed / storage.CONFIG).write_text(json.dumps({**config, "head": {"name": "noise"}}))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for out in (other, renamed, tmp_path / "notes"):
+        with pytest.raises(storage.StorageError, match="holds something else than a copy of"):
+            storage.store_tables(folder, {}, out)
+    for out in (tmp_path / "notes" / "a.txt", tmp_path / "notes" / "a.txt" / "below"):
+        with pytest.raises(storage.StorageError, match="no directory that can be written to"):
+            storage.store_tables(folder, {}, out)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize(
