@@ -126,6 +126,14 @@ class EndPoint(Objective):
         return {"objective": "endpoint", "teacher_nfe": self.teacher_nfe}
 
 
+@dataclass(frozen=True)
+class SearchedGrid(EndPoint):
+    """The same distance, with the times alone moved: the start on the grid of :func:`bfn.search.search_grid`."""
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "objective": "grid"}
+
+
 def likeliest(probs: Tensor) -> Tensor:
     """The likeliest class one-hot, (..., K), as samples are read."""
     return torch.zeros_like(probs).scatter_(-1, probs.argmax(-1, keepdim=True), 1.0)
@@ -141,6 +149,8 @@ class FeatureDistance(Objective):
     def __init__(
         self, features: Callable[[Tensor], Tensor], data: Tensor, n_classes: int | None = None, batch: int = 500
     ) -> None:
+        if len(data) < 2:
+            raise ValueError(f"{len(data)} data: expected at least 2 to compare with")
         self.features, self.n_classes, self.smooth = features, n_classes, n_classes is None
         with torch.no_grad():
             parts = [features(part) for part in torch.split(data, batch)]
@@ -184,6 +194,8 @@ class NGramDivergence(Objective):
     def __init__(self, data: Tensor, n_classes: int, n: int = 4) -> None:
         while n > 1 and n_classes**n > 1_000_000:
             n -= 1
+        if len(data) == 0 or data.shape[1] < n:
+            raise ValueError(f"data of shape {tuple(data.shape)}: expected texts of at least n={n} symbols")
         self.n, self.n_classes = n, n_classes
         index = sum(part * n_classes ** (n - 1 - j) for j, part in enumerate(self._shifted(data)))
         counts = torch.bincount(torch.as_tensor(index).flatten(), minlength=n_classes**n).double() + PSEUDO_COUNT

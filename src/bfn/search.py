@@ -9,6 +9,9 @@ from bfn import solvers
 from bfn.sampling import Predictor, make_table, sample
 from bfn.solvers import Solver
 
+ROUNDS = 6
+"""Times that each time of a grid is moved, at most."""
+
 
 @torch.no_grad()
 def search_grid(
@@ -18,7 +21,8 @@ def search_grid(
     *,
     n: int = 64,
     reference: int = 100,
-    rounds: int = 6,
+    rounds: int = ROUNDS,
+    clip: tuple[float, float] | None = None,
     label: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
@@ -27,9 +31,12 @@ def search_grid(
     Each time in turn is moved by a part of the way to its neighbours, in log(1 + 2s), where that lowers the mean
     distance of the n end points from those of ``fast-ode`` with ``reference`` calls from the same starts; a time that
     gains by no move takes half the part in the next round. At most 2 rounds (nfe - 1) nfe calls on n samples.
-    label: (n,) classes, for a class-conditional network.
+    clip, label: as in :func:`bfn.sample`.
     """
     flow = model.flow
+    for name, count, smallest in (("n", n, 1), ("reference", reference, 1), ("rounds", rounds, 0)):
+        if count < smallest:
+            raise ValueError(f"{name}={count}: expected at least {smallest}")
     chosen = solvers.get(solver, flow.kind).resolve(flow, nfe).with_curve(model.error_curve)
     if chosen.stochastic:
         raise ValueError(f"solver={chosen.name!r} draws noise: a grid is searched along fixed paths, as of 'fast-ode'")
@@ -40,7 +47,7 @@ def search_grid(
     initial = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
 
     def end(by: str | Solver, calls: int | None, grid: Tensor | None) -> Tensor:
-        out = sample(model, n, by, calls, grid=grid, initial=initial, label=label)
+        out = sample(model, n, by, calls, grid=grid, initial=initial, clip=clip, label=label)
         return out.x if flow.kind == "continuous" else out.prediction
 
     def times_of(places: list[float]) -> Tensor:

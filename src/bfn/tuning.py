@@ -25,8 +25,9 @@ from torch import Tensor
 from bfn.flows import Flow, Level
 from bfn.model import Model
 from bfn.modes import evaluating
-from bfn.objectives import Draws, Objective
-from bfn.sampling import make_table, walk
+from bfn.objectives import Draws, Objective, SearchedGrid
+from bfn.sampling import NetworkError, make_table, walk
+from bfn.search import ROUNDS, search_grid
 from bfn.solvers import BoundRow, BoundTable, Row, Table
 
 DEPTH = 3
@@ -67,8 +68,11 @@ class Knobs:
         self.steps = (shares if self.ends_early else shares[:-1]).log().requires_grad_()
         rows = table.rows[:-1]
         a, c, total = torch.tensor([(row.a, row.c, sum(row.b)) for row in rows], dtype=torch.float64).unbind(1)
+        gain = total / (s[1:] - a * s[:-1])
+        if not bool(((a.abs() <= 1 + 1e-9) & (gain > 0)).all()):
+            raise ValueError("the table stretches the state or steps back: tune from a multistep solver")
         angles = a.clamp(-1, 1).acos()
-        self.gain = (total / (s[1:] - a * s[:-1])).log().requires_grad_(noisy)
+        self.gain = gain.log().requires_grad_(noisy)
         drawn = c / (math.sqrt(flow.kappa) * angles.sin().clamp(min=1e-9))
         self.noise = torch.where(c > 0, drawn, 1.0).log().requires_grad_(noisy)
         self.angles = angles.clamp(min=least_angle).requires_grad_(noisy)
@@ -145,14 +149,15 @@ class Tuned:
     """A table fitted to a model.
 
     before, after: the objective on held-out starts, of the solver that tuning began with and of the table.
-    curve: (step, objective on held-out starts). interrupted: whether the user stopped it; the table is the best so far.
+    curve: (step, objective on held-out starts). stopped: "interrupted", or what the network did, where that ended it;
+    the table is then the best so far.
     """
 
     table: Table
     before: float
     after: float
     curve: tuple[tuple[int, float], ...]
-    interrupted: bool = False
+    stopped: str | None = None
 
 
 def tune(
@@ -175,18 +180,19 @@ def tune(
     """Fit a table of ``nfe`` calls to a model: the :class:`Knobs` are turned, the best on held-out starts is kept.
 
     By Adam where the objective is smooth, by COBYQA (a quadratic model in a trust region, no gradients; from scipy)
-    where it is not.
+    where it is not; where only the grid is fitted, by :func:`bfn.search.search_grid`, whose rounds the steps then are.
     steps: at most, on ``batch`` samples each; :func:`default_steps` if left out. starts: how many different starts are
     used; None for fresh ones at each step (a search has always the same). held_out: starts that
     decide, looked at eight times; after ``patience`` looks that are worse than the best it ends. rate: of Adam, falling
     linearly to zero. part: samples that go through the network with gradients at a time.
     on_step: told (step, objective on held-out starts or None where there was no look) after each step. An interrupt
-    (Ctrl-C) ends it with the best so far.
+    (Ctrl-C) or a network that gives NaN ends it with the best so far.
     """
     _check_calls(nfe)
     least = objective.least
-    wanted = {"steps": (1 if steps is None else steps, 1), "batch": (batch, least), "held_out": (held_out, least)}
-    for name, (value, at_least) in {**wanted, "starts": (batch if starts is None else starts, batch)}.items():
+    wanted = {"steps": (1 if steps is None else steps, 1), "batch": (batch, least), "held_out": (held_out, least),
+              "starts": (batch if starts is None else starts, batch), "part": (part, 1)}  # fmt: skip
+    for name, (value, at_least) in wanted.items():
         if value < at_least:
             raise ValueError(f"{name}={value}: expected at least {at_least}")
     solvers = [objective.start, *objective.others(model.flow, nfe)]
@@ -196,19 +202,21 @@ def tune(
     run = _Run(model, objective, nfe, n_labels, seed, clip, part)
     steps = default_steps(model, nfe, objective) if steps is None else steps
     looks = _Looks(run, held_out, max(1, steps // 8), steps, patience, on_step)
-    interrupted = False
+    stopped = None
     try:
         with evaluating(model):
             looks(0, start)
             knobs = run.knobs(min((start, *others), key=lambda other: run.value(run.fixed(other), batch, 0)))
-            if objective.smooth:
+            if isinstance(objective, SearchedGrid):
+                looks(steps, run.regridded(objective.teacher_nfe, batch, steps))
+            elif objective.smooth:
                 _descend(run, knobs, batch, steps, steps if starts is None else starts // batch, rate, looks)
             else:
                 _search(run, knobs, batch, steps, looks)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, NetworkError) as end:
         if not looks.curve:
             raise
-        interrupted = True
+        stopped = str(end) or "interrupted"
     except _NoGainError:
         pass
     before, after = looks.curve[0][1], looks.seen[looks.best]
@@ -222,13 +230,16 @@ def tune(
         "clip": clip,
         "before": before,
         "after": after,
+        "stopped": stopped,
     }
-    return Tuned(replace(looks.best, record=record), before, after, tuple(looks.curve), interrupted)
+    return Tuned(replace(looks.best, record=record), before, after, tuple(looks.curve), stopped)
 
 
 def default_steps(model: Model, nfe: int, objective: Objective) -> int:
     """Steps that tuning takes if it is not told: 40 of gradient descent, or five turns of a search for each knob."""
     _check_calls(nfe)
+    if isinstance(objective, SearchedGrid):
+        return ROUNDS
     if objective.smooth:
         return STEPS
     start = make_table(model.flow, objective.start, nfe, starts_at_zero=model.starts_at_zero)
@@ -255,8 +266,19 @@ class _Run:
 
     def draws(self, n: int, index: int) -> Draws:
         """The index-th batch: index -1 are the held-out starts."""
-        generator = torch.Generator(self.model.device).manual_seed(self.seed * 1_000_003 + index + 1)
-        return Draws.make(self.model, n, self.nfe, self.n_labels, generator)
+        return Draws.make(self.model, n, self.nfe, self.n_labels, self._generator(index))
+
+    def _generator(self, index: int) -> torch.Generator:
+        return torch.Generator(self.model.device).manual_seed(self.seed * 1_000_003 + index + 1)
+
+    def regridded(self, reference: int, n: int, rounds: int) -> Table:
+        """The start on the grid that is best for the first batch."""
+        solver = self.objective.start
+        times = search_grid(
+            self.model, self.nfe, solver, n=n, reference=reference, rounds=rounds, clip=self.clip,
+            label=self.draws(n, 0).label, generator=self._generator(0),
+        )  # fmt: skip
+        return make_table(self.model.flow, solver, grid=times)
 
     def target(self, draws: Draws, index: int) -> Tensor | None:
         """What the objective wants of that batch, asked for once."""

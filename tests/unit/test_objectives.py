@@ -37,3 +37,13 @@ def test_many_classes_take_shorter_ngrams():
     assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 27).n == 4
     assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 60).n == 3
     assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 2000).n == 1
+
+
+def test_data_that_cannot_be_compared_with_are_refused():
+    with pytest.raises(ValueError, match=r"data of shape \(5, 3\): expected texts of at least n=4 symbols"):
+        NGramDivergence(torch.zeros(5, 3, dtype=torch.int64), 3)
+    with pytest.raises(ValueError, match="expected texts of at least n=2"):
+        NGramDivergence(torch.zeros(0, 8, dtype=torch.int64), 3, 2)
+    for n in (0, 1):
+        with pytest.raises(ValueError, match=f"{n} data: expected at least 2"):
+            FeatureDistance(lambda x: x, torch.zeros(n, 2))

@@ -43,6 +43,13 @@ def test_solvers_without_one_path_a_node_are_refused(solver: str, message: str) 
         search_grid(model, 4, solver)
 
 
+@pytest.mark.parametrize("wrong", [{"reference": 0}, {"n": 0}, {"rounds": -1}])
+def test_numbers_too_small_are_named(wrong) -> None:
+    (name, value), *_ = wrong.items()
+    with pytest.raises(ValueError, match=f"^{name}={value}: expected at least"):
+        search_grid(GaussianMixture(torch.zeros(1, 2), stds=torch.ones(1)), 4, **wrong)
+
+
 def test_its_own_grid_is_the_worst_it_gives() -> None:
     """Nothing is moved that does not help: with no rounds the solver's own grid comes back."""
     model = GaussianMixture(torch.zeros(1, 2), stds=torch.ones(1))

@@ -8,8 +8,8 @@ import tiny
 from bfn import storage
 from bfn.cli import main
 from bfn.exact import GaussianMixture, StringSet
-from bfn.objectives import Draws, EndPoint, FeatureDistance, NGramDivergence
-from bfn.sampling import make_table, walk
+from bfn.objectives import Draws, EndPoint, FeatureDistance, NGramDivergence, SearchedGrid
+from bfn.sampling import NetworkError, make_table, walk
 from bfn.solvers import get
 from bfn.tuning import Knobs, default_steps, tune
 
@@ -136,7 +136,7 @@ def test_tuning_on_an_exact_mixture_more_than_halves_the_error_of_fast_ode():
     )  # fmt: skip
     assert tuned.after < 0.5 * tuned.before
     assert tuned.curve == tuple(looks)
-    assert not tuned.interrupted
+    assert tuned.stopped is None
     assert all(row.c == 0 and row.a == 1 for row in tuned.table.rows)
     # Starts that took no part: the table beats the solver there too.
     draws = Draws.make(model, 512, 5, 0, torch.Generator().manual_seed(99))
@@ -190,11 +190,38 @@ def test_an_interrupt_keeps_the_best_so_far_and_no_gradient_of_the_network():
 
     settings = {"steps": 8, "batch": 16, "starts": 16, "held_out": 16}
     stopped = tune(model, 4, EndPoint(20), on_step=stop, **settings)
-    assert stopped.interrupted
+    assert stopped.stopped == "interrupted"
     values = [value for _, value in stopped.curve]
     assert [step for step, _ in stopped.curve] == [0, 1, 2, 3]
     assert stopped.after == min(values) < stopped.before
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_network_that_breaks_keeps_the_best_so_far():
+    model = mixture()
+    output, broken = model.output, []
+    model.output = lambda u, level, label=None: output(u * torch.nan if broken else u, level)
+    settings = {"steps": 8, "batch": 16, "starts": 16, "held_out": 16, "patience": 9}
+    tuned = tune(model, 4, EndPoint(20), on_step=lambda step, _: broken.append(1) if step == 3 else None, **settings)
+    assert [step for step, _ in tuned.curve] == [0, 1, 2, 3]
+    assert "has NaN or infinite values" in tuned.stopped == tuned.table.record["stopped"]
+    assert tuned.after == min(value for _, value in tuned.curve)
+    with pytest.raises(NetworkError, match="NaN"):
+        tune(model, 4, EndPoint(20), **settings)
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_a_searched_grid_becomes_a_table_where_held_out_starts_gain(kind):
+    words = torch.randint(0, 3, (6, 4), generator=torch.Generator().manual_seed(5))
+    model = mixture() if kind == "continuous" else StringSet(words, n_classes=3, beta_1=2.0)
+    tuned = tune(model, 4, SearchedGrid(40, start="bfn-solver1" if kind == "discrete" else "bfn-solver++1"),
+                 steps=2, batch=32, held_out=64)  # fmt: skip
+    assert tuned.after < tuned.before
+    assert tuned.table.record["objective"] == "grid"
+    own = make_table(model.flow, tuned.table.record["start"], 4)
+    assert tuned.table.times != own.times
+    again = make_table(model.flow, tuned.table.record["start"], grid=tuned.table.times)
+    assert tuned.table == again
 
 
 def test_early_stopping_ends_where_held_out_starts_gain_nothing():
@@ -211,6 +238,7 @@ def test_early_stopping_ends_where_held_out_starts_gain_nothing():
         ({"steps": 0}, "steps=0: expected at least 1"),
         ({"held_out": 0}, "held_out=0: expected at least 1"),
         ({"starts": 5}, "starts=5: expected at least 300"),
+        ({"part": 0}, "part=0: expected at least 1"),
     ],
 )
 def test_wrong_settings(settings, message):
@@ -293,6 +321,28 @@ def test_wrong_command_lines_are_told_in_one_line(arguments, message, capsys, mo
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("taken", ["file", "other"])
+def test_a_place_that_is_taken_is_told_before_the_tuning(taken, tmp_path, capsys, monkeypatch):
+    folder, _ = tiny.save("vectors", tmp_path / "m"), tiny.save("text", tmp_path / "other")
+    (tmp_path / "file").write_text("mine")
+    monkeypatch.setattr("bfn.tuning.tune", lambda *_, **__: pytest.fail("tuned first"))
+    arguments = ["--objective", "endpoint", "--nfe", "4", "--out", str(tmp_path / taken)]
+    assert main(["tune", str(folder), *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_searched_grid_is_stored_sampled_from_and_compared(tmp_path, capsys):
+    folder = tiny.save("vectors", tmp_path / "m")
+    arguments = ["--nfe", "4", "--objective", "grid", "--steps", "2", "--batch", "16", "--held-out", "32"]
+    assert main(["tune", str(folder), *arguments, "--teacher-nfe", "30"]) == 0
+    assert f"stored in {folder}" in capsys.readouterr().out
+    model = bfn.load(folder)
+    assert model.tables[4].record["objective"] == "grid"
+    assert all(row.c == 0 for row in model.tables[4].rows)
+    assert model.sample(2, nfe=4).times == model.tables[4].times
+
+
 def test_a_model_without_a_card_is_told_to_name_data(tmp_path, capsys):
     folder = tiny.save("binary", tmp_path / "m")
     assert main(["tune", str(folder)]) == 2
@@ -302,5 +352,7 @@ def test_a_model_without_a_card_is_told_to_name_data(tmp_path, capsys):
 def test_a_start_may_be_any_multistep_solver_and_one_without_noise_for_end_points():
     settings = {"steps": 2, "batch": 8, "held_out": 8}
     assert tune(mixture(), 4, EndPoint(20, start=get("bfn-solver1")), **settings).table.record["start"] == "bfn-solver1"
+    with pytest.raises(ValueError, match="stretches the state or steps back: tune from a multistep solver"):
+        tune(mixture(), 4, EndPoint(20, start="euler-ode"), **settings)
     with pytest.raises(ValueError, match="a start with noise"):
         tune(mixture(), 4, EndPoint(20, start="sde-bfn-solver++2"), **settings)

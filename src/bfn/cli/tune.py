@@ -17,7 +17,7 @@ def tune(
     model: ModelName,
     nfe: int = 6,
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
-    objective: Literal["data", "endpoint"] = "data",
+    objective: Literal["data", "endpoint", "grid"] = "data",
     data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
     steps: int | None = None,
     batch: int = 200,
@@ -32,22 +32,27 @@ def tune(
 
     The grid, the noise and the coefficients are moved to lower the distance of samples from data (of features for
     images, of n-grams for text), or the distance to a many-step solver's end points. Held-out starts decide.
-    Ctrl-C stores the best so far.
+    Ctrl-C stores the best so far, as does a network that gives NaN.
 
     Example: bfn tune digits --nfe 5 --out digits-tuned
 
     Example: bfn tune runs/mine --objective endpoint --starts 400 --teacher-nfe 200
 
+    Example: bfn tune digits --objective grid --nfe 5 --out digits-grid
+
     Args:
         nfe: network calls of the solver.
-        out: directory for a copy of the model with the table; without it the model's own config.json gets it.
-        objective: data compares samples with data; endpoint fits a table without noise to a many-step teacher.
+        out: directory for a copy of the model with the table, new, empty or such a copy already; without it the model's
+            own config.json gets it.
+        objective: data compares samples with data; endpoint fits a table without noise to a many-step teacher; grid
+            does so by the times of fast-ode alone.
         data: a standard set or a path to compare with; the set that the model was trained on if left out.
-        steps: at most; 40 of gradient descent, five a number in a search (for classes) if left out.
+        steps: at most; 40 of gradient descent, five a number in a search (for classes), 6 rounds of a grid's times if
+            left out.
         batch: samples in each step.
         starts: how many different starts are used; fresh ones at each step if left out.
         held_out: starts that decide when to stop and what to keep.
-        teacher_nfe: network calls of the teacher, for the objective endpoint.
+        teacher_nfe: network calls of the teacher, for the objectives endpoint and grid.
     """
     from bfn import objectives, storage, tuning
     from bfn.experiments.measure import clip_for
@@ -55,12 +60,14 @@ def tune(
     check_positive(steps=1 if steps is None else steps, batch=batch, held_out=held_out, teacher_nfe=teacher_nfe)
     if out is None and model in storage.bundled() and not (Path(model) / storage.CONFIG).is_file():
         raise ValueError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
+    storage.place_for_tables(model, out)
     loaded = load(model, device)
-    if objective == "endpoint" and teacher_nfe <= nfe:
+    if objective != "data" and teacher_nfe <= nfe:
         raise ValueError(f"--teacher-nfe {teacher_nfe}: a teacher makes more calls than the table's {nfe}")
     goal = (
-        objectives.EndPoint(teacher_nfe) if objective == "endpoint"
-        else objectives.objective_for(loaded.model, loaded.config, data)
+        objectives.objective_for(loaded.model, loaded.config, data) if objective == "data"
+        else objectives.EndPoint(teacher_nfe) if objective == "endpoint"
+        else objectives.SearchedGrid(teacher_nfe)
     )  # fmt: skip
     steps = tuning.default_steps(loaded.model, nfe, goal) if steps is None else steps
     with progress_bar(steps, "tuning", "step") as bar:
@@ -77,7 +84,7 @@ def tune(
     folder = storage.store_tables(model, {nfe: tuned.table}, out) if tuned.after < tuned.before else None
     if json:
         return print_json(
-            {"model": model, "nfe": nfe, "stored": folder and str(folder), "interrupted": tuned.interrupted,
+            {"model": model, "nfe": nfe, "stored": folder and str(folder), "stopped": tuned.stopped,
              "record": dict(tuned.table.record), "curve": tuned.curve}
         )  # fmt: skip
     print(_sentence(model, nfe, tuned, folder, held_out))
@@ -89,6 +96,6 @@ def _sentence(model: str, nfe: int, tuned: Tuned, folder: Path | None, held_out:
     told = (
         f"{model} at {nfe} calls, {record['objective']} on {held_out} held-out starts: {tuned.before:.4g} by "
         f"{record['start']}, {tuned.after:.4g} tuned ({tuned.curve[-1][0]} steps"
-        f"{', interrupted' if tuned.interrupted else ''})"
+        f"{f', {tuned.stopped}' if tuned.stopped else ''})"
     )
     return f"{told}; nothing gained, nothing stored" if folder is None else f"{told}; stored in {folder}"
