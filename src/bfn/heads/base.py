@@ -17,7 +17,9 @@ from bfn.flows import Flow, Level
 
 
 class Output(ABC):
-    """Distribution over data given the state: p_O."""
+    """Distribution over data given the state: p_O. is_density: whether log_prob is a density's, not a probability's."""
+
+    is_density: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -49,6 +51,8 @@ class Output(ABC):
 @dataclass(frozen=True)
 class Point(Output):
     """All mass on x_hat. As a density at the data end: a normal about x_hat with the scale that is still unknown."""
+
+    is_density: ClassVar[bool] = True
 
     x_hat: Tensor
     scale: float | Tensor

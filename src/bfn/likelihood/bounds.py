@@ -13,7 +13,7 @@ D/2 log(1 + alpha r) on average; :func:`receiver_variance` takes it from other d
 import torch
 from torch import Tensor
 
-from bfn.likelihood.batches import BATCH_NUMBERS, Part, batches
+from bfn.likelihood.batches import Part, batches, check_batch
 from bfn.losses import noised_output, squared_error
 from bfn.modes import evaluating
 from bfn.sampling import Predictor
@@ -75,12 +75,13 @@ def receiver_variance(
         raise ValueError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
     if n_steps < 1:
         raise ValueError(f"n_steps={n_steps}: expected at least 1 step")
+    check_batch(batch)
     model.flow.check(x, model.data_shape)
     if len(x) == 0:
         raise ValueError("no data: expected at least 1 sample")
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):
-        for some, its_label in batches(x, label, batch or BATCH_NUMBERS // x[0].numel(), model.device):
+        for some, its_label in batches(x, label, batch, x[0].numel(), model.device):
             for i in range(n_steps):
                 t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)
                 totals[i] += squared_error(model, some, t, generator, its_label).double().sum()
@@ -93,11 +94,12 @@ def _with_reconstruction(
     """-(scale * mean of the terms (batch, calls) + reconstruction).
 
     The error is from differences of neighbours in time, whose means are nearly the same; it sees the terms' noise, and
-    what little of the change with t lies between neighbours.
+    what little of the change with t lies between neighbours. The reconstruction has one draw, which tells no noise.
     """
     t = torch.ones(len(x), dtype=torch.float64, device=x.device)
     output, _ = noised_output(model, x, t, generator, label)
     reconstruction = -output.log_prob(x).double().flatten(1).sum(1)
     calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
     error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
-    return -(scale * terms.mean(1) + reconstruction), error, calls, reconstruction
+    density = torch.full_like(calls, output.is_density, dtype=torch.bool)
+    return -(scale * terms.mean(1) + reconstruction), error, calls, reconstruction, density

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bfn.likelihood.batches import BATCH_NUMBERS, Part, batches
+from bfn.likelihood.batches import Part, batches, check_batch
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
 from bfn.likelihood.ode import Dequantise, Ode
 from bfn.likelihood.results import Likelihood
@@ -64,7 +64,9 @@ def log_likelihood(
     """
     flow = model.flow
     flow.check(x, model.data_shape)
-    _check_settings(model, x, method, nfe, tolerance, divergence, probes, importance, levels, dequantise, variance)
+    _check_settings(
+        model, x, method, nfe, tolerance, divergence, probes, importance, levels, dequantise, variance, batch
+    )
     if label is not None and tuple(label.shape) != (len(x),):
         raise ValueError(f"label of shape {tuple(label.shape)}: expected one class a sample, ({len(x)},)")
     states = math.prod(flow.state_shape(model.data_shape))
@@ -73,7 +75,7 @@ def log_likelihood(
     budget = nfe or (NFE if tolerance is None else MAX_NFE)
     parts: list[Part] = []
     with evaluating(model), tqdm(total=len(x), desc="likelihood", unit="sample", disable=not progress) as bar:
-        for some, its_label in batches(x, label, (batch or BATCH_NUMBERS // states) // importance, model.device):
+        for some, its_label in batches(x, label, batch, states, model.device, importance):
             if method == "ode":
                 ode = Ode(model, some, its_label, importance, None if exact else probes, edge, dequantise, generator)
                 parts.append(ode.run(budget, tolerance))
@@ -82,23 +84,34 @@ def log_likelihood(
             else:
                 parts.append(n_step_bound(model, some, budget, variance, its_label, generator))
             bar.update(len(some))
-    log_prob, error, calls, reconstruction = (torch.cat(column) for column in zip(*parts, strict=True))
+    log_prob, error, calls, reconstruction, density = (torch.cat(column) for column in zip(*parts, strict=True))
     _check_finite(log_prob)
-    density = flow.kind == "continuous" and levels is None
+    is_density = bool(density.all())
     direct = method == "ode" and flow.kind == "continuous"
     return Likelihood(
         log_prob,
         error,
         calls,
         math.prod(model.data_shape),
-        is_bound=not (direct and density),
-        is_density=density,
+        is_bound=not (direct and is_density),
+        is_density=is_density,
         reconstruction=None if direct or importance > 1 else reconstruction,
     )
 
 
 def _is_exact(divergence: Divergence | None, states: int) -> bool:
     return states <= EXACT_DEFAULT if divergence is None else divergence == "exact"
+
+
+def _check_levels(x: Tensor, levels: int) -> None:
+    """Refuse data that are not the values 2 k / (levels - 1) - 1, to a hundredth of what lies between them."""
+    steps = (x.double() + 1) * (levels - 1) / 2
+    off = ~((steps - steps.round().clamp(0, levels - 1)).abs() <= 0.01)
+    if bool(off.any()):
+        raise ValueError(
+            f"levels={levels}: the data hold {float(x[off][0]):g}, which is none of so many values on [-1, 1]; "
+            "say how many values the data take"
+        )
 
 
 def _check_finite(log_prob: Tensor) -> None:
@@ -119,12 +132,13 @@ def _check_settings(
     levels: int | None,
     dequantise: Dequantise,
     variance: Tensor | None,
+    batch: int | None,
 ) -> None:
     """What does not fit together, in one line each."""
     kind = model.flow.kind
     for name, value, allowed in (
         ("method", method, get_args(Method)),
-        ("divergence", divergence or "exact", get_args(Divergence)),
+        ("divergence", "exact" if divergence is None else divergence, get_args(Divergence)),
         ("dequantise", dequantise, get_args(Dequantise)),
     ):
         if value not in allowed:
@@ -134,6 +148,7 @@ def _check_settings(
     for name, count in (("probes", probes), ("importance", importance)):
         if count < 1:
             raise ValueError(f"{name}={count}: expected at least 1")
+    check_batch(batch)
     if nfe is not None and nfe < 5:
         raise ValueError(f"nfe={nfe}: expected at least 5 network calls a sample")
     if tolerance is not None and not 0 < tolerance < math.inf:
@@ -151,10 +166,17 @@ def _check_settings(
             raise ValueError(
                 f"variance of shape {tuple(variance.shape)}: expected one a step, nfe - 1 = {(nfe or NFE) - 1} of them"
             )
+        if not bool(((variance >= 0) & variance.isfinite()).all()):
+            raise ValueError(f"variance from {float(variance.min()):g} on: expected finite numbers from 0 up")
     if levels is None and dequantise != "uniform":
         raise ValueError(f"dequantise={dequantise!r} without levels: say how many values there are, such as levels=256")
-    if levels is not None and (kind != "continuous" or levels < 2):
-        raise ValueError(f"levels={levels} on {kind} data: expected at least 2 values on [-1, 1] of continuous data")
+    if levels is not None:
+        if kind != "continuous" or not isinstance(levels, int) or levels < 2:
+            raise ValueError(
+                f"levels={levels} on {kind} data: expected a whole number of values on [-1, 1] of continuous data, "
+                "at least 2"
+            )
+        _check_levels(x, levels)
     if importance > 1 and kind == "continuous" and levels is None:
         raise ValueError(f"importance={importance}: a density needs no draws; give levels to bound a probability")
     states = math.prod(model.flow.state_shape(model.data_shape))

@@ -54,6 +54,7 @@ class Ode:
         self.d = UNIT_STD[model.flow.kind]
         self.x = x.repeat_interleave(draws, 0)
         self.label = None if label is None else label.repeat_interleave(draws)
+        self.density = self.flow.kind == "continuous" and edge is None
         self.random = draws > 1 or probes is not None or edge is not None or self.flow.kind == "discrete"
         first = 0.0 if model.starts_at_zero else NOISE_T_START
         s_end = float(self.flow.schedule.s(1.0))
@@ -114,7 +115,9 @@ class Ode:
         weights = (log_volume - v.square().sum(1) / 2).unsqueeze(1) + log_change
         weights = weights.view(-1, self.draws, columns)
         log_prob, error = _average(weights, self.probes is None, self.random)
-        return log_prob, error, calls.view(-1, self.draws).sum(1), reconstruction.view(-1, self.draws)[:, 0]
+        calls = calls.view(-1, self.draws).sum(1)
+        density = torch.full_like(calls, self.density, dtype=torch.bool)
+        return log_prob, error, calls, reconstruction.view(-1, self.draws)[:, 0], density
 
     def slope(self, rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
         """d/dc of the states v of these rows, flattened, and of the log-change of volume: one column a probe."""

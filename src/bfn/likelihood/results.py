@@ -13,7 +13,7 @@ class Likelihood:
 
     log_prob: (n,). A lower bound, in expectation, where ``is_bound``.
     error: (n,), its standard error from what was drawn for the sample; 0 where nothing was, NaN where only one draw was
-        made.
+        made. Of a bound it is that of the transmission; the reconstruction's one draw comes on top.
     nfe: (n,), network calls made.
     n_dims: dimensions of a sample. is_density: of a density, rather than of a probability.
     reconstruction: (n,), the part -log p_O(x) of -log_prob, where a bound has it.

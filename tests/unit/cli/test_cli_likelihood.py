@@ -87,6 +87,7 @@ def test_one_sample_has_no_standard_error(models, pictures, capsys):
         (("--nfe", 2), "bfn: nfe=2: expected at least 5 network calls a sample"),
         (("--n", 0), "bfn: --n 0: expected at least 1"),
         (("--method", "bound", "--importance", 2), "bfn: importance with method='bound': it belongs to method='ode'"),
+        (("--levels", 17), "bfn: levels=17: the data hold"),
         (("--method", "n-step", "--n", 40), "the receiver's variance needs other samples, take fewer"),
     ],
 )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 import bfn
 from bfn.exact import GaussianMixture, ProductOfCategoricals, StringSet
 from bfn.flows import Level
-from bfn.heads import Output
+from bfn.heads import DiscretisedHead, Output
+from bfn.heads.discretised import quantise
 from bfn.likelihood import log_likelihood, receiver_variance
 
 
@@ -265,11 +266,20 @@ FLOATS, CLASSES = torch.zeros(2, 3), torch.zeros(2, 64, dtype=torch.int64)
         (CONTINUOUS, FLOATS, {"tolerance": math.nan}, "tolerance=nan: expected a positive error"),
         (CONTINUOUS, FLOATS, {"probes": 0}, "probes=0: expected at least 1"),
         (CONTINUOUS, FLOATS, {"importance": 4}, "importance=4: a density needs no draws; give levels"),
-        (CONTINUOUS, FLOATS, {"levels": 1}, "levels=1 on continuous data: expected at least 2"),
+        (CONTINUOUS, FLOATS, {"divergence": ""}, "divergence='': expected one of exact, hutchinson"),
+        (CONTINUOUS, FLOATS, {"batch": 0}, "batch=0: expected at least 1"),
+        (CONTINUOUS, FLOATS, {"batch": -3}, "batch=-3: expected at least 1"),
+        (CONTINUOUS, FLOATS, {"levels": 1}, "levels=1 on continuous data: expected a whole number .* at least 2"),
+        (CONTINUOUS, FLOATS, {"levels": 16.0}, "levels=16.0 on continuous data: expected a whole number"),
+        (CONTINUOUS, FLOATS, {"levels": 256}, "levels=256: the data hold 0, which is none of so many values"),
+        (CONTINUOUS, FLOATS + 1.125, {"levels": 17}, "levels=17: the data hold 1.125"),
         (CONTINUOUS, FLOATS, {"dequantise": "noise"}, "dequantise='noise' without levels"),
         (CONTINUOUS, FLOATS, {"method": "bound", "tolerance": 0.1}, "tolerance with method='bound': it belongs to"),
         (CONTINUOUS, FLOATS, {"variance": torch.zeros(9)}, "variance with method='ode' on continuous data"),
         (CONTINUOUS, FLOATS, {"method": "n-step", "nfe": 6, "variance": torch.zeros(4)}, r"variance of shape \(4,\)"),
+        (CONTINUOUS, FLOATS, {"method": "n-step", "nfe": 5, "variance": torch.tensor([0.1, -1.0, 0, 0])},
+         "variance from -1 on: expected finite numbers from 0 up"),
+        (CONTINUOUS, FLOATS, {"method": "n-step", "nfe": 5, "variance": torch.full((4,), math.nan)}, "variance from"),
         (CONTINUOUS, FLOATS, {"label": torch.zeros(3)}, r"label of shape \(3,\): expected one class a sample, \(2,\)"),
         (DISCRETE, CLASSES, {"levels": 256}, "levels=256 on discrete data"),
         (DISCRETE, CLASSES, {"divergence": "exact"}, "divergence='exact' in 1728 dimensions: .* take 'hutchinson'"),
@@ -286,6 +296,18 @@ def test_receiver_variance_is_for_continuous_data() -> None:
         receiver_variance(DISCRETE, CLASSES, 10)
     with pytest.raises(ValueError, match="n_steps=0: expected at least 1 step"):
         receiver_variance(CONTINUOUS, FLOATS, 0)
+    with pytest.raises(ValueError, match="batch=0: expected at least 1"):
+        receiver_variance(CONTINUOUS, FLOATS, 3, batch=0)
+
+
+@pytest.mark.parametrize(("head", "density"), [("noise", True), (DiscretisedHead(16), False)])
+@pytest.mark.parametrize("method", ["ode", "bound", "n-step"])
+def test_bins_have_a_probability_where_the_reconstruction_is_theirs(head, density: bool, method: str) -> None:
+    """The ODE gives the density of the data end whatever the head; bounds end with the head's own log-probability."""
+    model = bfn.BFN(lambda mu, t: mu if density else torch.stack([mu, mu * 0], -1), bfn.ContinuousFlow(), head, (3,))
+    result = model.log_likelihood(quantise(FLOATS, 16), method, 5, generator=seeded())
+    assert result.is_density == (density or method == "ode")
+    assert result.is_bound == (method != "ode")
 
 
 def test_a_network_that_breaks_down() -> None:
