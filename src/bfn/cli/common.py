@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
+from tyro.constructors import PrimitiveConstructorSpec
 
 from bfn import loaded
 
@@ -15,10 +16,24 @@ if TYPE_CHECKING:
     import torch
     from tqdm import tqdm
 
+LARGEST_SEED = 2**32 - 1
+"""More than torch and numpy both take, other seeds being derived from it, is refused."""
+
+
+def read_seed(words: list[str]) -> int:
+    """A seed as it is typed."""
+    if not words[0].isdecimal() or int(words[0]) > LARGEST_SEED:
+        raise ValueError(f"{words[0]}: expected a whole number from 0 to {LARGEST_SEED}")
+    return int(words[0])
+
+
 Loaded = loaded.Loaded
 ModelName = Annotated[Positional[str], arg(metavar="MODEL", help="a directory, or a bundled model: see bfn models")]
 AsJson = Annotated[bool, arg(help="print one JSON value for programs instead of text for people")]
-Seed = Annotated[int, arg(metavar="N", help="of all that is drawn at random: the same seed, the same result")]
+SEED = PrimitiveConstructorSpec(
+    1, "N", read_seed, lambda value: value is None or isinstance(value, int), lambda value: [str(value)]
+)
+Seed = Annotated[int, SEED, arg(help="of all that is drawn at random: the same seed, the same result")]
 Device = Annotated[str, arg(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one")]
 
 

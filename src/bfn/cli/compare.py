@@ -58,8 +58,8 @@ def compare(
         nfe: numbers of network calls to spend on each sample.
         n: samples for each figure; or pairs to show.
         t_start: where the grid starts, the paper's eta: all of these for solvers on the paper's grid.
-        g: stochasticity: all of these for solvers that have this dial.
-        grid: a grid for all solvers instead of their own.
+        g: stochasticity, 0 to inf: all of these for solvers that have this dial.
+        grid: a grid for all solvers instead of their own, by name as bfn sample takes it.
         guidance: scale by which the classes count, for class-conditional models.
         metric: text, mnist, pixels, inception or values; the one that fits the model's data if left out.
         data: real data to compare with: a standard set or a path; the set that the model was trained on if left out.

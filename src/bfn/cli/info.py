@@ -1,5 +1,6 @@
 """``bfn info``."""
 
+from dataclasses import asdict
 from typing import Any
 
 from bfn.cli.common import AsJson, ModelName, load, print_json, table
@@ -40,25 +41,17 @@ def info(model: ModelName, nfe: tuple[int, ...] = (5, 10, 20, 50, 100), json: As
 
 
 def _choice(model: Any, nfe: int) -> dict[str, Any]:
-    from bfn.sampling import make_table
-    from bfn.solvers import fast
+    from bfn import solvers
+    from bfn.sampling import make_table, tuned_table
 
     times = make_table(model.flow, "auto", nfe, starts_at_zero=model.starts_at_zero, tables=model.tables).times
-    if nfe in model.tables:
-        own = {"solver": "tuned", **dict.fromkeys(("order", "g", "quiet", "coordinate", "grid"), "own")}
-        return {"nfe": nfe, **own, "first": times[0], "last": times[-1]}
-    picked = fast.fast_sde(model.flow, nfe)
-    return {
-        "nfe": nfe,
-        "solver": picked.name,
-        "order": picked.order,
-        "g": picked.g,
-        "quiet": picked.quiet,
-        "coordinate": picked.coordinate,
-        "grid": picked.grid,
-        "first": times[0],
-        "last": times[-1],
-    }
+    settings = ("order", "g", "quiet", "coordinate", "grid")
+    if tuned_table(model.tables, "auto", nfe) is not None:
+        picked = {"solver": "tuned", **dict.fromkeys(settings, "own")}
+    else:
+        values = asdict(solvers.get("auto", model.flow.kind).resolve(model.flow, nfe))
+        picked = {"solver": values["name"], **{key: values.get(key, "-") for key in settings}}
+    return {"nfe": nfe, **picked, "first": times[0], "last": times[-1]}
 
 
 def _part(values: dict[str, Any]) -> str:

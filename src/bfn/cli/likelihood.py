@@ -53,7 +53,7 @@ def likelihood(
 
     Example: bfn likelihood digits --n 32 --nfe 50
 
-    Example: bfn likelihood mnist-binary --divergence hutchinson --importance 4
+    Example: bfn likelihood mnist-binary --divergence hutchinson --probes 2 --importance 4
 
     Args:
         data: a standard set or a path, as bfn train takes it; the set that the model was trained on if left out.

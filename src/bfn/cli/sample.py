@@ -35,7 +35,7 @@ def sample(
     guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
     prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
     known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
-    keep: Literal["top", "bottom", "left", "right"] = "top",
+    keep: Literal["top", "bottom", "left", "right"] | None = None,
     clip: bool = False,
     steps_gif: bool = False,
     batch: int = 256,
@@ -59,25 +59,30 @@ def sample(
         nfe: network calls to spend on each sample.
         n: how many samples.
         out: directory for the files.
-        g: stochasticity, 0 the ODE, 1 the reverse SDE, for solvers that have this dial.
-        grid: where the calls are made: paper, uniform, log1p, power or log-snr; the solver's own if left out.
+        g: stochasticity from 0, the ODE, through 1, the reverse SDE, to inf; for solvers that have this dial.
+        grid: where the calls are made: paper, uniform, log1p, log1p-early, power, log-snr, karras or information, some
+            with numbers as power:1.5 or log1p:4:0.1; the solver's own if left out.
         t_start: where the grid starts, the paper's eta.
         label: classes to draw, in turn, -1 for none; without it a class-conditional model draws all in turn.
         guidance: how much the classes count, 1 as they are, 2 twice as much; each call then sees twice the batch.
         prompt: text that the samples begin with, _ for each character to fill in.
         known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
             takes it; which of them is drawn by the seed.
-        keep: the half of them that is kept.
+        keep: the half of them that is kept, the top one if left out.
         clip: clip the predicted data to [-1, 1] at every step, as the paper's code does on images.
         steps_gif: write also how the first samples form, as steps.gif.
         batch: samples that are drawn at a time.
     """
     check_positive(n=n, batch=batch)
+    if known is not None and prompt is not None:
+        raise ValueError(f"--known {known} with --prompt: one is for images, the other for text; leave one out")
+    if known is None and keep is not None:
+        raise ValueError(f"--keep {keep} without --known: say what images to keep a half of")
     loaded = load(model, device)
     labels = _labels(loaded, label or ((-1,) if known and loaded.n_labels else ()), n)
     if guidance is not None and not loaded.n_labels:
         raise ValueError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
-    given = _given(loaded, prompt, known, keep, n, seed)
+    given = _given(loaded, prompt, known, keep or "top", n, seed)
     settings: dict[str, Any] = {"grid": grid, "t_start": t_start, "g": g, "clip": (-1.0, 1.0) if clip else None}
     settings["guidance"] = guidance
     x, recorder, report = _draw(loaded, solver, nfe, n, seed, batch, labels, given, settings, steps_gif)

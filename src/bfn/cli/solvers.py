@@ -12,15 +12,17 @@ def solvers(json: AsJson = False) -> None:
     from bfn.solvers import SOLVERS
 
     flows = (ContinuousFlow(), DiscreteFlow(2))
-    dials = {
-        name: any(solver.resolve(flow, 10).has_dial for flow in flows if flow.kind in solver.kinds)
+    resolved = {
+        name: {flow.kind: solver.resolve(flow, 10) for flow in flows if flow.kind in solver.kinds}
         for name, solver in SOLVERS.items()
     }
+    orders = {name: {kind: own.order for kind, own in by_kind.items()} for name, by_kind in resolved.items()}
+    dials = {name: any(own.has_dial for own in by_kind.values()) for name, by_kind in resolved.items()}
     rows = [
         {
             "name": solver.name,
             "kinds": list(solver.kinds),
-            "order": solver.order,
+            "order": orders[solver.name],
             "stochastic": solver.stochastic,
             "dial": dials[solver.name],
             "summary": solver.summary,
@@ -33,7 +35,7 @@ def solvers(json: AsJson = False) -> None:
         (
             solver.name,
             " ".join(solver.kinds),
-            solver.order,
+            "/".join(map(str, dict.fromkeys(orders[solver.name].values()))),
             "SDE, --g" if dials[solver.name] else "SDE" if solver.stochastic else "ODE",
             solver.summary,
         )

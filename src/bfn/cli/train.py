@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import on_terminal
+from bfn.cli.common import SEED, on_terminal
 
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -16,7 +16,7 @@ def train(
     config: Annotated[Path | None, arg(metavar="FILE")] = None,
     data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
-    seed: Annotated[int | None, arg(metavar="N")] = None,
+    seed: Annotated[int | None, SEED] = None,
     resume: bool = False,
     cpu: bool = False,
 ) -> int:

@@ -14,6 +14,7 @@ from bfn import __version__
 from bfn.cli import explain, main
 from bfn.cli.commands import COMMANDS
 from bfn.data import FetchError
+from bfn.grids import GRIDS
 
 
 def test_the_overview_lists_every_command(capsys):
@@ -42,6 +43,15 @@ def test_every_command_has_help_with_an_example_and_a_word_on_each_option(name, 
         assert told_here or any(getattr(note, "help", None) for note in notes), option
 
 
+def test_the_help_on_grids_and_the_dial_names_all_there_is(capsys):
+    assert main(["sample", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    told = shown[shown.index("where the calls are made:") :].partition(";")[0]
+    assert all(name in told.replace(",", " ").split() for name in GRIDS)
+    assert "power:1.5" in told
+    assert "to inf" in shown[shown.index("stochasticity") :].partition(";")[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
@@ -54,6 +64,7 @@ def test_every_command_has_help_with_an_example_and_a_word_on_each_option(name, 
         (["sample", "m", "--label", "a"], ["--label", "'a'"]),
         (["evaluate", "m", "--part", "tset"], ["--part", "'tset'", "'validation'"]),
         (["convert", "a.pt", "out"], ["--config"]),
+        (["train", "--seed", "9" * 20], ["--seed: 99999999999999999999: expected a whole number from 0 to 4294967295"]),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, parts, refused):

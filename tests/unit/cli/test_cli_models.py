@@ -59,10 +59,13 @@ def test_solvers_lists_them_all(capsys):
     assert told["fast-sde"]["dial"]
     assert not told["bfn-solver2"]["dial"]
     assert told["bfn-solver2"]["kinds"] == ["discrete"]
+    assert told["bfn-solver2"]["order"] == {"discrete": 2}
+    assert told["fast-ode"]["order"] == {"continuous": 3, "discrete": 4}
     assert main(["solvers"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + len(told)
     assert lines[-1].startswith("tuned")
+    assert any(line.split()[:4] == ["fast-ode", "continuous", "discrete", "3/4"] for line in lines)
 
 
 def test_bench_keeps_its_table_out_of_the_json(monkeypatch, capsys):
