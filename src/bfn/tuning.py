@@ -39,7 +39,7 @@ LEAST_ANGLE = 0.3
 STEPS, TURNS_A_KNOB = 40, 5
 """Steps of gradient descent; turns of a search for each knob, of which its first model of them takes two."""
 
-FIRST_TURN, LAST_TURN = 0.12, 0.01
+FIRST_TURN, LAST_TURN = 0.15, 0.02
 """The search's trust radius at its start and where it ends; knobs beyond 1 are turned in proportion."""
 
 
@@ -101,6 +101,28 @@ class Knobs:
         for (knob, mask), part in zip(used, parts, strict=True):
             knob[mask] = part
 
+    @property
+    def shared(self) -> Tensor:
+        """(len(vector), m): turns of one knob in all rows alike, for a search that first looks where there are few.
+
+        Of the steps: from early to late ones, and where the grid ends. Of the older shares: all of them in proportion,
+        how far to extrapolate. Of the mix: its first.
+        """
+        inner = len(self.steps) - self.ends_early
+        tilt = torch.linspace(-1, 1, inner, dtype=torch.float64)
+        extrapolation = self.older.detach()
+        ways = [(self.steps, torch.cat([tilt, torch.zeros(len(self.steps) - inner)]))]
+        ways += [(self.steps, _unit(self.steps, -1))] if self.ends_early else []
+        ways += [(knob, torch.ones_like(knob)) for knob in (self.angles, self.gain, self.noise) if knob.requires_grad]
+        ways += [(self.older, extrapolation if bool(extrapolation.any()) else torch.ones_like(extrapolation))]
+        ways += [(self.mix, _unit(self.mix, 0))]
+
+        def turn(turned: Tensor, way: Tensor) -> Tensor:
+            parts = [(way if knob is turned else torch.zeros_like(knob))[used] for knob, used in self._used()]
+            return torch.cat(parts).detach()
+
+        return torch.stack([turn(*way) for way in ways], 1)
+
     def _used(self) -> list[tuple[Tensor, Tensor]]:
         masks = {id(self.older): self._made[:-1] > 0, id(self.mix): self._made[-1] > 0}
         return [(knob, masks.get(id(knob), torch.ones_like(knob, dtype=torch.bool))) for knob in self.parameters]
@@ -137,6 +159,13 @@ class Knobs:
         steps = zip(times, a.tolist(), b.tolist(), c.tolist(), strict=False)
         rows = [Row(t, a, tuple(b[: i + 1]), c) for i, (t, a, b, c) in enumerate(steps)]
         return Table((*rows, Row(times[-1])), tuple(final[: len(times)].tolist()))
+
+
+def _unit(knob: Tensor, index: int) -> Tensor:
+    """1 at the index, 0 elsewhere."""
+    way = torch.zeros_like(knob)
+    way[index] = 1
+    return way.detach()
 
 
 def _padded(rows: Sequence[Sequence[float]], width: int) -> Tensor:
@@ -236,14 +265,14 @@ def tune(
 
 
 def default_steps(model: Model, nfe: int, objective: Objective) -> int:
-    """Steps that tuning takes if it is not told: 40 of gradient descent, or five turns of a search for each knob."""
+    """Steps that tuning takes if it is not told: 40 of gradient descent, or five turns a knob, shared and single."""
     _check_calls(nfe)
     if isinstance(objective, SearchedGrid):
         return ROUNDS
     if objective.smooth:
         return STEPS
     start = make_table(model.flow, objective.start, nfe, starts_at_zero=model.starts_at_zero)
-    return TURNS_A_KNOB * len(Knobs(model.flow, start, noisy=objective.noisy).vector)
+    return TURNS_A_KNOB * sum(Knobs(model.flow, start, noisy=objective.noisy).shared.shape)
 
 
 def _check_calls(nfe: int) -> None:
@@ -378,20 +407,29 @@ def _descend(run: _Run, knobs: Knobs, batch: int, steps: int, n_batches: int, ra
 
 
 def _search(run: _Run, knobs: Knobs, batch: int, steps: int, looks: _Looks) -> None:
-    """COBYQA on one batch, always the same, so that any difference is the knobs' doing."""
+    """COBYQA on one batch, always the same: first all rows alike, where there is most to find, then each knob."""
     from scipy.optimize import minimize  # type: ignore[import-untyped]
 
-    start = knobs.vector
-    scale = start.abs().clamp(min=1)
-    turns: list[tuple[float, Table]] = []
+    turns: list[tuple[float, Tensor, Table]] = []
+
+    def best() -> tuple[float, Tensor, Table]:
+        return min(turns, key=lambda turn: turn[0])
 
     def value(vector: Any) -> float:
-        knobs.turn_to(start + scale * torch.as_tensor(vector))
-        turns.append((run.value(knobs, batch, 0), knobs.table()))
-        looks(len(turns), min(turns, key=lambda turn: turn[0])[1])
+        knobs.turn_to(start + directions @ torch.as_tensor(vector))
+        turns.append((run.value(knobs, batch, 0), knobs.vector, knobs.table()))
+        looks(len(turns), best()[2])
         return turns[-1][0]
 
-    minimize(
-        value, torch.zeros_like(start).numpy(), method="COBYQA",
-        options={"maxfev": steps, "initial_tr_radius": FIRST_TURN, "final_tr_radius": LAST_TURN},
-    )  # fmt: skip
+    for shared in (True, False):
+        start = best()[1] if turns else knobs.vector
+        directions = knobs.shared if shared else torch.diag(start.abs().clamp(min=1))
+        turns_left = steps - len(turns)
+        if turns_left:
+            minimize(
+                value, torch.zeros(directions.shape[1], dtype=torch.float64).numpy(), method="COBYQA",
+                options={
+                    "maxfev": min(turns_left, TURNS_A_KNOB * directions.shape[1]) if shared else turns_left,
+                    "initial_tr_radius": FIRST_TURN, "final_tr_radius": LAST_TURN,
+                },
+            )  # fmt: skip

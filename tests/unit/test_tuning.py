@@ -1,4 +1,5 @@
 import json
+import math
 
 import pytest
 import torch
@@ -76,6 +77,29 @@ def test_the_vector_holds_all_that_is_free_and_nothing_else(kind):
     assert torch.equal(knobs.vector, wanted)
     assert knobs.table() != before
     assert len(Knobs(FLOWS[kind], before, noisy=False).vector) == 5 + 5 + 2
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_shared_turns_move_one_thing_in_all_rows(kind):
+    flow = FLOWS[kind]
+    knobs = Knobs(flow, make_table(flow, "untuned", 5, grid="power:1:0.8", g=2.0))
+    start, shared = knobs.vector, knobs.shared
+    tilt, end, angle, gain, noise, older, mix = shared.T
+    assert shared.shape == (24, 7)
+
+    def moved(way):
+        knobs.turn_to(start + 0.1 * way)
+        return [*knobs.coefficients()]
+
+    s, a, b, c, final = moved(torch.zeros_like(tilt))
+    later = moved(tilt)[0]
+    assert later[1].item() < s[1].item()
+    torch.testing.assert_close(moved(end)[0][1:] / s[1:], (moved(end)[0][1] / s[1]).expand(4))
+    torch.testing.assert_close(moved(gain)[2], b * math.exp(0.1))
+    torch.testing.assert_close(moved(noise)[3], c * math.exp(0.1))
+    torch.testing.assert_close(moved(angle)[1], (a.acos() + 0.1).cos())
+    torch.testing.assert_close(moved(older)[2][:, 1], b[:, 1] * 1.1)
+    torch.testing.assert_close(moved(mix)[4], final + torch.tensor([-0.1, 0.1, 0.0], dtype=torch.float64))
 
 
 def test_stages_of_runge_kutta_and_drawn_classes_are_refused():
