@@ -25,6 +25,7 @@ def reproduce(
     nfe: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (),
     ceiling: Annotated[int, arg(metavar="CALLS")] = 0,
     context: int = 2,
+    solvers: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")] = (),
     paper_only: bool = False,
     quick: bool = False,
     seed: Seed = 0,
@@ -43,6 +44,8 @@ def reproduce(
 
     Example: bfn reproduce sa-nfe --quick
 
+    Example: bfn reproduce fid-nfe --model mnist --on bundled --nfe 5 --solvers auto untuned unipc3 sa-solver
+
     Example: bfn reproduce fid-nfe --checkpoint cifar10_256c_ema.pt --n 10000 --nfe 10 20 50
 
     Args:
@@ -55,7 +58,9 @@ def reproduce(
         nfe: numbers of calls (of steps, for orders; 1 / step size, for cs-trajectories).
         ceiling: measure also what the model gives at so many calls, such as 1000 (sa-nfe).
         context: symbols that the exact model of text looks back; 3 takes some 40 times as long.
-        paper_only: leave out our own solvers.
+        solvers: which run beside the paper's, such as unipc3, deis3, sa-solver, bfn-optimal, tuned, untuned; auto,
+            fast-ode and fast-sde if left out (fid-nfe, sa-nfe, samples).
+        paper_only: leave out all but the paper's solvers.
         quick: 100 samples at 5 and 10 calls, to see that it works.
         out: directory for the report; reproduce-NAME if left out.
         store: file of measurements to go on from and to add to; a common one in BFN_HOME if left out.
@@ -76,12 +81,14 @@ def reproduce(
     check_positive(context=context, **({"nfe": min(nfe)} if nfe else {}))
     if checkpoint is not None and not checkpoint.is_file():
         raise ValueError(f"--checkpoint {checkpoint}: no such file")
+    if paper_only and solvers:
+        raise ValueError(f"--solvers {solvers[0]} with --paper-only: give one of them")
     if ceiling < 0:
         raise ValueError(f"--ceiling {ceiling}: expected a number of calls, or 0 for none")
     if threads is not None:
         torch.set_num_threads(threads)
     options = Options(
-        n=n, nfe=nfe or None, seed=seed, ceiling=ceiling, beyond=not paper_only, batch=batch,
+        n=n, nfe=nfe or None, seed=seed, ceiling=ceiling, beyond=() if paper_only else solvers or None, batch=batch,
         store=store or default_store(), progress=on_terminal(),
     )  # fmt: skip
     if quick:
@@ -90,7 +97,8 @@ def reproduce(
     target = out or Path(f"reproduce-{name}")
     given: dict[str, object] = {
         "config": config, "on": on, "model": model, "n": options.n, "nfe": options.nfe, "ceiling": ceiling,
-        "paper-only": paper_only, "seed": seed, "batch": batch, **({"context": context} if context != 2 else {}),
+        "solvers": solvers, "paper-only": paper_only, "seed": seed, "batch": batch,
+        **({"context": context} if context != 2 else {}),
     }  # fmt: skip
     if checkpoint is not None:
         given["checkpoint"] = checkpoint.name

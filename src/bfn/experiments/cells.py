@@ -16,6 +16,7 @@ from bfn.experiments.subjects import Subject
 FEW_CALLS = 10
 """Up to so many calls all samples are drawn; above it fewer, so that every column costs the same."""
 BEYOND = ("auto", "fast-ode", "fast-sde")
+"""Our own solvers beside the paper's, if no others are asked for."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,16 @@ def plain(names: Iterable[str]) -> list[Row]:
     return [Row(name, name) for name in names]
 
 
-def beyond(subject: Subject, calls: Sequence[int], options: Options) -> list[tuple[Row, Column, Setting]]:
-    """Our own solvers, where they are wanted; equal tables are measured only once."""
-    names = BEYOND if options.beyond else ()
-    return [(row, Column(nfe), row.at(nfe)) for row in plain(names) for nfe in calls]
+def beyond(
+    subject: Subject, theirs: Sequence[Row], calls: Sequence[int], options: Options
+) -> list[tuple[Row, Column, Setting]]:
+    """Our own solvers beside the paper's rows, where they are wanted; equal tables are measured only once."""
+    known = {row.name for row in theirs}
+    names = [name for name in (BEYOND if options.beyond is None else options.beyond) if name not in known]
+    wanted = [(row, Column(nfe), row.at(nfe)) for row in plain(names) for nfe in calls]
+    for _, _, setting in wanted:
+        setting.table_key(subject.model)  # what this model cannot do is told before hours of measuring
+    return wanted
 
 
 def samples_at(n: int, nfe: int, least: int = 100) -> int:

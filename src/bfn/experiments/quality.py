@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from bfn import solvers
 from bfn.experiments.cells import BEYOND, Cell, main_measure, plain, run_cells
 from bfn.experiments.judges import Judge, Measure, Measured
 from bfn.experiments.measure import Record
@@ -39,7 +40,8 @@ def quality_section(
     found = verdicts(table, values, main, by_solver) if pairs else []
     if found:
         lines += ["", "### Against the paper's ordering", "", *summary(found, main)]
-    lines += _beyond_lines(cells, main, table, limits.get("ode") if subject.exact is not None else None)
+    ours = BEYOND if options.beyond is None else options.beyond
+    lines += _beyond_lines(cells, main, table, ours, limits.get("ode") if subject.exact is not None else None)
     results = {
         "measure": dataclasses.asdict(main),
         "cells": [{"row": c.row.label, **c.record.asdict()} for c in cells],
@@ -173,7 +175,9 @@ def _gap_table(cells: Sequence[Cell], ceiling: Mapping[str, Measured], main: Mea
     return [head, "", *markdown_table(["", *(_heading(column) for column in columns)], rows)]
 
 
-def _beyond_lines(cells: Sequence[Cell], main: Measure, table: PaperTable, truth: Measured | None = None) -> list[str]:
+def _beyond_lines(
+    cells: Sequence[Cell], main: Measure, table: PaperTable, names: Sequence[str], truth: Measured | None = None
+) -> list[str]:
     """Our own solvers against the best of the paper's at the same calls. truth: what exact samples get."""
 
     def told(value: Measured, best: Measured) -> str:
@@ -186,7 +190,7 @@ def _beyond_lines(cells: Sequence[Cell], main: Measure, table: PaperTable, truth
     lines = []
     for column in dict.fromkeys(cell.column for cell in cells):
         here = {c.row.label: c.record.measures[main.key] for c in cells if c.column == column}
-        ours = {name: value for name, value in here.items() if name in BEYOND}
+        ours = {name: value for name, value in here.items() if name in names and name not in table.solvers}
         theirs = {name: value for name, value in here.items() if name in table.solvers}
         if not ours or not theirs:
             continue
@@ -203,4 +207,4 @@ def _best(values: Mapping[str, Measured], main: Measure) -> str:
 
 
 def _noisy(cell: Cell) -> bool:
-    return "sde" in cell.row.name or cell.row.name in ("bfn", "auto")
+    return cell.row.name == "tuned" or solvers.get(cell.row.name).stochastic

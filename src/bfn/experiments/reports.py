@@ -22,14 +22,14 @@ class Options:
     """What a user may set for every experiment; None: the experiment's own choice.
 
     n: samples. nfe: numbers of calls. ceiling: calls at which the model's limit is measured; 0 for none.
-    beyond: measure our own solvers beside the paper's. store: file of measurements to go on from.
+    beyond: solvers to measure beside the paper's; () for none. store: file of measurements to go on from.
     """
 
     n: int | None = None
     nfe: tuple[int, ...] | None = None
     seed: int = 0
     ceiling: int = 0
-    beyond: bool = True
+    beyond: tuple[str, ...] | None = None
     batch: int | None = None
     store: Path | None = None
     progress: bool = False

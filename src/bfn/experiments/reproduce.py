@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from bfn import solvers
 from bfn.experiments import paper, subjects
 from bfn.experiments.efficiency import efficiency
 from bfn.experiments.etas import eta_continuous, eta_discrete
@@ -24,13 +25,17 @@ Run = Callable[[Subject, Options], Section]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure. kinds: of the models it is run on; none for one that brings its own problems."""
+    """One table or figure. kinds: of the models it is run on; none for one that brings its own problems.
+
+    beyond: whether other solvers may be measured beside the paper's.
+    """
 
     name: str
     title: str
     kinds: tuple[Kind, ...]
     run: Run | None = None
     tables: tuple[str, ...] = ()
+    beyond: bool = False
 
     @property
     def places(self) -> list[str]:
@@ -46,8 +51,12 @@ class Experiment:
 EXPERIMENTS: Mapping[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
-        Experiment("fid-nfe", "Image quality against network calls", ("continuous",), fid_nfe, ("fid-nfe",)),
-        Experiment("sa-nfe", "Spelling accuracy against network calls", ("discrete",), sa_nfe, ("sa-nfe",)),
+        Experiment(
+            "fid-nfe", "Image quality against network calls", ("continuous",), fid_nfe, ("fid-nfe",), beyond=True
+        ),
+        Experiment(
+            "sa-nfe", "Spelling accuracy against network calls", ("discrete",), sa_nfe, ("sa-nfe",), beyond=True
+        ),
         Experiment(
             "cs-ablation", "The original sampler with and without drawn classes", ("discrete",), cs_ablation,
             ("cs-ablation",),
@@ -64,7 +73,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "efficiency", "Bits per character and spelling accuracy", ("discrete",), efficiency,
             ("efficiency-sa", "efficiency-bpc"),
         ),
-        Experiment("samples", "Random samples side by side", ("continuous", "discrete"), samples),
+        Experiment("samples", "Random samples side by side", ("continuous", "discrete"), samples, beyond=True),
         Experiment("orders", "Error against step size on problems with exact answers", ()),
     )
 }  # fmt: skip
@@ -105,6 +114,12 @@ def reproduce(
     chosen, options, started = experiment(name), options or Options(), time.perf_counter()
     if "official" in on and checkpoint is None:
         raise ValueError("official: needs --checkpoint FILE, a published checkpoint such as text8_ema.pt")
+    if options.beyond and not chosen.beyond:
+        able = ", ".join(other.name for other in EXPERIMENTS.values() if other.beyond)
+        raise ValueError(f"--solvers {options.beyond[0]}: {name} is of the paper's alone; {able} take others")
+    for solver in options.beyond or ():
+        if solver != "tuned":
+            solvers.get(solver)
     if chosen.run is None:
         options = replace(options, store=None)
         sections = orders(options)

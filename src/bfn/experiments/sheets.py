@@ -23,7 +23,9 @@ def samples(subject: Subject, options: Options) -> Section:
     """A sheet of images a solver and number of calls, or lines of text."""
     continuous = subject.model.flow.kind == "continuous"
     calls = options.nfe or ((10, 50) if continuous else (10, 100))
-    names = (*(IMAGE_SOLVERS if continuous else TEXT_SOLVERS), *(BEYOND[:1] if options.beyond else ()))
+    names = dict.fromkeys(
+        (*(IMAGE_SOLVERS if continuous else TEXT_SOLVERS), *(BEYOND[:1] if options.beyond is None else options.beyond))
+    )
     n = options.n or (30 if continuous else 4)
     clip = (-1.0, 1.0) if continuous else None
     drawn: dict[tuple[str, int], Tensor] = {}

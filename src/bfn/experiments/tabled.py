@@ -21,10 +21,11 @@ def fid_nfe(subject: Subject, options: Options) -> Section:
     table = paper.table("fid-nfe")
     calls = options.nfe or (5, 10, 20, 50)
     original, rest = plain(["bfn"]), [row for row in plain(table.solvers) if row.name != "bfn"]
+    ours = beyond(subject, [*original, *rest], calls, options)
     etas, notes = best_etas(subject, rest, calls, options)
     wanted = [(row, Column(nfe), row.at(nfe)) for row in original for nfe in calls]
     wanted += [(row, Column(nfe), row.at(nfe, etas[row.label, nfe])) for row in rest for nfe in calls]
-    wanted += beyond(subject, calls, options)
+    wanted += ours
     cells, more = run_cells(subject, wanted, options, options.seed)
     n_tuning = samples_at(tuning_n(subject, options), calls[0], subject.least)
     choices = ", ".join(f"{eta:g}" for eta in ETAS)
@@ -63,7 +64,7 @@ def sa_nfe(subject: Subject, options: Options) -> Section:
     calls = options.nfe or (10, 20, 50, 100)
     rows = [*plain(["bfn", "sde-bfn-solver1"]), *(row for row in plain(table.solvers) if row.name != "bfn")]
     wanted = [(row, Column(nfe), row.at(nfe)) for row in rows for nfe in calls]
-    wanted += beyond(subject, calls, options)
+    wanted += beyond(subject, rows, calls, options)
     cells, notes = run_cells(subject, wanted, options, options.seed)
     # The paper's own row for the original sampler without drawn classes is in another table.
     both = dataclasses.replace(

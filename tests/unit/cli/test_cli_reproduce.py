@@ -33,6 +33,13 @@ def test_results_as_json(tmp_path, capsys) -> None:
         (["sa-nfe", "--ceiling", "-1"], "--ceiling -1: expected a number of calls"),
         (["fid-nfe", "--checkpoint", "nowhere.pt"], "--checkpoint nowhere.pt: no such file"),
         (["fid-nfe", "--on", "official"], "official: needs --checkpoint FILE"),
+        (["sa-nfe", "--solvers", "unipc33"], "did you mean 'unipc3'?"),
+        (
+            ["eta-discrete", "--solvers", "unipc3"],
+            "eta-discrete is of the paper's alone; fid-nfe, sa-nfe, samples take",
+        ),
+        (["sa-nfe", "--solvers", "unipc3", "--paper-only"], "--solvers unipc3 with --paper-only: give one of them"),
+        (["sa-nfe", "--on", "bundled", "--solvers", "tuned", "--nfe", "7"], "solver='tuned', nfe=7"),
         (["fid-nfe", "--on", "bundled", "--model", "text8"], "text8: a model of discrete data"),
     ],
 )

@@ -84,12 +84,22 @@ def test_the_variance_of_a_single_bayesian_update_is_exact() -> None:
 
 
 def test_figures_stand_beside_the_papers(small_world, tmp_path) -> None:
-    text = reproduce("sa-nfe", tmp_path, Options(n=4, nfe=(10,), beyond=False), on=("bundled",)).read_text()
+    text = reproduce("sa-nfe", tmp_path, Options(n=4, nfe=(10,), beyond=()), on=("bundled",)).read_text()
     assert "| *paper* | 66.27 |" in text
     assert "| *paper* | 82.27 |" in text
     assert "`auto`" not in text
     assert "compared with the paper's" not in text
     assert "Real data get" in text
+
+
+def test_solvers_of_ones_choice_run_beside_the_papers(small_world, tmp_path) -> None:
+    chosen = ("unipc2", "sa-solver", "untuned", "bfn-solver2")
+    text = reproduce("sa-nfe", tmp_path, Options(n=4, nfe=(10,), beyond=chosen), on=("bundled",)).read_text()
+    told = text.partition("### Beyond the paper")[2]
+    assert all(f"`{name}` (" in told for name in chosen[:3])
+    # One of the paper's is measured once, as the paper's.
+    assert text.count("| `bfn-solver2` |") == text.count("| `bfn` |")
+    assert "`auto`" not in text
 
 
 def test_a_stopped_run_goes_on_from_its_store(text_subject: Subject, tmp_path, monkeypatch) -> None:
