@@ -14,7 +14,6 @@ from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.likelihood import Likelihood
-from bfn.modes import evaluating
 from bfn.sampling import NetworkError, Samples, sample
 from bfn.solvers import Table
 
@@ -125,11 +124,6 @@ class BFN(Model, nn.Module):
                 f"the network's output at t={float(level.t[0]):.6g} has shape {tuple(raw.shape)}: expected {expected}"
             )
         return self.head.output(self.flow, raw, u, level)
-
-    def sample(self, n: int, solver: Any = "auto", nfe: int | None = None, **settings: Any) -> Samples:
-        """n samples, the network in evaluation mode: see :func:`bfn.sample` for the settings."""
-        with evaluating(self):
-            return super().sample(n, solver, nfe, **settings)
 
     def save(self, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""

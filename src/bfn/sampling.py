@@ -17,6 +17,7 @@ from bfn.conditioning import Guidance, Guided, Known, KnownAt, Predict, Steered,
 from bfn.curves import ErrorCurve
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Output
+from bfn.modes import evaluating
 from bfn.sde import optimal_initial
 from bfn.solvers.table import BoundTable, Solver, Table, check_nfe
 
@@ -330,10 +331,11 @@ def sample(
     def noise() -> Tensor:
         return torch.randn(u.shape, generator=generator, dtype=u.dtype, device=u.device)
 
-    end = walk(
-        predict, BoundTable.bind(table, model.flow, u), u, noise, label=label, clip=clip,
-        class_generator=class_generator or generator, on_step=on_step, autocast=autocast, progress=progress,
-    )  # fmt: skip
+    with evaluating(model):
+        end = walk(
+            predict, BoundTable.bind(table, model.flow, u), u, noise, label=label, clip=clip,
+            class_generator=class_generator or generator, on_step=on_step, autocast=autocast, progress=progress,
+        )  # fmt: skip
     x = model.flow.decode(end.final)
     return Samples(x if given is None else given.restore(x), end.prediction, end.u, table.nfe, table.times)
 

@@ -9,6 +9,7 @@ from bfn.likelihood import log_likelihood, receiver_variance
 from bfn.losses import error_curve
 from bfn.modes import evaluating
 from bfn.objectives import EndPoint
+from bfn.search import search_grid
 from bfn.tuning import tune
 
 X = torch.linspace(-1, 1, 12).view(4, 3)
@@ -32,6 +33,8 @@ def seeded() -> torch.Generator:
 
 CALLS = {
     "model.sample": lambda model: model.sample(4, nfe=3, generator=seeded()).x,
+    "sample": lambda model: bfn.sample(model, 4, "fast-ode", 3, generator=seeded()).x,
+    "search_grid": lambda model: search_grid(model, 3, n=4, reference=6, rounds=1, generator=seeded()),
     "model.log_likelihood": lambda model: model.log_likelihood(X, nfe=5).log_prob,
     "log_likelihood": lambda model: log_likelihood(model, X, nfe=5).log_prob,
     "receiver_variance": lambda model: receiver_variance(model, X, 3, generator=seeded()),
