@@ -1,6 +1,7 @@
 """Bayesian flow networks: train them, sample from them in a handful of network calls, measure them, learn from them."""
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,21 +30,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 # Names are imported when first asked for: torch takes seconds to import, and `bfn --help` should not.
-_MODULES = (
-    "data",
-    "exact",
-    "grids",
-    "heads",
-    "interop",
-    "likelihood",
-    "losses",
-    "metrics",
-    "networks",
-    "plot",
-    "sde",
-    "solvers",
-    "tuning",
-)
+_MODULES = {module.name for module in iter_modules(__path__) if not module.name.startswith("_")}
 _NAMES = {
     "BFN": "model",
     "ContinuousFlow": "flows",
@@ -107,4 +94,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return sorted({*__all__, *_MODULES, "__version__"})
