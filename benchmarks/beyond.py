@@ -22,7 +22,9 @@ from bfn.experiments.compare import Comparison, compare, markdown_table
 from bfn.files import atomic_write
 from bfn.metrics import t_interval
 
-SEED, REPEATS = 101, 4
+SEED = 101
+TUNED_SEEDS, TUNED_N = 4, 1000
+"""Seeds, and samples of each, that tuned tables are measured with."""
 OURS = (("auto", 5), ("untuned", 5), ("auto", 10))
 """``untuned`` is the default without the model's tuned table."""
 
@@ -140,9 +142,10 @@ def main() -> None:
         lines += section(case, comparison)
         for calls in sorted(model.model.tables):
             settings = [Setting("tuned", calls), Setting("untuned", calls)]
+            judge = judge_for(model.model, model.config, n=TUNED_N)
             comparison = compare(
-                model.model, settings, judge, case.n, name=case.model, store=default_store(), seed=SEED + 1,
-                repeats=REPEATS, n_labels=model.n_labels, progress=True,
+                model.model, settings, judge, TUNED_N, name=case.model, store=default_store(), seed=SEED + 1,
+                repeats=TUNED_SEEDS, n_labels=model.n_labels, progress=True,
             )  # fmt: skip
             lines += tuned_section(case, comparison, calls)
     print("\n".join(lines))
