@@ -94,8 +94,9 @@ class InitialGaussian:
         return noise * std + mean.to(noise)
 
 
-NOISE_T_START = 1e-3
-"""Where a solver whose own grid starts at t = 0 starts instead if the network predicts noise, which is 0/0 there."""
+LEAST_T_START = 1e-3
+"""Where a solver that starts at t = 0 starts instead if the network predicts noise, which is 0/0 there, or the grid has
+no point there."""
 
 
 class NetworkError(ValueError):
@@ -156,14 +157,15 @@ def make_table(
         chosen = chosen.with_dial(g)
     singular = not (starts_at_zero or chosen.from_prior)
     if times is None:
-        own_start = NOISE_T_START if singular and chosen.t_start == 0 else chosen.t_start
         named = grids.get(grid if isinstance(grid, str) else chosen.grid, curve)
+        undefined = chosen.t_start == 0 and (singular or named.needs_start)
+        own_start = LEAST_T_START if undefined else chosen.t_start
         times = chosen.nodes(flow, named, calls, own_start if t_start is None else t_start)
         times = grids.check_times(times, f"grid {named.name!r} of {len(times)} times")
     if singular and float(times[0]) == 0:
         raise ValueError(
             f"a grid that starts at t = 0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
-            f"start at {NOISE_T_START}, or take a network that predicts the data"
+            f"start at {LEAST_T_START}, or take a network that predicts the data"
         )
     table = chosen.table(flow, times.tolist())
     if nfe is not None and nfe != table.nfe:

@@ -295,6 +295,7 @@ wrong_calls = [
     ({"grid": torch.tensor([0.1, 0.5, 0.9])}, "nfe=4: the given grid of 3 times makes 3 calls"),
     ({"nfe": None}, "nfe=None: say how many network calls"),
     ({"t_start": 1.0}, r"t_start=1.0: expected a time in \[0, 1\)"),
+    ({"grid": "log-snr", "t_start": 0.0, "solver": "fast-ode"}, "t_start=0: the grid 'log-snr' has no point there"),
     ({"grid": "log-snr", "t_start": 0.0}, "t_start=0: the grid 'log-snr' has no point there"),
     ({"g": 2.0}, "g=2.0: solver 'bfn-solver2' has no stochasticity dial"),
     ({"g": -1.0, "solver": "fast-sde"}, "g=-1.0: expected a number from 0"),
@@ -319,6 +320,12 @@ wrong_calls = [
 def test_wrong_calls(settings_: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bfn_model("discrete").sample(2, **{"solver": "bfn-solver2", "nfe": 4, **settings_})
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+@pytest.mark.parametrize("grid", ["karras", "log-snr"])
+def test_a_grid_without_a_point_at_zero_starts_where_it_can(kind: str, grid: str) -> None:
+    assert bfn_model(kind).sample(1, "fast-sde", 4, grid=grid).times[0] == 1e-3
 
 
 def test_times_may_be_a_list_or_an_array() -> None:

@@ -57,7 +57,7 @@ def compare(
         solvers: their names, which bfn solvers lists; the default, the original and the paper's if left out.
         nfe: numbers of network calls to spend on each sample.
         n: samples for each figure; or pairs to show.
-        t_start: where the grid starts, the paper's eta: all of these for solvers on the paper's grid.
+        t_start: where the grid starts, the paper's eta: all of these on grids that need one, as the paper's does.
         g: stochasticity, 0 to inf: all of these for solvers that have this dial.
         grid: a grid for all solvers instead of their own, by name as bfn sample takes it.
         guidance: scale by which the classes count, for class-conditional models.

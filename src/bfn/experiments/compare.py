@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from bfn import solvers
+from bfn import grids, solvers
 from bfn.experiments.judges import Judge, Measure, Measured
 from bfn.experiments.measure import Record, Setting, as_json, measure
 from bfn.flows import Flow
@@ -34,7 +34,7 @@ def crossed(
     grid: str | None = None,
     guidance: float | None = None,
 ) -> list[Setting]:
-    """Solvers x calls, x t_start for solvers on the paper's grid, x g for solvers with a dial."""
+    """Solvers x calls, x t_start on grids that need one, as the paper's does, x g for solvers with a dial."""
     if not names or not nfe:
         raise ValueError("nothing to compare: expected at least one solver and one number of calls")
     for value in (value for value in t_start if not 0 < value < 1):
@@ -44,7 +44,8 @@ def crossed(
         # The model's own table brings its grid and dial: there is nothing to cross.
         plain = name == "tuned"
         solver = None if plain else solvers.get(name, flow.kind).resolve(flow, max(1, calls))
-        starts = t_start if solver is not None and (grid or solver.grid) == "paper" else ()
+        on = None if solver is None else grids.get(grid or solver.grid)
+        starts = t_start if on is not None and (on.name == "paper" or on.needs_start) else ()
         dials = g if solver is not None and solver.has_dial else ()
         found += [Setting(name, calls, start, dial, None if plain else grid, guidance=guidance)
                   for start, dial in product(starts or (None,), dials or (None,))]  # fmt: skip

@@ -28,7 +28,7 @@ from bfn.heads import Output
 from bfn.likelihood.batches import Part
 from bfn.likelihood.divergence import exact_trace, hutchinson_traces
 from bfn.likelihood.integrators import adams, dormand_prince
-from bfn.sampling import NOISE_T_START, NetworkError, Predictor
+from bfn.sampling import LEAST_T_START, NetworkError, Predictor
 
 Dequantise = Literal["uniform", "noise"]
 
@@ -56,7 +56,7 @@ class Ode:
         self.label = None if label is None else label.repeat_interleave(draws)
         self.density = self.flow.kind == "continuous" and edge is None
         self.random = draws > 1 or probes is not None or edge is not None or self.flow.kind == "discrete"
-        first = 0.0 if model.starts_at_zero else NOISE_T_START
+        first = 0.0 if model.starts_at_zero else LEAST_T_START
         s_end = float(self.flow.schedule.s(1.0))
         self.c_start = math.asinh(float(self.flow.schedule.s(first)) * self.d)
         self.c_end = math.asinh(s_end * self.d)
