@@ -405,7 +405,8 @@ def _initial_state(
     if isinstance(initial, Tensor):
         if tuple(initial.shape) != shape:
             raise ValueError(f"initial of shape {tuple(initial.shape)}: expected {shape}")
-        unit = noise = initial.to(device=model.device, dtype=model.dtype)
+        # In its own type: that of a network without weights is not known.
+        unit = noise = initial.to(model.device)
     else:
         unit = noise = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
         if initial is not None:

@@ -334,13 +334,6 @@ def test_times_may_be_a_list_or_an_array() -> None:
         assert model.sample(2, "bfn-solver1", grid=grid).times == (0.0, 0.5, 0.9)
 
 
-def test_the_start_may_be_of_another_type() -> None:
-    model = bfn_model("discrete")
-    initial = torch.randn(2, 3, 4, dtype=torch.float64)
-    drawn = [model.sample(2, "bfn-solver1", 3, initial=given).x for given in (initial, initial.float())]
-    assert torch.equal(*drawn)
-
-
 def test_a_range_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match=r"clip=\(1, -1\): expected \(lowest, highest\)"):
         bfn_model("continuous").sample(2, "bfn", 3, clip=(1, -1))
