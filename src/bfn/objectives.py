@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from bfn.model import Model
 from bfn.sampling import sample
 from bfn.solvers import Solver, get
 from bfn.solvers.multistep import Multistep
+
+Method = Literal["gradients", "search", "grid"]
+"""How a table is fitted: by gradients through the sampler, by trying, or by moving its times alone."""
 
 DIALS = (0.0, 1.0, 2.0, 4.0, 10.0)
 """Values of the dial that tuning may start from."""
@@ -65,15 +68,16 @@ class Draws:
 class Objective(ABC):
     """What samples are judged by: a summary of each, and a loss of all summaries together.
 
-    noisy: whether the table's noise is fitted too. smooth: whether gradients lead anywhere; samples of classes are read
-    by argmax, and there the knobs are searched. start: the solver that the table has to beat. least: samples that it
-    can judge at least.
+    noisy: whether the table's noise is fitted too. method: what it is fitted by; samples of classes are read by argmax,
+    where gradients lead nowhere and the numbers are searched. start: the solver that the table has to beat. least:
+    samples that it can judge at least. teacher_nfe: calls of the teacher, where there is one.
     """
 
     noisy: bool = True
-    smooth: bool = True
+    method: Method = "gradients"
     start: str | Solver = "untuned"
     least: int = 1
+    teacher_nfe: int = 100
 
     @abstractmethod
     def summary(self, prediction: Tensor) -> Tensor:
@@ -130,6 +134,8 @@ class EndPoint(Objective):
 class SearchedGrid(EndPoint):
     """The same distance, with the times alone moved: the start on the grid of :func:`bfn.search.search_grid`."""
 
+    method: Method = field(default="grid", init=False)
+
     def describe(self) -> dict[str, Any]:
         return {**super().describe(), "objective": "grid"}
 
@@ -151,7 +157,8 @@ class FeatureDistance(Objective):
     ) -> None:
         if len(data) < 2:
             raise ValueError(f"{len(data)} data: expected at least 2 to compare with")
-        self.features, self.n_classes, self.smooth = features, n_classes, n_classes is None
+        self.features, self.n_classes = features, n_classes
+        self.method = "gradients" if n_classes is None else "search"
         with torch.no_grad():
             parts = [features(part) for part in torch.split(data, batch)]
         self.mean, self.covariance = _moments(torch.cat(parts))
@@ -189,7 +196,7 @@ class NGramDivergence(Objective):
     data: (m, length) classes. n: 4, or fewer where there are more than a million n-grams.
     """
 
-    smooth = False
+    method: Method = "search"
 
     def __init__(self, data: Tensor, n_classes: int, n: int = 4) -> None:
         while n > 1 and n_classes**n > 1_000_000:

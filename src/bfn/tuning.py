@@ -25,7 +25,7 @@ from torch import Tensor
 from bfn.flows import Flow, Level
 from bfn.model import Model
 from bfn.modes import evaluating
-from bfn.objectives import Draws, Objective, SearchedGrid
+from bfn.objectives import Draws, Objective
 from bfn.sampling import NetworkError, make_table, walk
 from bfn.search import ROUNDS, search_grid
 from bfn.solvers import BoundRow, BoundTable, Row, Table
@@ -208,8 +208,8 @@ def tune(
 ) -> Tuned:
     """Fit a table of ``nfe`` calls to a model: the :class:`Knobs` are turned, the best on held-out starts is kept.
 
-    By Adam where the objective is smooth, by COBYQA (a quadratic model in a trust region, no gradients; from scipy)
-    where it is not; where only the grid is fitted, by :func:`bfn.search.search_grid`, whose rounds the steps then are.
+    By the objective's method: Adam; a search by COBYQA (a quadratic model in a trust region, no gradients; from scipy);
+    or, where only the grid is fitted, :func:`bfn.search.search_grid`, whose rounds the steps then are.
     steps: at most, on ``batch`` samples each; :func:`default_steps` if left out. starts: how many different starts are
     used; None for fresh ones at each step (a search has always the same). held_out: starts that
     decide, looked at eight times; after ``patience`` looks that are worse than the best it ends. rate: of Adam, falling
@@ -236,12 +236,12 @@ def tune(
         with evaluating(model):
             looks(0, start)
             knobs = run.knobs(min((start, *others), key=lambda other: run.value(run.fixed(other), batch, 0)))
-            if isinstance(objective, SearchedGrid):
-                looks(steps, run.regridded(objective.teacher_nfe, batch, steps))
-            elif objective.smooth:
+            if objective.method == "gradients":
                 _descend(run, knobs, batch, steps, steps if starts is None else starts // batch, rate, looks)
-            else:
+            elif objective.method == "search":
                 _search(run, knobs, batch, steps, looks)
+            else:
+                looks(steps, run.regridded(batch, steps))
     except (KeyboardInterrupt, NetworkError) as end:
         if not looks.curve:
             raise
@@ -267,10 +267,8 @@ def tune(
 def default_steps(model: Model, nfe: int, objective: Objective) -> int:
     """Steps that tuning takes if it is not told: 40 of gradient descent, or five turns a knob, shared and single."""
     _check_calls(nfe)
-    if isinstance(objective, SearchedGrid):
-        return ROUNDS
-    if objective.smooth:
-        return STEPS
+    if objective.method != "search":
+        return STEPS if objective.method == "gradients" else ROUNDS
     start = make_table(model.flow, objective.start, nfe, starts_at_zero=model.starts_at_zero)
     return TURNS_A_KNOB * sum(Knobs(model.flow, start, noisy=objective.noisy).shared.shape)
 
@@ -300,11 +298,11 @@ class _Run:
     def _generator(self, index: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self.seed * 1_000_003 + index + 1)
 
-    def regridded(self, reference: int, n: int, rounds: int) -> Table:
+    def regridded(self, n: int, rounds: int) -> Table:
         """The start on the grid that is best for the first batch."""
         solver = self.objective.start
         times = search_grid(
-            self.model, self.nfe, solver, n=n, reference=reference, rounds=rounds, clip=self.clip,
+            self.model, self.nfe, solver, n=n, reference=self.objective.teacher_nfe, rounds=rounds, clip=self.clip,
             label=self.draws(n, 0).label, generator=self._generator(0),
         )  # fmt: skip
         return make_table(self.model.flow, solver, grid=times)
@@ -323,7 +321,7 @@ class _Run:
 
     def knobs(self, table: Table) -> Knobs:
         """The knobs that are turned, as the table has them."""
-        least_angle = LEAST_ANGLE if self.objective.noisy and self.objective.smooth else 0.0
+        least_angle = LEAST_ANGLE if self.objective.noisy and self.objective.method == "gradients" else 0.0
         return Knobs(self.model.flow, table, noisy=self.objective.noisy, least_angle=least_angle)
 
     def predict(self, knobs: Knobs, draws: Draws) -> Tensor:

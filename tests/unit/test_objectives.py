@@ -18,7 +18,7 @@ def test_feature_distance_reads_discrete_samples_by_their_likeliest_class():
     probs = torch.tensor([[[0.6, 0.4, 0.0], [0.1, 0.2, 0.7]]])
     objective = FeatureDistance(lambda x: x, torch.randn(9, 2), n_classes=3)
     assert objective.summary(probs).tolist() == [[-1.0, 1.0]]
-    assert not objective.smooth
+    assert objective.method == "search"
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
