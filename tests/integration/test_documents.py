@@ -146,3 +146,18 @@ def test_settings_in_the_training_page_are_settings(tmp_path: Path) -> None:
     for block in written:
         (tmp_path / "run.yaml").write_text(block)
         assert read_settings(tmp_path / "run.yaml").steps > 0
+
+
+@pytest.mark.parametrize("name", ["text8", "mnist", "mnist-binary", "digits"])
+def test_figures_of_the_bundled_models_are_those_of_their_cards(name: str) -> None:
+    from bfn import storage
+
+    measured = storage.read_config(name)["card"]["measured"]
+    settings = ("solver", "nfe", "samples", "t_start")
+    readme, page = ((ROOT / path).read_text().replace("**", "") for path in ("README.md", "docs/results/README.md"))
+    for row in measured:
+        figures = [value for key, value in row.items() if key not in settings]
+        main = figures[0].split("]")[0] + "]"
+        assert main in page, f"{name}: {row['solver']} at {row['nfe']} calls: {main} is not in docs/results/README.md"
+        if (row["solver"], row["nfe"]) not in (("auto", 10), ("bfn", 5)):
+            assert main in readme, f"{name}: {row['solver']} at {row['nfe']} calls: {main} is not in README.md"
