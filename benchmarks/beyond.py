@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 
 from bfn import loaded
-from bfn.experiments import Measure, Measured, Record, Setting, default_store, judge_for
-from bfn.experiments.compare import Comparison, compare, markdown_table
 from bfn.files import atomic_write
-from bfn.metrics import t_interval
+from bfn.paper import Measure, Measured, Record, Setting, default_store, judge_for
+from bfn.quality import t_interval
+from bfn.quality.compare import Comparison, compare, markdown_table
 
 SEED = 101
 TUNED_SEEDS, TUNED_N = 4, 1000

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn import data, metrics, render
+from bfn import data
+from bfn import quality as metrics
 from bfn.exact import StringSet
 from bfn.files import atomic_write
-from bfn.metrics import Interval, frechet_result, spelling_result, t_interval, wilson_interval
+from bfn.quality import Interval, frechet_result, spelling_result, t_interval, wilson_interval
+from bfn.viz import pictures as render
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "docs" / "results" / "conditioning.json"

@@ -24,7 +24,7 @@ from torch import Tensor
 import bfn
 from bfn import data, training
 from bfn.files import atomic_write
-from bfn.metrics import (
+from bfn.quality import (
     FeatureStatistics,
     expected_bias,
     frechet_distance,

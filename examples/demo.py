@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 import bfn
-from bfn import BFN, render, storage
+from bfn import BFN, storage
 from bfn.files import atomic_write
+from bfn.viz import pictures as render
 
 MODELS = ("mnist", "digits", "text8")
 SOLVERS = {"bfn": "the original sampler, bfn", "auto": "the default, auto"}

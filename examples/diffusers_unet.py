@@ -16,8 +16,9 @@ import torch
 from diffusers import UNet2DModel
 
 import bfn
-from bfn import losses, render
+from bfn import losses
 from bfn.interop.diffusers import BFNPipeline, UNetNetwork
+from bfn.viz import pictures as render
 from bfn.weightings import EDM
 
 CLASSES, DATA_STD = 10, 0.75

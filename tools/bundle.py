@@ -15,8 +15,8 @@ import torch
 
 import bfn
 from bfn import storage
-from bfn.experiments import Judge, Record, Setting, judge_for
-from bfn.experiments.measure import measure
+from bfn.paper import Judge, Record, Setting, judge_for
+from bfn.quality.measuring import measure
 from bfn.training import read_log
 
 BUNDLED = Path(bfn.__file__).parent / "bundled"

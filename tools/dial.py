@@ -16,9 +16,9 @@ import torch
 
 import bfn
 from bfn import storage
-from bfn.experiments import Setting, judge_for
-from bfn.experiments.measure import measure
 from bfn.files import atomic_write
+from bfn.paper import Setting, judge_for
+from bfn.quality.measuring import measure
 from bfn.solvers import fast, paper
 
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
         losses,
         metrics,
         networks,
-        plot,
+        quality,
         sde,
         solvers,
         tuning,
+        viz,
     )
     from bfn.conditioning import Guidance, Steering
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
@@ -77,11 +78,12 @@ __all__ = [
     "losses",
     "metrics",
     "networks",
-    "plot",
+    "quality",
     "sample",
     "sde",
     "solvers",
     "tuning",
+    "viz",
 ]
 
 

@@ -17,6 +17,7 @@ from typing import Literal, Protocol, get_args
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Categorical, Output, Point, unknown_scale
 
@@ -52,9 +53,9 @@ class Guidance:
 
     def __post_init__(self) -> None:
         if not -float("inf") < self.scale < float("inf"):
-            raise ValueError(f"guidance={self.scale}: expected a finite scale, such as 2; 1 is no guidance")
+            raise UserError(f"guidance={self.scale}: expected a finite scale, such as 2; 1 is no guidance")
         if not 0 <= self.rescale <= 1:
-            raise ValueError(f"rescale={self.rescale}: expected a share from 0 to 1")
+            raise UserError(f"rescale={self.rescale}: expected a share from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Steering:
 
     def __post_init__(self) -> None:
         if not -float("inf") < self.scale < float("inf"):
-            raise ValueError(f"steer with scale={self.scale}: expected a finite factor, such as 1")
+            raise UserError(f"steer with scale={self.scale}: expected a finite factor, such as 1")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Guided:
     def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
         """One network call on twice the batch."""
         if label is None:
-            raise ValueError(f"guidance={self.guidance.scale}: it needs the classes to guide to; give label")
+            raise UserError(f"guidance={self.guidance.scale}: it needs the classes to guide to; give label")
         s = torch.cat([level.s, level.s]) if isinstance(level.s, Tensor) else level.s
         twice = Level(torch.cat([level.t, level.t]), s)
         both = self.predict(torch.cat([u, u]), twice, torch.cat([label, torch.full_like(label, NO_LABEL)]))
@@ -133,7 +134,7 @@ class Steered:
             value = self.steering.function(mean)
             if not isinstance(value, Tensor) or tuple(value.shape) != (len(u),) or not value.requires_grad:
                 lacking = "" if value.requires_grad else " without a gradient"
-                raise ValueError(
+                raise UserError(
                     f"steer gives shape {tuple(value.shape)}{lacking}: expected one number a sample, ({len(u)},), "
                     "differentiable in the predicted data"
                 )
@@ -252,21 +253,21 @@ def check_known(
 ) -> tuple[Tensor, Tensor]:
     """x and mask of n samples, (n, *data_shape); 0 where nothing is known, whatever ``known`` holds there."""
     if mask.dtype is not torch.bool:
-        raise ValueError(f"mask of type {mask.dtype}: expected torch.bool, True where the data are known")
+        raise UserError(f"mask of type {mask.dtype}: expected torch.bool, True where the data are known")
     shape = (n, *data_shape)
     for name, given in (("mask", mask), ("known", known)):
         if tuple(given.shape) not in (tuple(data_shape), shape):
-            raise ValueError(f"{name} of shape {tuple(given.shape)}: expected {tuple(data_shape)} or {shape}")
+            raise UserError(f"{name} of shape {tuple(given.shape)}: expected {tuple(data_shape)} or {shape}")
     mask = mask.to(device).expand(shape)
     x = torch.where(mask, known.to(device), torch.zeros((), dtype=known.dtype, device=device))
     try:
         flow.check(x, data_shape)
     except ValueError as error:
-        raise ValueError(f"known: {error}") from None
+        raise UserError(f"known: {error}") from None
     return x, mask
 
 
 def check_known_at(name: str) -> None:
     """Refuse what is not a way to show the known part."""
     if name not in get_args(KnownAt):
-        raise ValueError(f"known_at={name!r}: expected one of {', '.join(get_args(KnownAt))}")
+        raise UserError(f"known_at={name!r}: expected one of {', '.join(get_args(KnownAt))}")

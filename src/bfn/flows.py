@@ -27,6 +27,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time
 
 Shape = tuple[int, ...]
@@ -99,7 +100,7 @@ class Flow(ABC):
 
 def _check_shape(x: Tensor, data_shape: Shape) -> None:
     if x.ndim == 0 or tuple(x.shape[1:]) != tuple(data_shape):
-        raise ValueError(f"data of shape {tuple(x.shape)}: expected (batch, *data_shape) with data_shape={data_shape}")
+        raise UserError(f"data of shape {tuple(x.shape)}: expected (batch, *data_shape) with data_shape={data_shape}")
 
 
 def _mean_over_dimensions(values: Tensor) -> Tensor:
@@ -137,9 +138,9 @@ class ContinuousFlow(Flow):
     def check(self, x: Tensor, data_shape: Shape) -> None:
         _check_shape(x, data_shape)
         if not x.is_floating_point():
-            raise ValueError(f"data of type {x.dtype}: continuous data are floats; convert and scale them first")
+            raise UserError(f"data of type {x.dtype}: continuous data are floats; convert and scale them first")
         if not torch.isfinite(x).all():
-            raise ValueError(f"{int((~torch.isfinite(x)).sum())} values are NaN or infinite: clean the data first")
+            raise UserError(f"{int((~torch.isfinite(x)).sum())} values are NaN or infinite: clean the data first")
 
     def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         return x.to(dtype or x.dtype)
@@ -173,7 +174,7 @@ class DiscreteFlow(Flow):
 
     def __init__(self, n_classes: int, beta_1: float = 0.75**2, *, schedule: Schedule | None = None) -> None:
         if n_classes < 2:
-            raise ValueError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
+            raise UserError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
         object.__setattr__(self, "n_classes", int(n_classes))
         object.__setattr__(self, "schedule", schedule or QuadraticSchedule(beta_1))
 
@@ -191,9 +192,9 @@ class DiscreteFlow(Flow):
     def check(self, x: Tensor, data_shape: Shape) -> None:
         _check_shape(x, data_shape)
         if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
-            raise ValueError(f"data of type {x.dtype}: discrete data are integer classes 0..{self.n_classes - 1}")
+            raise UserError(f"data of type {x.dtype}: discrete data are integer classes 0..{self.n_classes - 1}")
         if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < self.n_classes):
-            raise ValueError(
+            raise UserError(
                 f"classes from {int(x.min())} to {int(x.max())}: expected 0..{self.n_classes - 1} "
                 f"for n_classes={self.n_classes}"
             )

@@ -6,14 +6,14 @@ A grid turns (flow, intervals, t_start) into ``intervals + 1`` increasing times 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
 
 
@@ -38,9 +38,9 @@ class Grid:
     def __call__(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
         """(intervals + 1,) float64 times."""
         if not 0 <= t_start < 1:
-            raise ValueError(f"t_start={t_start}: expected a time in [0, 1)")
+            raise UserError(f"t_start={t_start}: expected a time in [0, 1)")
         if self.needs_start and t_start == 0:
-            raise ValueError(f"t_start=0: the grid {self.name!r} has no point there; give a small time such as 1e-3")
+            raise UserError(f"t_start=0: the grid {self.name!r} has no point there; give a small time such as 1e-3")
         return self.rule(flow, intervals, t_start)
 
 
@@ -93,7 +93,7 @@ def power(flow: Flow, intervals: int, t_start: float, exponent: float | None = N
     if exponent is None:
         exponent = 1.25 if intervals < 5 else 1.1
     if not t_start < t_end <= 1:
-        raise ValueError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
+        raise UserError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
     start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(t_end))
     ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** exponent
     times = flow.schedule.time_of_s(start + (end - start) * ramp)
@@ -112,14 +112,14 @@ def karras(flow: Flow, intervals: int, t_start: float, rho: float = 7.0) -> Tens
 def information(flow: Flow, intervals: int, t_start: float, curve: ErrorCurve | None = None) -> Tensor:
     """Equal shares of the information, beta'/(2 kappa) E||w - w_hat||^2 dt, that the model gets from t_start to 1."""
     if curve is None:
-        raise ValueError(
+        raise UserError(
             "grid='information': the model has no error curve; training stores one, or set model.error_curve = "
             "bfn.losses.error_curve(model, x)"
         )
     fine = torch.linspace(t_start, 1, 4097, dtype=torch.float64)
     gathered = curve.information(flow, fine)
     if not float(gathered[-1]) > 0:
-        raise ValueError("grid='information': the model's error curve is 0 everywhere, there is nothing to share")
+        raise UserError("grid='information': the model's error curve is 0 everywhere, there is nothing to share")
     shares = gathered[-1] * torch.linspace(0, 1, intervals + 1, dtype=torch.float64)
     i = torch.searchsorted(gathered, shares).clamp(1, len(fine) - 1)
     within = (shares - gathered[i - 1]) / (gathered[i] - gathered[i - 1])
@@ -150,12 +150,11 @@ def get(name: str, curve: ErrorCurve | None = None) -> Grid:
     """The grid of that name, as "karras", "karras:5"; curve: the model's, for a grid that is made from it."""
     base, *numbers = name.split(":")
     if base not in GRIDS:
-        near = get_close_matches(base, GRIDS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"grid={name!r}: expected one of {', '.join(GRIDS)}, or a tensor of times{hint}")
+        hint = did_you_mean(base, GRIDS)
+        raise UserError(f"grid={name!r}: expected one of {', '.join(GRIDS)}, or a tensor of times{hint}")
     grid = GRIDS[base]
     if len(numbers) > len(grid.takes):
-        raise ValueError(f"grid={name!r}: {base!r} takes {' and '.join(grid.takes) or 'no number'} after its name")
+        raise UserError(f"grid={name!r}: {base!r} takes {' and '.join(grid.takes) or 'no number'} after its name")
     own: dict[str, Any] = {key: _positive(number, name) for key, number in zip(grid.takes, numbers, strict=False)}
     if grid.needs_curve:
         own["curve"] = curve
@@ -168,7 +167,7 @@ def _positive(number: str, name: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise ValueError(f"grid={name!r}: expected a positive number after the colon, not {number!r}")
+        raise UserError(f"grid={name!r}: expected a positive number after the colon, not {number!r}")
     return value
 
 
@@ -176,12 +175,12 @@ def check_times(times: Sequence[float] | Tensor, name: str = "grid") -> Tensor:
     """Times as float64, refused if they are not increasing within [0, 1]; name: what to call them in an error."""
     times = torch.as_tensor(times, dtype=torch.float64).cpu()
     if times.ndim != 1 or times.numel() == 0:
-        raise ValueError(f"{name} of shape {tuple(times.shape)}: expected a vector of times")
+        raise UserError(f"{name} of shape {tuple(times.shape)}: expected a vector of times")
     outside = (~((times >= 0) & (times <= 1))).nonzero()
     if len(outside):
-        raise ValueError(f"{name}: time {float(times[outside[0]])}: expected times within [0, 1]")
+        raise UserError(f"{name}: time {float(times[outside[0]])}: expected times within [0, 1]")
     backward = (times[1:] <= times[:-1]).nonzero()
     if len(backward):
         i = int(backward[0])
-        raise ValueError(f"{name}: time {float(times[i + 1])} follows {float(times[i])}: expected increasing times")
+        raise UserError(f"{name}: time {float(times[i + 1])} follows {float(times[i])}: expected increasing times")
     return times

@@ -11,11 +11,12 @@ sample, drawn stratified over the batch.
 import torch
 from torch import Tensor
 
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
+from bfn.errors import NetworkError, UserError
+from bfn.eval_mode import evaluating
 from bfn.flows import Level
 from bfn.heads import Output
-from bfn.modes import evaluating
-from bfn.sampling import NetworkError, Predictor, strata
+from bfn.sampling import Predictor, strata
 
 
 def noised_output(
@@ -32,7 +33,7 @@ def noised_output(
     if eps is None:
         eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
     elif tuple(eps.shape) != shape:
-        raise ValueError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
+        raise UserError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
     level = flow.level(t, len(x), len(shape) - 1, like=eps)
     u = flow.noised(x, level.s, eps)
     output = model.output(u, level, label) if label is not None else model.output(u, level)
@@ -94,7 +95,7 @@ def n_step_loss(
 ) -> Tensor:
     """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
     if n_steps < 1:
-        raise ValueError(f"n_steps={n_steps}: expected at least 1 step")
+        raise UserError(f"n_steps={n_steps}: expected at least 1 step")
     t = strata(len(x), generator, x.device) if t is None else _check_t(t, len(x))
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
     output, level = noised_output(model, x, start, generator, label)
@@ -121,7 +122,7 @@ def _check_t(t: Tensor, batch: int) -> Tensor:
     if t.ndim == 0:
         t = t.expand(batch)
     if tuple(t.shape) != (batch,):
-        raise ValueError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({batch},)")
+        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({batch},)")
     if not bool(((t >= 0) & (t <= 1)).all()):
-        raise ValueError(f"t from {float(t.min())} to {float(t.max())}: expected times in [0, 1]")
+        raise UserError(f"t from {float(t.min())} to {float(t.max())}: expected times in [0, 1]")
     return t

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from bfn import likelihood, losses, storage
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
+from bfn.errors import NetworkError, UserError
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.likelihood import Likelihood
-from bfn.sampling import NetworkError, Samples, sample
+from bfn.sampling import Samples, sample
 from bfn.solvers import Table
 
 
@@ -100,7 +101,7 @@ class BFN(Model, nn.Module):
         self.flow = flow
         self.head = make_head(predicts, flow) if isinstance(predicts, str) else predicts
         if self.head.kind != flow.kind:
-            raise ValueError(f"predicts={self.head}: it is for {self.head.kind} data, the flow is {flow.kind}")
+            raise UserError(f"predicts={self.head}: it is for {self.head.kind} data, the flow is {flow.kind}")
         self.data_shape = tuple(data_shape)
 
     @property

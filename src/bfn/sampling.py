@@ -14,10 +14,11 @@ from tqdm.auto import tqdm
 
 from bfn import grids, solvers
 from bfn.conditioning import Guidance, Guided, Known, KnownAt, Predict, Steered, Steering, check_known, check_known_at
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
+from bfn.errors import NetworkError, UserError
+from bfn.eval_mode import evaluating
 from bfn.flows import Flow, Level, Shape
 from bfn.heads import Output
-from bfn.modes import evaluating
 from bfn.sde import optimal_initial
 from bfn.solvers.table import BoundTable, Solver, Table, check_nfe
 
@@ -99,10 +100,6 @@ LEAST_T_START = 1e-3
 no point there."""
 
 
-class NetworkError(ValueError):
-    """The network gave something that cannot be used, with the step and time at which it happened."""
-
-
 def tuned_table(
     tables: Mapping[int, Table],
     solver: str | Solver,
@@ -118,7 +115,7 @@ def tuned_table(
     if solver == "tuned":
         known = f"only at {', '.join(map(str, sorted(tables)))} calls" if tables else "none"
         given = "" if free else " with a grid, t_start or g"
-        raise ValueError(
+        raise UserError(
             f"solver='tuned', nfe={nfe}{given}: the model has tables of its own: {known}, each with its grid and dial; "
             "bfn tune makes one"
         )
@@ -148,9 +145,9 @@ def make_table(
     times = None if grid is None or isinstance(grid, str) else grids.check_times(grid)
     calls = nfe if times is None else len(times)
     if times is not None and t_start is not None:
-        raise ValueError(f"t_start={t_start:g} beside a grid of times: it starts at its first one; leave t_start out")
+        raise UserError(f"t_start={t_start:g} beside a grid of times: it starts at its first one; leave t_start out")
     if calls is None:
-        raise ValueError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
+        raise UserError("nfe=None: say how many network calls to spend, or give a tensor of times as the grid")
     check_nfe(calls)
     chosen = solvers.get(solver, flow.kind).resolve(flow, calls).with_curve(curve)
     if g is not None:
@@ -163,13 +160,13 @@ def make_table(
         times = chosen.nodes(flow, named, calls, own_start if t_start is None else t_start)
         times = grids.check_times(times, f"grid {named.name!r} of {len(times)} times")
     if singular and float(times[0]) == 0:
-        raise ValueError(
+        raise UserError(
             f"a grid that starts at t = 0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
             f"start at {LEAST_T_START}, or take a network that predicts the data"
         )
     table = chosen.table(flow, times.tolist())
     if nfe is not None and nfe != table.nfe:
-        raise ValueError(f"nfe={nfe}: the given grid of {len(times)} times makes {table.nfe} calls; leave nfe out")
+        raise UserError(f"nfe={nfe}: the given grid of {len(times)} times makes {table.nfe} calls; leave nfe out")
     return table
 
 
@@ -357,7 +354,7 @@ def _conditioned(
     if guidance is not None:
         guidance = guidance if isinstance(guidance, Guidance) else Guidance(float(guidance))
         if label is None:
-            raise ValueError(
+            raise UserError(
                 f"guidance={guidance.scale:g}: it needs classes to guide to; give label, to a model that knows some"
             )
         predict = predict if guidance.scale == 1 else Guided(predict, guidance)
@@ -367,7 +364,7 @@ def _conditioned(
     if known is None and mask is None:
         return predict, None
     if known is None or mask is None:
-        raise ValueError(f"{'known' if known is None else 'mask'}=None: known and mask are given together")
+        raise UserError(f"{'known' if known is None else 'mask'}=None: known and mask are given together")
     x, mask = check_known(model.flow, model.data_shape, n, known, mask, model.device)
     if not bool(mask.any()):
         return predict, None
@@ -378,7 +375,7 @@ def _conditioned(
 def _checked_label(label: Tensor, n: int) -> Tensor:
     """Classes of n samples; whether there are so many is for the network to know."""
     if tuple(label.shape) != (n,) or label.is_floating_point() or label.is_complex():
-        raise ValueError(
+        raise UserError(
             f"label of shape {tuple(label.shape)} and type {label.dtype}: expected ({n},) whole numbers, -1 for none"
         )
     return label.long()
@@ -386,9 +383,9 @@ def _checked_label(label: Tensor, n: int) -> Tensor:
 
 def _check_clip(flow: Flow, clip: tuple[float, float] | None) -> None:
     if clip is not None and flow.kind != "continuous":
-        raise ValueError(f"clip={clip}: only predictions of continuous data can be clipped")
+        raise UserError(f"clip={clip}: only predictions of continuous data can be clipped")
     if clip is not None and not clip[0] < clip[1]:
-        raise ValueError(f"clip={clip}: expected (lowest, highest), such as (-1, 1)")
+        raise UserError(f"clip={clip}: expected (lowest, highest), such as (-1, 1)")
 
 
 def _initial_state(
@@ -400,11 +397,11 @@ def _initial_state(
     generator: torch.Generator | None,
 ) -> Tensor:
     if n < 1:
-        raise ValueError(f"n={n}: expected at least 1 sample")
+        raise UserError(f"n={n}: expected at least 1 sample")
     shape = (n, *model.flow.state_shape(model.data_shape))
     if isinstance(initial, Tensor):
         if tuple(initial.shape) != shape:
-            raise ValueError(f"initial of shape {tuple(initial.shape)}: expected {shape}")
+            raise UserError(f"initial of shape {tuple(initial.shape)}: expected {shape}")
         # In its own type: that of a network without weights is not known.
         unit = noise = initial.to(model.device)
     else:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
+
 Time = float | Tensor
 """A time or a tensor of times in [0, 1]."""
 
@@ -64,7 +66,7 @@ class ExponentialSchedule(Schedule):
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma_1 < 1:
-            raise ValueError(f"sigma_1={self.sigma_1}: expected a standard deviation in (0, 1), such as 1e-3")
+            raise UserError(f"sigma_1={self.sigma_1}: expected a standard deviation in (0, 1), such as 1e-3")
 
     @property
     def _rate(self) -> Tensor:
@@ -92,7 +94,7 @@ class QuadraticSchedule(Schedule):
 
     def __post_init__(self) -> None:
         if not 0 < self.beta_1 < float("inf"):
-            raise ValueError(f"beta_1={self.beta_1}: expected a positive, finite final accuracy, such as 0.75**2")
+            raise UserError(f"beta_1={self.beta_1}: expected a positive, finite final accuracy, such as 0.75**2")
 
     def beta(self, t: Time) -> Tensor:
         return self.beta_1 * as_float64(t).square()

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, Flow
 from bfn.schedules import Time
 
@@ -77,7 +78,7 @@ def convert(value: Tensor, source: str, target: str, u: Tensor, s: Scale, flow: 
     }
     for name in (source, target):
         if name not in to_message:
-            raise ValueError(f"prediction {name!r}: expected one of {', '.join(sorted(to_message))}")
+            raise UserError(f"prediction {name!r}: expected one of {', '.join(sorted(to_message))}")
     w_hat = to_message[source]()
     from_message: dict[str, Callable[[], Tensor]] = {
         "message": lambda: w_hat,

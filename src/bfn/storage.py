@@ -13,7 +13,6 @@ import reprlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +24,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn import networks
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError, did_you_mean
 from bfn.files import atomic, atomic_write
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
 from bfn.heads import HEADS, Head
@@ -55,7 +55,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 """What a config holds: the test that each field passes, and what the test asks for."""
 
 
-class StorageError(ValueError):
+class StorageError(UserError):
     """A stored model that cannot be read or does not fit; the message is one clear line."""
 
 
@@ -104,9 +104,9 @@ def save(
     dtype: what the weights are kept in; float16 and bfloat16 halve the file, and are read back as float32.
     """
     if dtype not in SHIPPED_DTYPES:
-        raise ValueError(f"dtype={dtype!r}: expected one of {', '.join(SHIPPED_DTYPES)}")
+        raise UserError(f"dtype={dtype!r}: expected one of {', '.join(SHIPPED_DTYPES)}")
     if not isinstance(model.network, nn.Module):
-        raise ValueError(f"network {model.network!r}: only a torch.nn.Module has weights that can be stored")
+        raise UserError(f"network {model.network!r}: only a torch.nn.Module has weights that can be stored")
     directory = Path(directory)
     config = describe(model, extras)
     weights = {
@@ -175,8 +175,7 @@ def locate(name: Path | str) -> Path:
     if isinstance(name, str) and name in bundled():
         return Path(str(resources.files("bfn").joinpath("bundled", name)))
     known = bundled()
-    near = get_close_matches(str(name), known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     raise StorageError(
         f"{str(name)!r}: neither a directory nor one of the bundled models {', '.join(known) or '(none here)'}{hint}"
     )
@@ -189,7 +188,7 @@ def describe(model: Storable, extras: Mapping[str, Any] | None = None) -> dict[s
     n_labels = extras.pop("n_labels", 0)
     alphabet = extras.pop("alphabet", None)
     if extras:
-        raise ValueError(f"extras has {next(iter(extras))!r}: expected n_labels, alphabet and card")
+        raise UserError(f"extras has {next(iter(extras))!r}: expected n_labels, alphabet and card")
     config = getattr(model.network, "config", None)
     return {
         "format": FORMAT,
@@ -294,19 +293,19 @@ def _make_table(values: Any, nfe: str, path: Path) -> Table:
 def _check_table(table: Table, nfe: str) -> None:
     """Refuse rows that no run through them could follow."""
     if not table.rows or nfe != str(table.nfe):
-        raise ValueError(f"has {table.nfe} rows: expected one a call, at least 1")
+        raise UserError(f"has {table.nfe} rows: expected one a call, at least 1")
     if not all(0 <= t <= 1 for t in table.times) or any(b <= a for a, b in pairwise(table.times)):
-        raise ValueError(f"times {table.times}: expected increasing ones within [0, 1]")
+        raise UserError(f"times {table.times}: expected increasing ones within [0, 1]")
     for i, row in enumerate(table.rows):
         if len(row.b) > i + 1 or row.c < 0:
-            raise ValueError(f"row {i}: expected at most {i + 1} numbers b, one a call so far, and c of at least 0")
+            raise UserError(f"row {i}: expected at most {i + 1} numbers b, one a call so far, and c of at least 0")
     if not 1 <= len(table.final) <= table.nfe or abs(sum(table.final) - 1) > 1e-6:
-        raise ValueError(f"final {table.final}: expected 1 to {table.nfe} weights that sum to 1")
+        raise UserError(f"final {table.final}: expected 1 to {table.nfe} weights that sum to 1")
 
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r}: expected a finite number")
+        raise UserError(f"{value!r}: expected a finite number")
     return float(value)
 
 
@@ -316,7 +315,7 @@ def _numbers(values: Any) -> tuple[float, ...]:
 
 def _bool(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r}: expected true or false")
+        raise UserError(f"{value!r}: expected true or false")
     return value
 
 
@@ -353,7 +352,7 @@ def _describe(part: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
     for name, kind in known.items():
         if type(part) is kind:
             return {"name": name, **dataclasses.asdict(part)}
-    raise ValueError(f"{part!r}: only {', '.join(known)} can be stored")
+    raise UserError(f"{part!r}: only {', '.join(known)} can be stored")
 
 
 def _make(config: Mapping[str, Any], known: Mapping[str, type[Any]], what: str) -> Any:

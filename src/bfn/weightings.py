@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.sampling import strata
 from bfn.schedules import as_float64
@@ -69,7 +70,7 @@ class Importance(Weighting):
 
     def __post_init__(self) -> None:
         if not 0 < self.uniform <= 1:
-            raise ValueError(f"uniform={self.uniform}: expected a share in (0, 1] of uniform times")
+            raise UserError(f"uniform={self.uniform}: expected a share in (0, 1] of uniform times")
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         density = as_float64(torch.tensor(self.density, dtype=torch.float64))
@@ -100,7 +101,7 @@ class MinSNR(Weighting):
 
     def __post_init__(self) -> None:
         if not self.gamma > 0:
-            raise ValueError(f"gamma={self.gamma}: expected a positive signal-to-noise ratio, such as 5")
+            raise UserError(f"gamma={self.gamma}: expected a positive signal-to-noise ratio, such as 5")
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         t = strata(n, generator)
@@ -121,7 +122,7 @@ class EDM(Weighting):
 
     def __post_init__(self) -> None:
         if not (self.std > 0 and self.data_std > 0):
-            raise ValueError(f"std={self.std}, data_std={self.data_std}: expected positive standard deviations")
+            raise UserError(f"std={self.std}, data_std={self.data_std}: expected positive standard deviations")
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         normal = torch.special.ndtri(strata(n, generator))
@@ -138,13 +139,13 @@ def make_weighting(config: Mapping[str, Any]) -> Weighting:
     arguments = dict(config)
     name = arguments.pop("name", None)
     if name not in WEIGHTINGS:
-        raise ValueError(f"weighting {name!r}: expected one of {', '.join(WEIGHTINGS)}")
+        raise UserError(f"weighting {name!r}: expected one of {', '.join(WEIGHTINGS)}")
     weighting = WEIGHTINGS[name]
     try:
         inspect.signature(weighting).bind(**arguments)
     except TypeError as error:
         known = ", ".join(inspect.signature(weighting).parameters) or "none"
-        raise ValueError(f"weighting {name}: {error}; its parameters are {known}") from None
+        raise UserError(f"weighting {name}: {error}; its parameters are {known}") from None
     return weighting(**arguments)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import bfn
 from bfn import storage
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
 from bfn.flows import Level
 from bfn.interop import PUBLISHED, configuration, convert, load_official
 

@@ -80,7 +80,7 @@ def test_the_last_value_of_the_library_is_the_last_picture(client: Client) -> No
     from PIL import Image
 
     import bfn
-    from bfn.render import sheet
+    from bfn.viz.pictures import sheet
 
     _, (left, _) = client.call("draw", GOOD)
     shown = left.rsplit("bfn-frame on", 1)[1].split("base64,", 1)[1].split('"', 1)[0]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import bfn
 from bfn import grids
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
 
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.01), "discrete": bfn.DiscreteFlow(n_classes=4, beta_1=2.0)}
 CURVE = ErrorCurve((0.0, 0.3, 0.6, 1.0), (1.0, 0.5, 0.1, 0.02))

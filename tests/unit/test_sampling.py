@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import bfn
 from bfn import grids, solvers
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
 from bfn.flows import Level
 from bfn.heads import Categorical, Output, Point
 from bfn.model import Model

@@ -18,8 +18,8 @@ from bfn.app.plane import CALLS, PARTICLES, Errors
 from bfn.app.work import View
 from bfn.exact import GaussianMixture
 from bfn.loaded import Loaded
-from bfn.plot.style import colour, on
-from bfn.render import flow_sheet
+from bfn.viz.pictures import flow_sheet
+from bfn.viz.style import colour, on
 
 MAX_FRAMES = 48
 """Of a film; from longer runs as many calls are shown, evenly picked."""

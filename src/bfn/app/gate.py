@@ -8,6 +8,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+from bfn.errors import UserError
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -49,7 +51,7 @@ def objection(body: bytes, names: Sequence[str] | None = None) -> str | None:
 
 
 def _not_finite(name: str) -> float:
-    raise ValueError(name)
+    raise UserError(name)
 
 
 def _plain(value: object) -> bool:

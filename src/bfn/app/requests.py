@@ -8,6 +8,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from bfn.errors import UserError
+
 OWN = "own"
 """Stands for the solver's own dial or start."""
 MAX_CALLS = 200
@@ -23,7 +25,7 @@ KEEPS = ("nothing", "top half", "bottom half", "left half", "right half", "all b
 """Parts of a known picture that a sample is grown around."""
 
 
-class RequestError(ValueError):
+class RequestError(UserError):
     """A request that cannot be served; the message is one clear line."""
 
 

@@ -11,6 +11,7 @@ from bfn.app import page
 from bfn.app.gate import Gate
 from bfn.app.requests import DRAW, PLANE
 from bfn.app.stock import take
+from bfn.errors import UserError
 
 
 def launch(
@@ -49,7 +50,7 @@ def launch(
 def check_port(host: str, port: int) -> int:
     """A port that is free on that host: the one given, any for 0."""
     if not 0 <= port < 2**16:
-        raise ValueError(f"--port {port}: expected a port from 1 to 65535, or 0 for one that is free")
+        raise UserError(f"--port {port}: expected a port from 1 to 65535, or 0 for one that is free")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,6 +58,6 @@ def check_port(host: str, port: int) -> int:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise ValueError(f"--port {port}: something else listens there; take another, or 0 for any") from None
-            raise ValueError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
+                raise UserError(f"--port {port}: something else listens there; take another, or 0 for any") from None
+            raise UserError(f"--host {host} --port {port}: cannot listen there ({error.strerror or error})") from None
         return int(probe.getsockname()[1])

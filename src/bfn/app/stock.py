@@ -13,8 +13,9 @@ from bfn import data, storage
 from bfn.app import figures, work
 from bfn.app.requests import KEEPS, Draw, Facts
 from bfn.data.fetching import MANIFEST
+from bfn.errors import UserError
 from bfn.loaded import Loaded, load
-from bfn.render import sheet
+from bfn.viz.pictures import sheet
 
 PICTURES = 20
 
@@ -90,10 +91,10 @@ def take(directories: Sequence[str] = ()) -> Stock:
     for directory in directories:
         name = Path(directory).resolve().name
         if name in models:
-            raise ValueError(f"--model {directory}: there is a model {name!r} already; give the directory another name")
+            raise UserError(f"--model {directory}: there is a model {name!r} already; give the directory another name")
         models[name] = load(directory)
     if not models:
-        raise ValueError("no models: none are bundled with this installation; name one with --model DIR")
+        raise UserError("no models: none are bundled with this installation; name one with --model DIR")
     found = {name: _pictures(loaded) for name, loaded in models.items() if loaded.form == "images"}
     return Stock(models, {name: pictures for name, pictures in found.items() if pictures is not None})
 

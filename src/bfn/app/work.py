@@ -13,9 +13,9 @@ from torch import Tensor
 from bfn import solvers
 from bfn.app.requests import Draw, Panel
 from bfn.loaded import Loaded
-from bfn.render import Recorder
 from bfn.sampling import Predictor, Step, make_table, sample
 from bfn.solvers import Table
+from bfn.viz.pictures import Recorder
 
 T = TypeVar("T")
 

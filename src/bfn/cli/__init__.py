@@ -16,8 +16,9 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr
-from difflib import get_close_matches
 from typing import Any
+
+from bfn.errors import UserError, did_you_mean
 
 WRONG_INPUT = 2
 INTERRUPTED = 130
@@ -107,10 +108,9 @@ def _find(arguments: Sequence[str], commands: Mapping[str, Command]) -> str:
     given = arguments[0]
     longer = [name for name in commands if name.startswith(f"{given} ")]
     if longer:
-        raise ValueError(f"{given}: expected bfn {' or bfn '.join(longer)}, with --help to read more")
-    near = get_close_matches(given, commands, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"{given!r}: expected a command, one of {', '.join(commands)}{hint}")
+        raise UserError(f"{given}: expected bfn {' or bfn '.join(longer)}, with --help to read more")
+    hint = did_you_mean(given, commands)
+    raise UserError(f"{given!r}: expected a command, one of {', '.join(commands)}{hint}")
 
 
 def _parse(name: str, command: Command, arguments: Sequence[str]) -> Callable[[], int | None]:
@@ -133,7 +133,7 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> Callable[[]
             )
     except SystemExit as leave:
         if leave.code == WRONG_INPUT:
-            raise ValueError(f"{_one_line(box.getvalue())}; see bfn {name} --help") from None
+            raise UserError(f"{_one_line(box.getvalue())}; see bfn {name} --help") from None
         return lambda: 0
     return bound
 

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from bfn import loaded
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +24,7 @@ LARGEST_SEED = 2**32 - 1
 def read_seed(words: list[str]) -> int:
     """A seed as it is typed."""
     if not words[0].isdecimal() or int(words[0]) > LARGEST_SEED:
-        raise ValueError(f"{words[0]}: expected a whole number from 0 to {LARGEST_SEED}")
+        raise UserError(f"{words[0]}: expected a whole number from 0 to {LARGEST_SEED}")
     return int(words[0])
 
 
@@ -52,7 +53,7 @@ def pick_device(name: str) -> torch.device:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # AssertionError: "Torch not compiled with CUDA enabled"
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device={name!r}: not on this machine ({reason}): take cpu, or auto") from None
+        raise UserError(f"device={name!r}: not on this machine ({reason}): take cpu, or auto") from None
     return torch.device(name)
 
 
@@ -84,4 +85,4 @@ def check_positive(**values: int) -> None:
     """Refuse counts below 1."""
     for name, value in values.items():
         if value < 1:
-            raise ValueError(f"--{name} {value}: expected at least 1")
+            raise UserError(f"--{name} {value}: expected at least 1")

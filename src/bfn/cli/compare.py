@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import arg
 
 from bfn.cli.common import Device, Loaded, ModelName, Seed, check_positive, load, table
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
-    from bfn.experiments import Judge, Record, Setting
-    from bfn.experiments.compare import Comparison
+    from bfn.paper import Judge, Record, Setting
+    from bfn.quality.compare import Comparison
 
 INTERRUPTED = 130
 FILE = arg(metavar="FILE")
@@ -96,10 +97,10 @@ def _check_files(json: Path | None, markdown: Path | None, plot: Path | None) ->
     """Tell before an hour of measuring what could not be written after it."""
     for name, path in (("json", json), ("markdown", markdown), ("plot", plot)):
         if path is not None and path.is_dir():
-            raise ValueError(f"--{name} {path}: is a directory: expected a file")
+            raise UserError(f"--{name} {path}: is a directory: expected a file")
     if plot is not None:
         if plot.suffix not in (".png", ".svg", ".pdf"):
-            raise ValueError(f"--plot {plot}: expected a .png, .svg or .pdf file")
+            raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
         import matplotlib  # noqa: F401  told before hours of measuring, not after
 
 
@@ -107,10 +108,10 @@ def _settings(
     loaded: Loaded, names: tuple[str, ...], nfe: tuple[int, ...], t_start: tuple[float, ...], g: tuple[float, ...],
     grid: str | None, guidance: float | None,
 ) -> list[Setting]:  # fmt: skip
-    from bfn.experiments.compare import USUAL, crossed
+    from bfn.quality.compare import USUAL, crossed
 
     if guidance is not None and not loaded.n_labels:
-        raise ValueError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
+        raise UserError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
     flow = loaded.model.flow
     settings = crossed(flow, names or USUAL[flow.kind], nfe, t_start=t_start, g=g, grid=grid, guidance=guidance)
     for setting in settings:
@@ -122,7 +123,7 @@ def _judge(
     loaded: Loaded, metric: str | None, data: str | None, features: Path | None, n: int
 ) -> tuple[Judge, list[str]]:
     """The judge; one that was not asked for leaves out what n samples are too few for."""
-    from bfn.experiments import judge_for
+    from bfn.paper import judge_for
 
     judge = judge_for(loaded.model, loaded.config, metric, data, features=features, n=n)
     if metric is None:
@@ -136,9 +137,9 @@ def _measure(
     options: dict[str, Any],
 ) -> tuple[Comparison | None, bool]:  # fmt: skip
     """The comparison, and whether it is whole; after an interrupt, that of the settings that were finished."""
-    from bfn.experiments import default_store
-    from bfn.experiments.compare import summarise
-    from bfn.experiments.measure import measure
+    from bfn.paper import default_store
+    from bfn.quality.compare import summarise
+    from bfn.quality.measuring import measure
 
     kept = store or default_store()
     records: list[Record] = []
@@ -172,7 +173,7 @@ def _write(comparison: Comparison, json: Path | None, markdown: Path | None, plo
     if markdown is not None:
         atomic_write(markdown, comparison.markdown())
     if plot is not None:
-        from bfn.plot.quality import quality
+        from bfn.viz.quality import quality
 
         axes = quality(comparison.records, comparison.main, real=comparison.real[comparison.main.key])
         figure = axes.get_figure(root=True)
@@ -186,15 +187,15 @@ def _write(comparison: Comparison, json: Path | None, markdown: Path | None, plo
 
 def _blind(loaded: Loaded, settings: list[Setting], folder: Path, n: int, seed: int, batch: int) -> int:
     from bfn.cli.common import progress_bar
-    from bfn.experiments.blind import key_path, write_pairs
-    from bfn.experiments.measure import clip_for, draw
+    from bfn.quality.blind import key_path, write_pairs
+    from bfn.quality.measuring import clip_for, draw
 
     if len(settings) != 2:
-        raise ValueError(f"--blind: {len(settings)} settings: give two solvers and one --nfe, or one solver at two")
+        raise UserError(f"--blind: {len(settings)} settings: give two solvers and one --nfe, or one solver at two")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"--blind {folder}: exists and is not an empty folder; give another")
+        raise UserError(f"--blind {folder}: exists and is not an empty folder; give another")
     if loaded.form == "numbers":
-        raise ValueError(f"--blind: samples of shape {loaded.model.data_shape} are neither images nor text")
+        raise UserError(f"--blind: samples of shape {loaded.model.data_shape} are neither images nor text")
     clip = clip_for(loaded.model)
     with progress_bar(sum(s.nfe for s in settings) * n, "sampling", "call") as bar:
         samples = [
@@ -209,7 +210,7 @@ def _blind(loaded: Loaded, settings: list[Setting], folder: Path, n: int, seed: 
 
 
 def _score(answers: Path, folder: Path | None) -> int:
-    from bfn.experiments.blind import key_path, score
+    from bfn.quality.blind import key_path, score
 
     print(score(answers, key_path(folder or answers.parent)).sentence())
     return 0

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from bfn.cli.common import AsJson, print_json
+from bfn.errors import UserError
 
 
 def convert(
@@ -41,7 +42,7 @@ def _settings(config: str) -> str | dict[str, Any]:
     try:
         settings = json_format.loads(Path(config).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{config}: not JSON: {error}") from None
+        raise UserError(f"{config}: not JSON: {error}") from None
     if not isinstance(settings, dict):
-        raise ValueError(f"{config}: holds a {type(settings).__name__}; expected an object of settings")
+        raise UserError(f"{config}: holds a {type(settings).__name__}; expected an object of settings")
     return settings

@@ -5,6 +5,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from bfn.cli.common import AsJson, on_terminal, print_json
+from bfn.errors import UserError
 
 
 def fetch(
@@ -18,7 +19,7 @@ def fetch(
     from bfn import data
 
     if name == "digits":
-        raise ValueError("digits: nothing to fetch, they come with scikit-learn")
+        raise UserError("digits: nothing to fetch, they come with scikit-learn")
     folder = data.fetch(name, progress=on_terminal())
     if json:
         return print_json({"name": name, "folder": str(folder)})

@@ -79,7 +79,7 @@ def _measure(
 
     import torch
 
-    from bfn.metrics.bits import bits_report
+    from bfn.quality.bits import bits_report
 
     model = loaded.model
     generator = torch.Generator(model.device).manual_seed(seed)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from bfn.cli.common import Loaded, on_terminal
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,9 +20,9 @@ def own_data(loaded: Loaded) -> str:
 
     name: str | None = loaded.trained_on.get("name")
     if name is None:
-        raise ValueError("--data: the model's card does not say what it was trained on; give a standard set or a path")
+        raise UserError("--data: the model's card does not say what it was trained on; give a standard set or a path")
     if name in names() and name != "digits" and not (home() / "data" / name).is_dir():
-        raise ValueError(f"{name} is not in the cache: run bfn data fetch {name}, or give --data")
+        raise UserError(f"{name} is not in the cache: run bfn data fetch {name}, or give --data")
     return name
 
 
@@ -36,10 +37,10 @@ def held_out(loaded: Loaded, source: str, part: Part, n: int, seed: int) -> tupl
     everything = load(source, part, alphabet=alphabet, progress=on_terminal())
     if isinstance(everything, Text):
         if loaded.form != "text":
-            raise ValueError(f"--data {source}: is text, and the model is one of {loaded.form}")
+            raise UserError(f"--data {source}: is text, and the model is one of {loaded.form}")
         return everything.tiles(shape[0], min(n, len(everything) // shape[0])), None
     if loaded.form != "images" or everything.data_shape != shape:
-        raise ValueError(f"--data {source}: images of shape {everything.data_shape}, and the model's data are {shape}")
+        raise UserError(f"--data {source}: images of shape {everything.data_shape}, and the model's data are {shape}")
     order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(seed))
     some = everything[order[:n]]
     labels = some.labels if loaded.n_labels else None

@@ -19,12 +19,13 @@ from bfn.cli.common import (
     print_json,
 )
 from bfn.cli.held_out import Part, headline, held_out, measured_on, own_data
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from bfn.likelihood import Likelihood
-    from bfn.metrics.bits import Estimate
+    from bfn.quality.bits import Estimate
 
 
 def likelihood(
@@ -105,7 +106,7 @@ def likelihood(
     results: dict[str, Likelihood] = {method: measure()}
     if both:
         if len(others) == 0:
-            raise ValueError(
+            raise UserError(
                 f"--n {n}: all of {source} ({part}); the receiver's variance needs other samples, take fewer"
             )
         steps = (nfe or NFE) - 1

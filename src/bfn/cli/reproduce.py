@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from bfn.cli.common import AsJson, Seed, check_positive, on_terminal
+from bfn.errors import UserError
 
 Places = tuple[Literal["bundled", "exact", "official"], ...]
 
@@ -69,10 +70,10 @@ def reproduce(
     """
     import torch
 
-    from bfn.experiments.measure import default_store
-    from bfn.experiments.reports import Options
-    from bfn.experiments.reproduce import QUICK, experiment
-    from bfn.experiments.reproduce import reproduce as run
+    from bfn.paper.reports import Options
+    from bfn.paper.reproduce import QUICK, experiment
+    from bfn.paper.reproduce import reproduce as run
+    from bfn.quality.measuring import default_store
 
     experiment(name)
     check_positive(
@@ -80,11 +81,11 @@ def reproduce(
     )
     check_positive(context=context, **({"nfe": min(nfe)} if nfe else {}))
     if checkpoint is not None and not checkpoint.is_file():
-        raise ValueError(f"--checkpoint {checkpoint}: no such file")
+        raise UserError(f"--checkpoint {checkpoint}: no such file")
     if paper_only and solvers:
-        raise ValueError(f"--solvers {solvers[0]} with --paper-only: give one of them")
+        raise UserError(f"--solvers {solvers[0]} with --paper-only: give one of them")
     if ceiling < 0:
-        raise ValueError(f"--ceiling {ceiling}: expected a number of calls, or 0 for none")
+        raise UserError(f"--ceiling {ceiling}: expected a number of calls, or 0 for none")
     if threads is not None:
         torch.set_num_threads(threads)
     options = Options(

@@ -11,6 +11,7 @@ from tyro.conf import arg
 
 from bfn.cli.common import AsJson, Device, Loaded, ModelName, Seed, check_positive, load, print_json, progress_bar
 from bfn.cli.held_out import held_out
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,20 +76,20 @@ def sample(
     """
     check_positive(n=n, batch=batch)
     if known is not None and prompt is not None:
-        raise ValueError(f"--known {known} with --prompt: one is for images, the other for text; leave one out")
+        raise UserError(f"--known {known} with --prompt: one is for images, the other for text; leave one out")
     if known is None and keep is not None:
-        raise ValueError(f"--keep {keep} without --known: say what images to keep a half of")
+        raise UserError(f"--keep {keep} without --known: say what images to keep a half of")
     loaded = load(model, device)
     labels = _labels(loaded, label or ((-1,) if known and loaded.n_labels else ()), n)
     if guidance is not None and not loaded.n_labels:
-        raise ValueError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
+        raise UserError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
     given = _given(loaded, prompt, known, keep or "top", n, seed)
     settings: dict[str, Any] = {"grid": grid, "t_start": t_start, "g": g, "clip": (-1.0, 1.0) if clip else None}
     settings["guidance"] = guidance
     x, recorder, report = _draw(loaded, solver, nfe, n, seed, batch, labels, given, settings, steps_gif)
     files, lines = _write(loaded, x, labels, out)
     if recorder is not None:
-        from bfn.render import write_animation
+        from bfn.viz.pictures import write_animation
 
         files.append(write_animation(out / "steps.gif", recorder.frames()))
     report = {"model": model, **report, "seed": seed, "files": [str(file) for file in files]}
@@ -105,10 +106,10 @@ def _labels(loaded: Loaded, label: tuple[int, ...], n: int) -> Tensor | None:
     import torch
 
     if label and not loaded.n_labels:
-        raise ValueError(f"--label {label[0]}: this model knows no classes; leave it out")
+        raise UserError(f"--label {label[0]}: this model knows no classes; leave it out")
     foreign = [k for k in label if not -1 <= k < loaded.n_labels]
     if foreign:
-        raise ValueError(f"--label {foreign[0]}: expected a class from 0 to {loaded.n_labels - 1}, or -1 for none")
+        raise UserError(f"--label {foreign[0]}: expected a class from 0 to {loaded.n_labels - 1}, or -1 for none")
     turn = torch.tensor(label or range(loaded.n_labels), dtype=torch.int64)
     return turn.repeat(-(-n // len(turn)))[:n] if len(turn) else None
 
@@ -124,17 +125,17 @@ def _given(
         from bfn.data import Alphabet
 
         if loaded.alphabet is None:
-            raise ValueError(f"--prompt {prompt!r}: the model is one of {loaded.form}, not of text; leave it out")
+            raise UserError(f"--prompt {prompt!r}: the model is one of {loaded.form}, not of text; leave it out")
         x, mask = Alphabet(loaded.alphabet).encode_prompt(prompt, shape[0])
         return x.expand(n, -1), mask
     if known is None:
         return None
     if loaded.form != "images":
-        raise ValueError(f"--known {known}: the model is one of {loaded.form}, not of images; leave it out")
+        raise UserError(f"--known {known}: the model is one of {loaded.form}, not of images; leave it out")
     try:
         images, _ = held_out(loaded, known, "test", n, seed)
     except ValueError as error:
-        raise ValueError(str(error).replace("--data", "--known")) from None
+        raise UserError(str(error).replace("--data", "--known")) from None
     mask = torch.zeros(shape, dtype=torch.bool)
     rows, columns = shape[1] // 2, shape[2] // 2
     halves = {
@@ -162,12 +163,12 @@ def _draw(
     """The samples, how the first ones formed if that is asked for, and what it took."""
     import torch
 
-    from bfn.render import Recorder
     from bfn.sampling import batches
+    from bfn.viz.pictures import Recorder
 
     model = loaded.model
     if record and loaded.form == "numbers":
-        raise ValueError(f"--steps-gif: samples of shape {model.data_shape} are neither images nor text")
+        raise UserError(f"--steps-gif: samples of shape {model.data_shape} are neither images nor text")
     generator = torch.Generator(model.device).manual_seed(seed)
     keep = 4 if loaded.form == "text" else SHOWN
     recorder = Recorder(model.flow, keep, loaded.alphabet) if record else None
@@ -215,8 +216,8 @@ def _write(loaded: Loaded, x: Tensor, labels: Tensor | None, out: Path) -> tuple
     """Write the samples; the files, and lines to print."""
     import numpy as np
 
-    from bfn import render
     from bfn.files import atomic
+    from bfn.viz import pictures as render
 
     levels = loaded.levels
     files = [] if loaded.form == "numbers" else [render.write_sheet(out / "samples", x, loaded.alphabet, levels)]

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 
 from bfn.cli.common import SEED, on_terminal
+from bfn.errors import UserError
 
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
@@ -41,14 +42,14 @@ def train(
         cpu: leave GPUs alone.
     """
     if recipe is not None and config is not None:
-        raise ValueError("--recipe and --config: give one of them")
+        raise UserError("--recipe and --config: give one of them")
     name = recipe or (config.stem if config else None)
     if out is None and name is None:
-        raise ValueError("--recipe NAME or --config FILE: say what to train, or which run to resume with --out")
+        raise UserError("--recipe NAME or --config FILE: say what to train, or which run to resume with --out")
     run = out or Path("runs") / str(name)
     own = run / "settings.json"
     if name is None and not (resume and own.is_file()):
-        raise ValueError(f"--recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
+        raise UserError(f"--recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
 
     from bfn import training
 

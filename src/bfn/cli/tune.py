@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import arg
 
 from bfn.cli.common import AsJson, Device, ModelName, Seed, check_positive, load, print_json, progress_bar
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from bfn.tuning import Tuned
@@ -55,15 +56,15 @@ def tune(
         teacher_nfe: network calls of the teacher, for the objectives endpoint and grid.
     """
     from bfn import objectives, storage, tuning
-    from bfn.experiments.measure import clip_for
+    from bfn.quality.measuring import clip_for
 
     check_positive(steps=1 if steps is None else steps, batch=batch, held_out=held_out, teacher_nfe=teacher_nfe)
     if out is None and model in storage.bundled() and not (Path(model) / storage.CONFIG).is_file():
-        raise ValueError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
+        raise UserError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
     storage.place_for_tables(model, out)
     loaded = load(model, device)
     if objective != "data" and teacher_nfe <= nfe:
-        raise ValueError(f"--teacher-nfe {teacher_nfe}: a teacher makes more calls than the table's {nfe}")
+        raise UserError(f"--teacher-nfe {teacher_nfe}: a teacher makes more calls than the table's {nfe}")
     goal = (
         objectives.objective_for(loaded.model, loaded.config, data) if objective == "data"
         else objectives.EndPoint(teacher_nfe) if objective == "endpoint"

@@ -30,6 +30,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from bfn.data.sources import SOURCES, Source
+from bfn.errors import UserError
 from bfn.files import flush, home
 
 if sys.platform != "win32":
@@ -63,7 +64,7 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
         FetchError: No source could be reached, or none gave what was expected.
     """
     if name not in SOURCES:
-        raise ValueError(f"data set {name!r} is not known: expected one of {', '.join(SOURCES)}")
+        raise UserError(f"data set {name!r} is not known: expected one of {', '.join(SOURCES)}")
     folder = home() / "data" / name
     if _is_complete(folder, verify):
         return folder

@@ -24,6 +24,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bfn.data.extras import require
+from bfn.errors import UserError
 
 Array = NDArray[Any]
 
@@ -53,14 +54,14 @@ class Images:
 
     def __post_init__(self) -> None:
         if self.x.dtype != torch.uint8 or self.x.ndim != 4:
-            raise ValueError(
+            raise UserError(
                 f"images of dtype {self.x.dtype} and shape {tuple(self.x.shape)}: "
                 "expected torch.uint8 of shape (n, channel, height, width)"
             )
         if not 2 <= self.levels <= 256:
-            raise ValueError(f"levels={self.levels}: a pixel has 2 to 256 levels")
+            raise UserError(f"levels={self.levels}: a pixel has 2 to 256 levels")
         if self.labels is not None and (self.labels.dtype != torch.int64 or self.labels.shape != self.x.shape[:1]):
-            raise ValueError(
+            raise UserError(
                 f"labels of dtype {self.labels.dtype} and shape {tuple(self.labels.shape)}: "
                 f"expected torch.int64 of shape ({len(self.x)},), one for each image"
             )
@@ -109,13 +110,13 @@ class Images:
     def binarise_by(self, uniform: Tensor) -> Images:
         """Black and white by given numbers, uniform in [0, 1), shaped like x: 1 where ``uniform (levels - 1) < x``."""
         if uniform.shape != self.x.shape:
-            raise ValueError(f"uniform of shape {tuple(uniform.shape)}: expected that of x, {tuple(self.x.shape)}")
+            raise UserError(f"uniform of shape {tuple(uniform.shape)}: expected that of x, {tuple(self.x.shape)}")
         return replace(self, x=(uniform * (self.levels - 1) < self.x).to(torch.uint8), levels=2)
 
     def rebin(self, levels: int) -> Images:
         """Fewer levels: ``x levels // self.levels``, so 256 levels in 16 are cut into 16 runs of 16."""
         if not 2 <= levels <= self.levels:
-            raise ValueError(f"levels={levels}: expected 2 to {self.levels}, which the images have")
+            raise UserError(f"levels={levels}: expected 2 to {self.levels}, which the images have")
         return self if levels == self.levels else self._pixelwise(lambda x: x.int() * levels // self.levels, levels)
 
     def prepared(self, options: Mapping[str, Any]) -> Images:
@@ -127,7 +128,7 @@ class Images:
         images = self if levels is None else self.rebin(int(levels))
         if isinstance(binarise, str):
             if binarise != "dynamic":
-                raise ValueError(f"binarise={binarise!r}: expected true, false, a seed, or 'dynamic'")
+                raise UserError(f"binarise={binarise!r}: expected true, false, a seed, or 'dynamic'")
             binarise = 0
         if binarise is not False:
             images = images.binarise(None if binarise is True else int(binarise))
@@ -144,7 +145,7 @@ class Images:
         """A fixed random division into (the rest, held out); ``held_out`` is a share or a number of pictures."""
         n = round(held_out * len(self)) if isinstance(held_out, float) else held_out
         if not 0 < n < len(self):
-            raise ValueError(f"held_out={held_out}: of {len(self)} images at least 1 must be on each side")
+            raise UserError(f"held_out={held_out}: of {len(self)} images at least 1 must be on each side")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         return self[order[n:].sort().values], self[order[:n].sort().values]
 
@@ -153,7 +154,7 @@ def concatenate(first: Images, second: Images) -> Images:
     """Two sets of one kind as one: the same size, levels and classes."""
     kinds = [(i.data_shape, i.levels, i.class_names, i.labels is None) for i in (first, second)]
     if kinds[0] != kinds[1]:
-        raise ValueError(f"{kinds[0]} and {kinds[1]} (shape, levels, classes, no labels): images of two kinds")
+        raise UserError(f"{kinds[0]} and {kinds[1]} (shape, levels, classes, no labels): images of two kinds")
     labels = None
     if first.labels is not None and second.labels is not None:
         labels = torch.cat([first.labels, second.labels])
@@ -167,7 +168,7 @@ def from_array(array: Array, labels: Array | None = None, name: str = "array") -
     """
     if array.dtype != np.uint8:
         if array.dtype.kind not in "biu" or (array.size and (array.min() < 0 or array.max() > 255)):
-            raise ValueError(
+            raise UserError(
                 f"{name}: pixels of type {array.dtype} are not whole numbers in 0..255: "
                 "save them as uint8, for example (255 * x).round().astype('uint8') for x in [0, 1]"
             )
@@ -180,12 +181,12 @@ def from_array(array: Array, labels: Array | None = None, name: str = "array") -
     elif array.ndim == 4 and array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):
         array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
     if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in array.shape:
-        raise ValueError(
+        raise UserError(
             f"{name}: shape {array.shape} is not one of images: expected (n, height, width), "
             "(n, channel, height, width) or (n, height, width, channel) with 1 or 3 channels"
         )
     if labels is not None and (labels.shape != array.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0):
-        raise ValueError(
+        raise UserError(
             f"{name}: labels of type {labels.dtype} and shape {labels.shape}: "
             f"expected {len(array)} whole numbers from 0 up, one for each image"
         )
@@ -206,7 +207,7 @@ def read_npz(path: Path) -> Images:
     labels = [key for key, array in arrays.items() if array.ndim == 1]
     if len(pictures) != 1 or len(labels) > 1:
         shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "nothing"
-        raise ValueError(f"{path}: expected one array of images and at most one of labels, found {shapes}")
+        raise UserError(f"{path}: expected one array of images and at most one of labels, found {shapes}")
     return from_array(arrays[pictures[0]], arrays[labels[0]] if labels else None, name=str(path))
 
 
@@ -223,23 +224,23 @@ def _plain_numpy(path: Path) -> Iterator[None]:
         yield
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{path}: not a plain numpy file (pickled objects are never loaded): {reason}") from error
+        raise UserError(f"{path}: not a plain numpy file (pickled objects are never loaded): {reason}") from error
 
 
 def read_idx(file: BinaryIO, name: str = "file") -> Array:
     """An array of unsigned bytes in the idx format of the MNIST files: magic 0x000008NN, NN big-endian sizes, data."""
     magic = file.read(4)
     if len(magic) < 4 or magic[:3] != b"\x00\x00\x08" or not 1 <= magic[3] <= 4:
-        raise ValueError(f"{name}: starts with {magic!r}, which is not an idx file of unsigned bytes (00 00 08 0N)")
+        raise UserError(f"{name}: starts with {magic!r}, which is not an idx file of unsigned bytes (00 00 08 0N)")
     sizes_raw = file.read(4 * magic[3])
     if len(sizes_raw) < 4 * magic[3]:
-        raise ValueError(f"{name}: the idx file ends within its header: get it again")
+        raise UserError(f"{name}: the idx file ends within its header: get it again")
     sizes = struct.unpack(f">{magic[3]}I", sizes_raw)
     expected = math.prod(sizes)
     data = file.read(expected + 1)
     if len(data) != expected:
         more = "more than " if len(data) > expected else ""
-        raise ValueError(f"{name}: the idx header says {expected} bytes, found {more}{min(len(data), expected)}")
+        raise UserError(f"{name}: the idx header says {expected} bytes, found {more}{min(len(data), expected)}")
     array: Array = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(sizes)
     return array
 
@@ -260,13 +261,13 @@ def _open_idx(path: Path) -> Array:
         with gzip.open(path, "rb") as packed:
             return read_idx(packed, str(path))  # type: ignore[arg-type]  # GzipFile reads like a BinaryIO
     except (gzip.BadGzipFile, EOFError) as error:
-        raise ValueError(f"{path}: a damaged .gz file ({error}): get it again") from error
+        raise UserError(f"{path}: a damaged .gz file ({error}): get it again") from error
 
 
 def read_cifar_binary(data: bytes, name: str = "file") -> tuple[Array, Array]:
     """Images (n, 3, 32, 32) and labels (n,) of one batch of CIFAR-10's binary version: 1 + 3072 bytes an image."""
     if not data or len(data) % _CIFAR_RECORD:
-        raise ValueError(f"{name}: {len(data)} bytes are no whole number of CIFAR-10 records of {_CIFAR_RECORD}")
+        raise UserError(f"{name}: {len(data)} bytes are no whole number of CIFAR-10 records of {_CIFAR_RECORD}")
     records = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
     return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
 
@@ -284,7 +285,7 @@ def read_row_png(file: BinaryIO, size: int = 32) -> Array:
     with image_module.open(file) as sheet:
         pixels = np.asarray(sheet.convert("RGB"))
     if pixels.shape[1] != size * size:
-        raise ValueError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, a {size}x{size} image a row")
+        raise UserError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, a {size}x{size} image a row")
     array: Array = np.ascontiguousarray(pixels.reshape(-1, size, size, 3).transpose(0, 3, 1, 2))
     return array
 
@@ -308,7 +309,7 @@ def read_folder(folder: Path, progress: bool = True) -> Images:
             if path == first:
                 width, height = image.size
             if image.size != (width, height):
-                raise ValueError(
+                raise UserError(
                     f"{path}: {image.width}x{image.height} pixels, but {first} has {width}x{height}: "
                     "bring all images to one size"
                 )
@@ -319,7 +320,7 @@ def read_folder(folder: Path, progress: bool = True) -> Images:
             try:
                 pixels = np.array(image.convert("L" if gray else "RGB"))
             except (OSError, SyntaxError, ValueError) as error:
-                raise ValueError(f"{path}: a damaged image ({error}): get it again or remove it") from error
+                raise UserError(f"{path}: a damaged image ({error}): get it again or remove it") from error
         x[number] = torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1)
     labels = torch.tensor([picture.label for picture in pictures]) if class_names else None
     return Images(x, labels, class_names=class_names)
@@ -330,7 +331,7 @@ def _find_pictures(folder: Path) -> tuple[list[_Picture], tuple[str, ...]]:
     parts = sorted(path.relative_to(folder).parts for path in folder.rglob("*") if path.is_file())
     visible = [names for names in parts if not any(name.startswith(".") for name in names)]
     if not visible:
-        raise ValueError(f"{folder}: no files in this folder: expected images, such as .png or .jpg")
+        raise UserError(f"{folder}: no files in this folder: expected images, such as .png or .jpg")
     nested = all(len(names) > 1 for names in visible)
     class_names = tuple(sorted({names[0] for names in visible})) if nested else ()
     return [
@@ -344,8 +345,8 @@ def _open_image(path: Path) -> Any:
     try:
         image = image_module.open(path)
     except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise ValueError(f"{path}: not an image that can be read: remove it, or convert it to PNG") from error
+        raise UserError(f"{path}: not an image that can be read: remove it, or convert it to PNG") from error
     if image.mode in _DEEP_MODES:
         image.close()
-        raise ValueError(f"{path}: pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits a channel")
+        raise UserError(f"{path}: pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits a channel")
     return image

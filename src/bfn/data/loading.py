@@ -10,6 +10,7 @@ from bfn.data import fetching
 from bfn.data.digits import read_digits
 from bfn.data.images import Images, concatenate, read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
 from bfn.data.text import TEXT8, Alphabet, Text, read_text
+from bfn.errors import UserError
 
 Part = Literal["train", "validation", "test", "all"]
 
@@ -51,7 +52,7 @@ def load(
         bfn.data.FetchError: A standard set could not be had.
     """
     if part not in get_args(Part):
-        raise ValueError(f"part={part!r}: expected one of {', '.join(get_args(Part))}")
+        raise UserError(f"part={part!r}: expected one of {', '.join(get_args(Part))}")
     if isinstance(source, str) and source in _CLASS_NAMES:
         return _standard_images(source, part, progress)
     if source == "text8":
@@ -111,15 +112,15 @@ def _read_path(path: Path, alphabet: Alphabet | None, progress: bool) -> Images 
     if suffix in _PICKLE_SUFFIXES or beginning.startswith(b"\x80"):  # as every pickle since protocol 2
         raise _pickle(path)
     if b"\0" in beginning:
-        raise ValueError(
+        raise UserError(
             f"{path}: not a kind of file that can be read: expected a folder of images, .npy, .npz, an MNIST idx file "
             "or a text file"
         )
     return read_text(path, alphabet)
 
 
-def _pickle(path: Path) -> ValueError:
-    return ValueError(
+def _pickle(path: Path) -> UserError:
+    return UserError(
         f"{path}: a pickle, which could run code and is never loaded: save arrays as .npz; "
         "of CIFAR-10 take the binary version, or the name cifar10"
     )

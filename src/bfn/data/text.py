@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
+
 _PIECE = 1 << 24
 
 
@@ -20,10 +22,10 @@ class Alphabet:
 
     def __post_init__(self) -> None:
         if len(self.symbols) < 2:
-            raise ValueError(f"alphabet {self.symbols!r}: a text needs at least 2 symbols")
+            raise UserError(f"alphabet {self.symbols!r}: a text needs at least 2 symbols")
         if len(set(self.symbols)) < len(self.symbols):
             twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
-            raise ValueError(f"alphabet {self.symbols!r}: {twice!r} is in it more than once")
+            raise UserError(f"alphabet {self.symbols!r}: {twice!r} is in it more than once")
 
     def __len__(self) -> int:
         return len(self.symbols)
@@ -34,7 +36,7 @@ class Alphabet:
         try:
             return torch.tensor([numbers[symbol] for symbol in text], dtype=torch.int64)
         except KeyError as error:
-            raise ValueError(f"{error.args[0]!r} is not among the symbols {self.symbols!r}") from error
+            raise UserError(f"{error.args[0]!r} is not among the symbols {self.symbols!r}") from error
 
     def encode_prompt(self, prompt: str, length: int, unknown: str = "_") -> tuple[Tensor, Tensor]:
         """Classes and where they are known, both (length,); ``unknown`` and what is after the prompt are not.
@@ -43,12 +45,12 @@ class Alphabet:
         (tensor([1, 0, 3, 0]), tensor([ True, False,  True, False]))
         """
         if len(prompt) > length:
-            raise ValueError(f"a prompt of {len(prompt)} characters: the model's texts have {length}; shorten it")
+            raise UserError(f"a prompt of {len(prompt)} characters: the model's texts have {length}; shorten it")
         mask = torch.tensor([symbol != unknown for symbol in prompt.ljust(length, unknown)])
         try:
             classes = self.encode(prompt.ljust(length, unknown).replace(unknown, self.symbols[0]))
         except ValueError as error:
-            raise ValueError(f"prompt {prompt!r}: {error}; {unknown!r} stands for a character to fill in") from None
+            raise UserError(f"prompt {prompt!r}: {error}; {unknown!r} stands for a character to fill in") from None
         return classes, mask
 
     def decode(self, classes: Tensor) -> list[str]:
@@ -101,7 +103,7 @@ class Text:
         self._check_length(length)
         count = len(self) // length
         if n is not None and not 0 < n <= count:
-            raise ValueError(f"n={n}: {len(self)} characters hold 1 to {count} windows of length {length}")
+            raise UserError(f"n={n}: {len(self)} characters hold 1 to {count} windows of length {length}")
         rows = self.codes[: count * length].view(count, length)
         if n is not None:
             rows = rows[torch.arange(n) * count // n]
@@ -111,12 +113,12 @@ class Text:
         """(The rest, the end of the text held out); ``held_out`` is a share or a number of characters."""
         n = round(held_out * len(self)) if isinstance(held_out, float) else held_out
         if not 0 < n < len(self):
-            raise ValueError(f"held_out={held_out}: of {len(self)} characters at least 1 must be on each side")
+            raise UserError(f"held_out={held_out}: of {len(self)} characters at least 1 must be on each side")
         return self[: len(self) - n], self[len(self) - n :]
 
     def _check_length(self, length: int) -> None:
         if not 0 < length <= len(self):
-            raise ValueError(f"length={length}: the text has {len(self)} characters, windows hold 1 to that many")
+            raise UserError(f"length={length}: the text has {len(self)} characters, windows hold 1 to that many")
 
 
 def read_text(path: Path | str, alphabet: Alphabet | None = None) -> Text:
@@ -127,13 +129,13 @@ def read_text(path: Path | str, alphabet: Alphabet | None = None) -> Text:
     path = Path(path)
     size = path.stat().st_size
     if size == 0:
-        raise ValueError(f"{path}: an empty file: expected text")
+        raise UserError(f"{path}: an empty file: expected text")
     codes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
     starts = range(0, size, _PIECE)
     counts = torch.stack([torch.bincount(codes[start : start + _PIECE], minlength=256) for start in starts]).sum(0)
     found = counts.nonzero().flatten()
     if found[0] == 0:
-        raise ValueError(f"{path}: byte {_first(codes, 0)} is zero: this is not a text file")
+        raise UserError(f"{path}: byte {_first(codes, 0)} is zero: this is not a text file")
     if found[-1] >= 0x80 and (alphabet is None or not alphabet.symbols.isascii()):
         return _read_wide(path, alphabet)
     alphabet = alphabet or Alphabet("".join(map(chr, found.tolist())))
@@ -151,7 +153,7 @@ def _read_wide(path: Path, alphabet: Alphabet | None) -> Text:
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: byte {error.start} is 0x{error.object[error.start]:02x}, which is not UTF-8: "
             "this is not a text file, or it is in another encoding"
         ) from error
@@ -181,11 +183,11 @@ def _first(codes: Tensor, code: int) -> int:
         places = (codes[start : start + _PIECE] == code).nonzero()
         if len(places):
             return start + int(places[0])
-    raise ValueError(f"code {code} is not in the text")
+    raise UserError(f"code {code} is not in the text")
 
 
-def _foreign(path: Path, symbol: str, offset: int, alphabet: Alphabet) -> ValueError:
-    return ValueError(
+def _foreign(path: Path, symbol: str, offset: int, alphabet: Alphabet) -> UserError:
+    return UserError(
         f"{path}: {symbol!r} at byte {offset} is not among the {len(alphabet)} symbols {alphabet.symbols!r}: "
         "clean the text, or let the alphabet be found in it"
     )

@@ -6,6 +6,7 @@ from math import log, pi
 import torch
 from torch import Tensor, nn
 
+from bfn.errors import UserError
 from bfn.flows import DiscreteFlow, Flow, Level, Shape
 from bfn.heads import Categorical, Output
 from bfn.model import Model
@@ -52,10 +53,10 @@ class ExactModel(Model, nn.Module):
 
     def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
         if label is not None:
-            raise ValueError("label given: an exact model has no classes to condition on; leave label out")
+            raise UserError("label given: an exact model has no classes to condition on; leave label out")
         expected = self.flow.state_shape(self.data_shape)
         if tuple(u.shape[1:]) != expected:
-            raise ValueError(f"state of shape {tuple(u.shape)}: expected (batch, *{expected})")
+            raise UserError(f"state of shape {tuple(u.shape)}: expected (batch, *{expected})")
         return self.posterior_output(u, level)
 
     def log_sender(self, u: Tensor, x: Tensor, level: Level) -> Tensor:
@@ -77,7 +78,7 @@ class DiscreteExactModel(ExactModel):
 
     def __init__(self, flow: DiscreteFlow, length: int) -> None:
         if length < 1:
-            raise ValueError(f"length={length}: expected at least 1 variable")
+            raise UserError(f"length={length}: expected at least 1 variable")
         super().__init__(flow, (length,))
 
     @abstractmethod
@@ -118,7 +119,7 @@ def restore_log_zero(log_probs: Tensor) -> Tensor:
 def discrete_flow(flow: DiscreteFlow | None, n_classes: int, beta_1: float) -> DiscreteFlow:
     """The flow given, checked against the number of classes, or the usual one with that beta_1."""
     if flow is not None and flow.n_classes != n_classes:
-        raise ValueError(f"flow with n_classes={flow.n_classes}: the model has {n_classes} classes; make them equal")
+        raise UserError(f"flow with n_classes={flow.n_classes}: the model has {n_classes} classes; make them equal")
     return flow or DiscreteFlow(n_classes, beta_1)
 
 
@@ -126,15 +127,15 @@ def check_probs(probs: Tensor, name: str) -> Tensor:
     """``probs`` in float64, its last axis summing to 1 to the last digit; a ValueError if it is no distribution."""
     probs = torch.as_tensor(probs)
     if not probs.is_floating_point():
-        raise ValueError(f"{name} of type {probs.dtype}: expected probabilities as floats")
+        raise UserError(f"{name} of type {probs.dtype}: expected probabilities as floats")
     # Sums of N float32 numbers are right to about sqrt(N) roundings; 1e-4 tells those from counts or logits.
     probs = probs.double()
     if not bool(torch.isfinite(probs).all()) or bool((probs < 0).any()):
-        raise ValueError(f"{name} with smallest value {float(probs.min()):.6g}: expected finite values >= 0")
+        raise UserError(f"{name} with smallest value {float(probs.min()):.6g}: expected finite values >= 0")
     totals = probs.sum(-1, keepdim=True)
     if not bool((totals - 1).abs().le(1e-4).all()):
         worst = float(totals.flatten()[(totals.flatten() - 1).abs().argmax()])
-        raise ValueError(f"{name} sum to {worst:.6g}: expected 1; divide by the sum first")
+        raise UserError(f"{name} sum to {worst:.6g}: expected 1; divide by the sum first")
     return probs / totals
 
 
@@ -144,7 +145,7 @@ def check_weights(weights: Tensor | None, n: int) -> Tensor:
         return torch.full((n,), 1 / n, dtype=torch.float64)
     weights = check_probs(weights, "weights")
     if tuple(weights.shape) != (n,):
-        raise ValueError(f"weights of shape {tuple(weights.shape)}: expected one a component, ({n},)")
+        raise UserError(f"weights of shape {tuple(weights.shape)}: expected one a component, ({n},)")
     return weights
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.exact.base import (
     DiscreteExactModel,
     check_probs,
@@ -35,10 +36,10 @@ class MarkovChain(DiscreteExactModel):
     ) -> None:
         initial, transition = torch.as_tensor(initial), torch.as_tensor(transition)
         if initial.ndim != 1:
-            raise ValueError(f"initial of shape {tuple(initial.shape)}: expected one probability a class, (n_classes,)")
+            raise UserError(f"initial of shape {tuple(initial.shape)}: expected one probability a class, (n_classes,)")
         n_classes = len(initial)
         if tuple(transition.shape) != (n_classes, n_classes):
-            raise ValueError(f"transition of shape {tuple(transition.shape)}: expected ({n_classes}, {n_classes})")
+            raise UserError(f"transition of shape {tuple(transition.shape)}: expected ({n_classes}, {n_classes})")
         super().__init__(discrete_flow(flow, n_classes, beta_1), length)
         self.register_buffer("log_initial", safe_log(check_probs(initial, "initial")).to(dtype))
         self.register_buffer("log_transition", safe_log(check_probs(transition, "rows of transition")).to(dtype))

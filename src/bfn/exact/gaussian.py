@@ -13,6 +13,7 @@ from math import log, pi
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.exact.base import ExactModel, check_weights, draw_components, safe_log
 from bfn.flows import ContinuousFlow, Level
 from bfn.heads import Output, Point, unknown_scale
@@ -43,9 +44,9 @@ class GaussianMixture(ExactModel):
     ) -> None:
         means = torch.as_tensor(means).double()
         if means.ndim != 2 or means.numel() == 0:
-            raise ValueError(f"means of shape {tuple(means.shape)}: expected (components, dimensions)")
+            raise UserError(f"means of shape {tuple(means.shape)}: expected (components, dimensions)")
         if not bool(torch.isfinite(means).all()):
-            raise ValueError("means with NaN or infinite values: expected finite ones")
+            raise UserError("means with NaN or infinite values: expected finite ones")
         super().__init__(flow or ContinuousFlow(sigma_1), (means.shape[1],))
         variances, axes = _eigen(means.shape, covariances, stds)
         self.register_buffer("means", means.to(dtype))
@@ -67,7 +68,7 @@ class GaussianMixture(ExactModel):
 
     def log_prob(self, x: Tensor) -> Tensor:
         if not bool((self.variances > 0).all()):
-            raise ValueError("a component without extent in some direction: it has no density; give it a positive std")
+            raise UserError("a component without extent in some direction: it has no density; give it a positive std")
         _, centred, variances = self._components(x.to(self.dtype), 1.0, 0.0)
         return torch.logsumexp(self._log_joint(centred, variances), 1)
 
@@ -113,21 +114,21 @@ def _eigen(shape: torch.Size, covariances: Tensor | None, stds: Tensor | None) -
     """Variances (M, D) and axes (M, D, D) or None for the coordinate axes, float64."""
     n, dim = shape
     if (covariances is None) == (stds is None):
-        raise ValueError("covariances and stds: give exactly one of the two")
+        raise UserError("covariances and stds: give exactly one of the two")
     if stds is not None:
         stds = torch.as_tensor(stds).double()
         if tuple(stds.shape) not in ((n,), (n, dim)):
-            raise ValueError(f"stds of shape {tuple(stds.shape)}: expected ({n},) or ({n}, {dim})")
+            raise UserError(f"stds of shape {tuple(stds.shape)}: expected ({n},) or ({n}, {dim})")
         if not bool((torch.isfinite(stds) & (stds >= 0)).all()):
-            raise ValueError(f"stds with smallest value {float(stds.min()):.6g}: expected finite values >= 0")
+            raise UserError(f"stds with smallest value {float(stds.min()):.6g}: expected finite values >= 0")
         return stds.square().reshape(n, -1).expand(n, dim).clone(), None
     covariances = torch.as_tensor(covariances).double()
     if tuple(covariances.shape) != (n, dim, dim):
-        raise ValueError(f"covariances of shape {tuple(covariances.shape)}: expected ({n}, {dim}, {dim})")
+        raise UserError(f"covariances of shape {tuple(covariances.shape)}: expected ({n}, {dim}, {dim})")
     if not torch.allclose(covariances, covariances.mT, rtol=1e-6, atol=1e-12):
-        raise ValueError("covariances that are not symmetric: expected Sigma = Sigma^T; average the two")
+        raise UserError("covariances that are not symmetric: expected Sigma = Sigma^T; average the two")
     variances, axes = torch.linalg.eigh(covariances)
     # Eigenvalues of a semi-definite matrix come out within rounding of 0.
     if bool((variances < -1e-6 * variances[:, -1:].abs().clamp(min=1e-300)).any()):
-        raise ValueError(f"covariances with eigenvalue {float(variances.min()):.6g}: expected none below 0")
+        raise UserError(f"covariances with eigenvalue {float(variances.min()):.6g}: expected none below 0")
     return variances.clamp(min=0), axes

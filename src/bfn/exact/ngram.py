@@ -9,6 +9,7 @@ from math import ceil, sqrt
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.exact.automata import Automaton, DenseAutomaton, SparseAutomaton
 from bfn.exact.backoff import BackoffTables, count_backoff
 from bfn.exact.base import DiscreteExactModel, discrete_flow, draw_classes, safe_log
@@ -74,15 +75,15 @@ class NGram(DiscreteExactModel):
 
             text = TEXT8.encode(text)
         if text.ndim != 1 or len(text) < 2:
-            raise ValueError(f"text of shape {tuple(text.shape)}: expected at least 2 classes in a row, (n,)")
+            raise UserError(f"text of shape {tuple(text.shape)}: expected at least 2 classes in a row, (n,)")
         flow = discrete_flow(flow, n_classes, beta_1)
         flow.check(text.unsqueeze(0), tuple(text.shape))
         if context < 1 or n_classes ** (context + 1) >= 2**63:
-            raise ValueError(f"context={context}: expected at least 1, and n_classes^(context + 1) below 2^63")
+            raise UserError(f"context={context}: expected at least 1, and n_classes^(context + 1) below 2^63")
         if not 0 < smoothing < float("inf"):
-            raise ValueError(f"smoothing={smoothing}: expected a positive number, such as 0.1")
+            raise UserError(f"smoothing={smoothing}: expected a positive number, such as 0.1")
         if min_count < 1:
-            raise ValueError(f"min_count={min_count}: expected at least 1")
+            raise UserError(f"min_count={min_count}: expected at least 1")
         tables = count_backoff(text.cpu(), context, n_classes, smoothing, min_count)
         return cls(tables, length, flow=flow, dense=dense, dtype=dtype, memory=memory)
 

@@ -13,6 +13,7 @@ from math import log, pi
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.exact.base import ExactModel, check_weights, draw_components, safe_log
 from bfn.flows import ContinuousFlow, Level
 from bfn.heads import Output, Point, unknown_scale
@@ -43,11 +44,11 @@ class Points(ExactModel):
     ) -> None:
         points = torch.as_tensor(points)
         if points.ndim < 1 or points.numel() == 0:
-            raise ValueError(f"points of shape {tuple(points.shape)}: expected (n_points, *data_shape), none of them 0")
+            raise UserError(f"points of shape {tuple(points.shape)}: expected (n_points, *data_shape), none of them 0")
         if not 0 <= bandwidth < float("inf"):
-            raise ValueError(f"bandwidth={bandwidth}: expected a finite standard deviation >= 0")
+            raise UserError(f"bandwidth={bandwidth}: expected a finite standard deviation >= 0")
         if chunk < 1:
-            raise ValueError(f"chunk={chunk}: expected at least 1 point at a time")
+            raise UserError(f"chunk={chunk}: expected at least 1 point at a time")
         super().__init__(flow or ContinuousFlow(sigma_1), tuple(points.shape[1:]))
         self.flow.check(points, self.data_shape)
         self.bandwidth = float(bandwidth)
@@ -72,7 +73,7 @@ class Points(ExactModel):
 
     def log_prob(self, x: Tensor) -> Tensor:
         if self.bandwidth == 0:
-            raise ValueError("bandwidth=0: points alone have no density; give a bandwidth, or ask for log_evidence")
+            raise UserError("bandwidth=0: points alone have no density; give a bandwidth, or ask for log_evidence")
         flat = x.reshape(len(x), -1).to(self.dtype)
         one = flat.new_ones(1, 1)
         return self._log_density(flat, one, one * self.bandwidth**2)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.exact.base import (
     DiscreteExactModel,
     check_probs,
@@ -34,7 +35,7 @@ class StringSet(DiscreteExactModel):
     ) -> None:
         strings = torch.as_tensor(strings)
         if strings.ndim != 2 or strings.numel() == 0:
-            raise ValueError(f"strings of shape {tuple(strings.shape)}: expected (n_strings, length)")
+            raise UserError(f"strings of shape {tuple(strings.shape)}: expected (n_strings, length)")
         super().__init__(discrete_flow(flow, n_classes, beta_1), strings.shape[1])
         self.flow.check(strings, self.data_shape)
         self.register_buffer("strings", strings.long())
@@ -91,7 +92,7 @@ class MixtureOfProducts(DiscreteExactModel):
     ) -> None:
         probs = torch.as_tensor(probs)
         if probs.ndim != 3 or probs.numel() == 0:
-            raise ValueError(f"probs of shape {tuple(probs.shape)}: expected (components, length, classes)")
+            raise UserError(f"probs of shape {tuple(probs.shape)}: expected (components, length, classes)")
         super().__init__(discrete_flow(flow, probs.shape[2], beta_1), probs.shape[1])
         probs = check_probs(probs, "probs")
         weights = check_weights(weights, len(probs))
@@ -133,5 +134,5 @@ class ProductOfCategoricals(MixtureOfProducts):
     ) -> None:
         probs = torch.as_tensor(probs)
         if probs.ndim != 2:
-            raise ValueError(f"probs of shape {tuple(probs.shape)}: expected (length, classes)")
+            raise UserError(f"probs of shape {tuple(probs.shape)}: expected (length, classes)")
         super().__init__(None, probs.unsqueeze(0), beta_1=beta_1, flow=flow, dtype=dtype)

@@ -13,9 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.flows import Flow, Level
 from bfn.heads.base import Categorical, Head, Output, Point
-from bfn.heads.plain import NOISE_T_MIN, NoiseHead
+from bfn.heads.basic import NOISE_T_MIN, NoiseHead
 
 LOG_SCALE_RANGE = (-10.0, 10.0)
 """Log standard deviations of the noise are cut to this, as in the released code."""
@@ -139,9 +140,9 @@ class DiscretisedHead(Head):
 
     def __post_init__(self) -> None:
         if self.n_bins < 2:
-            raise ValueError(f"n_bins={self.n_bins}: expected at least 2 bins, such as 256")
+            raise UserError(f"n_bins={self.n_bins}: expected at least 2 bins, such as 256")
         if self.n_components < 1:
-            raise ValueError(f"n_components={self.n_components}: expected at least 1 normal")
+            raise UserError(f"n_components={self.n_components}: expected at least 1 normal")
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The data's shape with 2 or 3 n_components numbers a variable."""
@@ -179,7 +180,7 @@ class LogitHead(Head):
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
         """The data's shape: one number a variable."""
         if state_shape[-1] != 2:
-            raise ValueError(f"n_classes={state_shape[-1]}: one logit tells 2 classes apart; use predicts='logits'")
+            raise UserError(f"n_classes={state_shape[-1]}: one logit tells 2 classes apart; use predicts='logits'")
         return state_shape[:-1]
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:

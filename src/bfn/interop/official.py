@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bfn import networks, storage
+from bfn.errors import UserError
 from bfn.interop.official_settings import PUBLISHED, Configuration, configuration
 from bfn.model import BFN
 from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet
@@ -121,7 +122,7 @@ _NAMES: Mapping[str, _Names] = {
 }
 
 
-class CheckpointMismatchError(ValueError):
+class CheckpointMismatchError(UserError):
     """A checkpoint whose keys are not those of the configuration; holds them all, by their names in the file."""
 
     def __init__(
@@ -211,7 +212,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
         is_archive = file.read(4) == b"PK\x03\x04"
     if is_archive and not zipfile.is_zipfile(path):
-        raise ValueError(
+        raise UserError(
             f"{path}: cut off at byte {path.stat().st_size}, its table of contents is missing; fetch it again"
         )
     try:
@@ -219,8 +220,8 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     except UnpicklingError as error:
         code = re.search(r"GLOBAL (\S+)", str(error))
         if code is None:
-            raise ValueError(f"{path}: no PyTorch state dict, its bytes do not unpickle to plain tensors") from error
-        raise ValueError(
+            raise UserError(f"{path}: no PyTorch state dict, its bytes do not unpickle to plain tensors") from error
+        raise UserError(
             f"{path}: needs the code {code[1]} to be unpickled, which is not run; save its state_dict() alone"
         ) from error
     except Exception as error:
@@ -228,14 +229,12 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
         key = _damaged_key(path) if is_archive else None
         where = f"the data of {key} are incomplete" if key else f"{path.stat().st_size} bytes, no complete state dict"
         detail = re.split(r"\. |\n", str(error))[0][:120] if isinstance(error, RuntimeError) else type(error).__name__
-        raise ValueError(f"{path}: {where} ({detail}); fetch it again") from error
+        raise UserError(f"{path}: {where} ({detail}); fetch it again") from error
     if not isinstance(state, Mapping):
-        raise ValueError(f"{path}: holds a {type(state).__name__}; expected a state dict, names and tensors")
+        raise UserError(f"{path}: holds a {type(state).__name__}; expected a state dict, names and tensors")
     for key, value in state.items():
         if not isinstance(key, str) or not isinstance(value, Tensor):
-            raise ValueError(
-                f"{path}: {key!r} holds a {type(value).__name__}; expected a state dict, names and tensors"
-            )
+            raise UserError(f"{path}: {key!r} holds a {type(value).__name__}; expected a state dict, names and tensors")
     return dict(state)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bfn import networks
 from bfn.data import TEXT8
+from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
 from bfn.heads import ClippedNoiseHead, DiscretisedHead, Head, LogitHead, LogitsHead
 from bfn.model import BFN
@@ -108,7 +109,7 @@ class _Section:
             and isinstance(part.get("class_name"), str)
             and isinstance(part.get("parameters"), Mapping)
         ):
-            raise ValueError(f"settings: {name!r} is {_brief(part)}; expected {{'class_name': ..., 'parameters': ...}}")
+            raise UserError(f"settings: {name!r} is {_brief(part)}; expected {{'class_name': ..., 'parameters': ...}}")
         self.name = name
         self.class_name: str = part["class_name"]
         self.parameters: dict[str, Any] = dict(part["parameters"])
@@ -116,7 +117,7 @@ class _Section:
     def one_of(self, *class_names: str) -> str:
         """The class name, which must be one of these."""
         if self.class_name not in class_names:
-            raise ValueError(f"settings: {self.name} is {self.class_name!r}; expected {' or '.join(class_names)}")
+            raise UserError(f"settings: {self.name} is {self.class_name!r}; expected {' or '.join(class_names)}")
         return self.class_name
 
     def integer(self, name: str) -> int:
@@ -131,7 +132,7 @@ class _Section:
         """A required list of whole numbers."""
         values = list(self._take(name, list | tuple))
         if not all(isinstance(value, int) for value in values):
-            raise ValueError(f"settings: {self.name}.{name}={values!r}; expected whole numbers")
+            raise UserError(f"settings: {self.name}.{name}={values!r}; expected whole numbers")
         return values
 
     def fixed(self, **expected: Any) -> None:
@@ -139,17 +140,17 @@ class _Section:
         for name, value in expected.items():
             actual = self.parameters.pop(name, value)
             if actual != value:
-                raise ValueError(f"settings: {self.name}.{name}={_brief(actual)}; only {value!r} is supported")
+                raise UserError(f"settings: {self.name}.{name}={_brief(actual)}; only {value!r} is supported")
 
     def done(self) -> None:
         """Raise for what has not been read: it would be ignored."""
         if self.parameters:
-            raise ValueError(f"settings: {self.name} has unknown parameters {', '.join(map(str, self.parameters))}")
+            raise UserError(f"settings: {self.name} has unknown parameters {', '.join(map(str, self.parameters))}")
 
     def _take(self, name: str, kind: Any, default: Any = None) -> Any:
         value = self.parameters.pop(name, default)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise ValueError(
+            raise UserError(
                 f"settings: {self.name}.{name} is {_brief(value)}; expected a value as in the published files"
             )
         return value
@@ -163,7 +164,7 @@ def configuration(settings: str | Mapping[str, Any]) -> Configuration:
     """A configuration from a published name, or from the ``model`` part of an original settings file as a dict."""
     if isinstance(settings, str):
         if settings not in PUBLISHED:
-            raise ValueError(f"settings={settings!r}: expected one of {', '.join(PUBLISHED)}, or a dict of settings")
+            raise UserError(f"settings={settings!r}: expected one of {', '.join(PUBLISHED)}, or a dict of settings")
         return PUBLISHED[settings]
     net = _Section(settings, "net")
     read = {"GPT": _read_text, "UNetVDM": _read_images, "UNetModel": _read_binary}
@@ -206,7 +207,7 @@ def _read_text(net: _Section, settings: Mapping[str, Any]) -> Configuration:
     adapter = _Section(settings, "input_adapter")
     adapter.one_of("TextInputAdapter")
     if settings.get("output_adapter") is not None:
-        raise ValueError("settings: output_adapter; a GPT network is supported only without one")
+        raise UserError("settings: output_adapter; a GPT network is supported only without one")
     network: dict[str, networks.JSON] = {
         "name": "official-transformer",
         "n_classes": flow.n_classes,
@@ -273,17 +274,17 @@ def _read_continuous_head(settings: Mapping[str, Any], n_outputs: int) -> Head:
             fits = n_outputs % 3 == 0 and n_outputs > 3
     factory.done()
     if not fits:
-        raise ValueError(f"settings: output_adapter.output_height={n_outputs}; {kind} needs {n_expected}")
+        raise UserError(f"settings: output_adapter.output_height={n_outputs}; {kind} needs {n_expected}")
     return head
 
 
 def _read_binary(net: _Section, settings: Mapping[str, Any]) -> Configuration:
     flow = _read_discrete_flow(settings, "BernoulliFactory")
     if flow.n_classes != 2:
-        raise ValueError(f"settings: bayesian_flow.n_classes={flow.n_classes}; a UNetModel is supported for 2 classes")
+        raise UserError(f"settings: bayesian_flow.n_classes={flow.n_classes}; a UNetModel is supported for 2 classes")
     shape, n_outputs = _read_image_adapters(settings, 1)
     if n_outputs != 1:
-        raise ValueError(f"settings: output_adapter.output_height={n_outputs}; BernoulliFactory needs 1")
+        raise UserError(f"settings: output_adapter.output_height={n_outputs}; BernoulliFactory needs 1")
     width = net.integer("model_channels")
     network: dict[str, networks.JSON] = {
         "name": "official-binary-unet",

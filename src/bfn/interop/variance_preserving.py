@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, Flow, Level, Shape
 from bfn.heads import Head, Output, Point, unknown_scale
 from bfn.model import BFN
@@ -39,9 +40,9 @@ class VariancePreservingSchedule(Schedule):
     def __post_init__(self) -> None:
         values = self.alphas_cumprod
         if len(values) < 2:
-            raise ValueError(f"alphas_cumprod of {len(values)} values: expected at least 2 noise levels")
+            raise UserError(f"alphas_cumprod of {len(values)} values: expected at least 2 noise levels")
         if not all(0 <= value < 1 for value in values) or any(after >= before for before, after in pairwise(values)):
-            raise ValueError("alphas_cumprod: expected decreasing values within [0, 1), timestep 0 the largest")
+            raise UserError("alphas_cumprod: expected decreasing values within [0, 1), timestep 0 the largest")
 
     @cached_property
     def _log_s(self) -> Tensor:
@@ -89,7 +90,7 @@ class VariancePreservingHead(Head):
 
     def __post_init__(self) -> None:
         if self.predicts not in ("epsilon", "sample", "v_prediction"):
-            raise ValueError(f"predicts={self.predicts!r}: expected 'epsilon', 'sample' or 'v_prediction'")
+            raise UserError(f"predicts={self.predicts!r}: expected 'epsilon', 'sample' or 'v_prediction'")
 
     def inputs(self, flow: Flow, u: Tensor, level: Level) -> Tensor:
         return u * unknown_scale(level)

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
+
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
 
@@ -25,4 +27,4 @@ def batches(
 def check_batch(batch: int | None) -> None:
     """Refuse batches of nothing."""
     if batch is not None and batch < 1:
-        raise ValueError(f"batch={batch}: expected at least 1 state at a time, or None")
+        raise UserError(f"batch={batch}: expected at least 1 state at a time, or None")

@@ -13,9 +13,10 @@ D/2 log(1 + alpha r) on average; :func:`receiver_variance` takes it from other d
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
+from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import Part, batches, check_batch
 from bfn.losses import noised_output, squared_error
-from bfn.modes import evaluating
 from bfn.sampling import Predictor
 
 
@@ -72,13 +73,13 @@ def receiver_variance(
     x: data other than those whose bound is then computed; with the same data it would be no bound.
     """
     if model.flow.kind != "continuous":
-        raise ValueError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
+        raise UserError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
     if n_steps < 1:
-        raise ValueError(f"n_steps={n_steps}: expected at least 1 step")
+        raise UserError(f"n_steps={n_steps}: expected at least 1 step")
     check_batch(batch)
     model.flow.check(x, model.data_shape)
     if len(x) == 0:
-        raise ValueError("no data: expected at least 1 sample")
+        raise UserError("no data: expected at least 1 sample")
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):
         for some, its_label in batches(x, label, batch, x[0].numel(), model.device):

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from bfn.errors import NetworkError, UserError
+from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import Part, batches, check_batch
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
 from bfn.likelihood.ode import Dequantise, Ode
 from bfn.likelihood.results import Likelihood
-from bfn.modes import evaluating
-from bfn.sampling import NetworkError, Predictor
+from bfn.sampling import Predictor
 
 Method = Literal["ode", "bound", "n-step"]
 Divergence = Literal["exact", "hutchinson"]
@@ -68,7 +69,7 @@ def log_likelihood(
         model, x, method, nfe, tolerance, divergence, probes, importance, levels, dequantise, variance, batch
     )
     if label is not None and tuple(label.shape) != (len(x),):
-        raise ValueError(f"label of shape {tuple(label.shape)}: expected one class a sample, ({len(x)},)")
+        raise UserError(f"label of shape {tuple(label.shape)}: expected one class a sample, ({len(x)},)")
     states = math.prod(flow.state_shape(model.data_shape))
     exact = _is_exact(divergence, states)
     edge = None if levels is None else 1 / (levels - 1)
@@ -108,7 +109,7 @@ def _check_levels(x: Tensor, levels: int) -> None:
     steps = (x.double() + 1) * (levels - 1) / 2
     off = ~((steps - steps.round().clamp(0, levels - 1)).abs() <= 0.01)
     if bool(off.any()):
-        raise ValueError(
+        raise UserError(
             f"levels={levels}: the data hold {float(x[off][0]):g}, which is none of so many values on [-1, 1]; "
             "say how many values the data take"
         )
@@ -142,51 +143,51 @@ def _check_settings(
         ("dequantise", dequantise, get_args(Dequantise)),
     ):
         if value not in allowed:
-            raise ValueError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+            raise UserError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
     if len(x) == 0:
-        raise ValueError("no data: expected at least 1 sample")
+        raise UserError("no data: expected at least 1 sample")
     for name, count in (("probes", probes), ("importance", importance)):
         if count < 1:
-            raise ValueError(f"{name}={count}: expected at least 1")
+            raise UserError(f"{name}={count}: expected at least 1")
     check_batch(batch)
     if nfe is not None and nfe < 5:
-        raise ValueError(f"nfe={nfe}: expected at least 5 network calls a sample")
+        raise UserError(f"nfe={nfe}: expected at least 5 network calls a sample")
     if tolerance is not None and not 0 < tolerance < math.inf:
-        raise ValueError(f"tolerance={tolerance:g}: expected a positive error, such as 1e-4")
+        raise UserError(f"tolerance={tolerance:g}: expected a positive error, such as 1e-4")
     if method != "ode":
         given = {"tolerance": tolerance, "divergence": divergence, "levels": levels}
         wrong = [name for name, value in given.items() if value is not None]
         wrong += [name for name, count in (("importance", importance), ("probes", probes)) if count > 1]
         if wrong:
-            raise ValueError(f"{wrong[0]} with method={method!r}: it belongs to method='ode'")
+            raise UserError(f"{wrong[0]} with method={method!r}: it belongs to method='ode'")
     if variance is not None:
         if method != "n-step" or kind != "continuous":
-            raise ValueError(f"variance with method={method!r} on {kind} data: it is for 'n-step' on continuous data")
+            raise UserError(f"variance with method={method!r} on {kind} data: it is for 'n-step' on continuous data")
         if tuple(variance.shape) != ((nfe or NFE) - 1,):
-            raise ValueError(
+            raise UserError(
                 f"variance of shape {tuple(variance.shape)}: expected one a step, nfe - 1 = {(nfe or NFE) - 1} of them"
             )
         if not bool(((variance >= 0) & variance.isfinite()).all()):
-            raise ValueError(f"variance from {float(variance.min()):g} on: expected finite numbers from 0 up")
+            raise UserError(f"variance from {float(variance.min()):g} on: expected finite numbers from 0 up")
     if levels is None and dequantise != "uniform":
-        raise ValueError(f"dequantise={dequantise!r} without levels: say how many values there are, such as levels=256")
+        raise UserError(f"dequantise={dequantise!r} without levels: say how many values there are, such as levels=256")
     if levels is not None:
         if kind != "continuous" or not isinstance(levels, int) or levels < 2:
-            raise ValueError(
+            raise UserError(
                 f"levels={levels} on {kind} data: expected a whole number of values on [-1, 1] of continuous data, "
                 "at least 2"
             )
         _check_levels(x, levels)
     if importance > 1 and kind == "continuous" and levels is None:
-        raise ValueError(f"importance={importance}: a density needs no draws; give levels to bound a probability")
+        raise UserError(f"importance={importance}: a density needs no draws; give levels to bound a probability")
     states = math.prod(model.flow.state_shape(model.data_shape))
     if importance > 1 and probes == 1 and not _is_exact(divergence, states):
-        raise ValueError(
+        raise UserError(
             f"importance={importance} with divergence='hutchinson' and probes=1: weights as noisy as that of one probe "
             "give no bound; take probes=2 or more"
         )
     if divergence == "exact" and states > EXACT_LIMIT:
-        raise ValueError(
+        raise UserError(
             f"divergence='exact' in {states} dimensions: it takes a backward pass for each at every call (at most "
             f"{EXACT_LIMIT}); take 'hutchinson'"
         )

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
+
 Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(rows, c, y) -> dy/dc of those rows of the batch."""
 
@@ -55,7 +57,7 @@ def dormand_prince(
     allowed = tolerance / 10
     while len(rows):
         if int(calls.max()) + len(NODES) > max_nfe:
-            raise ValueError(
+            raise UserError(
                 f"tolerance={tolerance:g}: not reached within {max_nfe} calls; take a larger one, more calls (nfe), or "
                 "a model in float64"
             )

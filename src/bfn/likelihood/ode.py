@@ -23,12 +23,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bfn.errors import NetworkError
 from bfn.flows import Level
 from bfn.heads import Output
 from bfn.likelihood.batches import Part
 from bfn.likelihood.divergence import exact_trace, hutchinson_traces
 from bfn.likelihood.integrators import adams, dormand_prince
-from bfn.sampling import LEAST_T_START, NetworkError, Predictor
+from bfn.sampling import LEAST_T_START, Predictor
 
 Dequantise = Literal["uniform", "noise"]
 

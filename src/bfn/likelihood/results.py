@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bfn.metrics.bits import Estimate, mean_and_error, nats_to_bits
+from bfn.quality.bits import Estimate, mean_and_error, nats_to_bits
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from bfn.errors import UserError
 from bfn.networks.embedding import JSON
 from bfn.networks.mlp import MLP
 from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet, OfficialTransformer
@@ -51,11 +52,11 @@ def build(config: Mapping[str, JSON]) -> torch.nn.Module:
     arguments = dict(config)
     name = arguments.pop("name", None)
     if not isinstance(name, str) or name not in NETWORKS:
-        raise ValueError(f"network name {name!r}: expected one of {', '.join(NETWORKS)}")
+        raise UserError(f"network name {name!r}: expected one of {', '.join(NETWORKS)}")
     network = NETWORKS[name]
     try:
         inspect.signature(network).bind(**arguments)
     except TypeError as error:
         known = ", ".join(inspect.signature(network).parameters)
-        raise ValueError(f"network {name}: {error}; its arguments are {known}") from None
+        raise UserError(f"network {name}: {error}; its arguments are {known}") from None
     return network(**arguments)

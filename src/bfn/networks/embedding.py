@@ -12,6 +12,8 @@ from typing import TypeAlias, TypeVar
 import torch
 from torch import Tensor, nn
 
+from bfn.errors import UserError
+
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 """Whatever `json` can write: the type of a network's stored arguments."""
 
@@ -19,21 +21,21 @@ Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
 def require_positive(**sizes: int) -> None:
-    """Raise ValueError for the first size below 1."""
+    """Raise a UserError for the first size below 1."""
     for name, size in sizes.items():
         if size < 1:
-            raise ValueError(f"{name}={size}: expected at least 1")
+            raise UserError(f"{name}={size}: expected at least 1")
 
 
 def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str]) -> None:
-    """Raise ValueError unless inputs has the expected shape (names stand for any size) and t is (batch,)."""
+    """Raise a UserError unless inputs has the expected shape (names stand for any size) and t is (batch,)."""
     wanted = ", ".join(str(size) for size in expected)
     if inputs.ndim != len(expected) or any(
         isinstance(size, int) and size != actual for size, actual in zip(expected, inputs.shape, strict=True)
     ):
-        raise ValueError(f"inputs of shape {tuple(inputs.shape)}: this network takes ({wanted})")
+        raise UserError(f"inputs of shape {tuple(inputs.shape)}: this network takes ({wanted})")
     if t.shape != inputs.shape[:1]:
-        raise ValueError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({inputs.shape[0]},)")
+        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({inputs.shape[0]},)")
 
 
 def zeroed(layer: Layer) -> Layer:
@@ -67,7 +69,7 @@ class Conditioning(nn.Module):
     def __init__(self, features: int, n_labels: int = 0, n_frequencies: int = 32) -> None:
         super().__init__()
         if n_labels < 0:
-            raise ValueError(f"n_labels={n_labels}: expected 0 (no labels) or the number of labels")
+            raise UserError(f"n_labels={n_labels}: expected 0 (no labels) or the number of labels")
         # Outputs change smoothly over t in [0, 1]: from a sixth of a turn to 16 turns is enough.
         turns = torch.logspace(math.log10(1 / 6), math.log10(16), n_frequencies)
         self.register_buffer("frequencies", 2 * math.pi * turns, persistent=False)
@@ -86,11 +88,11 @@ class Conditioning(nn.Module):
             except IndexError:
                 low, high = int(row.min()) - 1, int(row.max()) - 1
                 known = self.label.num_embeddings - 2
-                raise ValueError(
+                raise UserError(
                     f"label from {low} to {high}: expected classes from 0 to {known}, or -1 for none"
                 ) from None
         elif label is not None:
-            raise ValueError("label given to a network without labels: build it with n_labels, or pass label=None")
+            raise UserError("label given to a network without labels: build it with n_labels, or pass label=None")
         return nn.functional.silu(self.out(nn.functional.silu(hidden)))
 
 
@@ -106,7 +108,7 @@ class Rotary(nn.Module):
     def __init__(self, features: int, max_length: int, base: float = 10_000.0) -> None:
         super().__init__()
         if features % 2:
-            raise ValueError(f"features={features}: rotary positions need an even number of features a head")
+            raise UserError(f"features={features}: rotary positions need an even number of features a head")
         frequencies = base ** -(torch.arange(0, features, 2, dtype=torch.float64) / features)
         angles = torch.arange(max_length, dtype=torch.float64)[:, None] * frequencies
         self.register_buffer("cos", torch.cat((angles.cos(), angles.cos()), dim=1).float(), persistent=False)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bfn.errors import UserError
 from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
 
 
@@ -64,7 +65,7 @@ class MLP(nn.Module):
             condition_features=condition_features,
         )
         if n_classes < 0 or n_classes == 1:
-            raise ValueError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
+            raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
         self.config: dict[str, JSON] = {
             "name": "mlp",
             "in_features": in_features,

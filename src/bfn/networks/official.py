@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bfn.errors import UserError
 from bfn.networks.embedding import JSON, require_positive, require_shape, zeroed
 
 FOURIER_EXPONENTS = (5, 6)
@@ -32,13 +33,13 @@ def position_code(length: int, width: int) -> Tensor:
 
 def _refuse_label(label: Tensor | None) -> None:
     if label is not None:
-        raise ValueError("label given to a network without labels: the published networks know none, pass label=None")
+        raise UserError("label given to a network without labels: the published networks know none, pass label=None")
 
 
 def _require_divisible(**sizes: tuple[int, int]) -> None:
     for name, (size, divisor) in sizes.items():
         if size % divisor:
-            raise ValueError(f"{name}={size}: expected a multiple of {divisor}")
+            raise UserError(f"{name}={size}: expected a multiple of {divisor}")
 
 
 def _channels_last(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bfn.errors import UserError
 from bfn.networks.embedding import (
     JSON,
     Conditioning,
@@ -119,12 +120,12 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         if (in_features is None) == (n_classes == 0) or (n_classes and out_features is not None):
-            raise ValueError(
+            raise UserError(
                 f"in_features={in_features}, out_features={out_features}, n_classes={n_classes}: "
                 "give n_classes alone for discrete sequences, or in_features (and out_features) for continuous ones"
             )
         if n_classes < 0 or n_classes == 1:
-            raise ValueError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
+            raise UserError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
         size_in = n_classes if in_features is None else in_features
         size_out = size_in if out_features is None else out_features
         require_positive(
@@ -138,9 +139,9 @@ class Transformer(nn.Module):
             condition_features=condition_features,
         )
         if width % (2 * n_heads):
-            raise ValueError(f"width={width}, n_heads={n_heads}: expected a width that is a multiple of 2 n_heads")
+            raise UserError(f"width={width}, n_heads={n_heads}: expected a width that is a multiple of 2 n_heads")
         if kernel_size < 0 or (kernel_size and kernel_size % 2 == 0):
-            raise ValueError(f"kernel_size={kernel_size}: expected an odd number, or 0 for no convolution")
+            raise UserError(f"kernel_size={kernel_size}: expected an odd number, or 0 for no convolution")
         self.config: dict[str, JSON] = {
             "name": "transformer",
             "in_features": in_features,
@@ -172,7 +173,7 @@ class Transformer(nn.Module):
         """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""
         require_shape(inputs, t, ("batch", "length", self.size_in))
         if inputs.shape[1] > self.max_length:
-            raise ValueError(
+            raise UserError(
                 f"sequences of length {inputs.shape[1]}: this network was built with max_length={self.max_length}"
             )
         condition = self.conditioning(t, label)

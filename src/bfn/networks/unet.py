@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bfn.errors import UserError
 from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
 
 CHANNELS_PER_GROUP = 8
@@ -116,17 +117,15 @@ class UNet(nn.Module):
             patch=patch,
         )
         if n_classes < 0 or n_classes == 1:
-            raise ValueError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
+            raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
         if channels % CHANNELS_PER_GROUP:
-            raise ValueError(f"channels={channels}: expected a multiple of {CHANNELS_PER_GROUP}, the size of a group")
+            raise UserError(f"channels={channels}: expected a multiple of {CHANNELS_PER_GROUP}, the size of a group")
         for level in attention_levels:
             if not 0 <= level < len(multipliers):
-                raise ValueError(f"attention_levels has {level}: this network has levels 0 to {len(multipliers) - 1}")
+                raise UserError(f"attention_levels has {level}: this network has levels 0 to {len(multipliers) - 1}")
             width = channels * multipliers[level]
             if width % head_features:
-                raise ValueError(
-                    f"head_features={head_features}: does not divide the {width} channels of level {level}"
-                )
+                raise UserError(f"head_features={head_features}: does not divide the {width} channels of level {level}")
         self.config: dict[str, JSON] = {
             "name": "unet",
             "in_channels": in_channels,
@@ -190,7 +189,7 @@ class UNet(nn.Module):
         require_shape(inputs, t, ("batch", self.in_channels, "height", "width", *classes))
         height, width = inputs.shape[2:4]
         if height % self.divisor or width % self.divisor:
-            raise ValueError(f"images of {height} x {width}: expected sides that are multiples of {self.divisor}")
+            raise UserError(f"images of {height} x {width}: expected sides that are multiples of {self.divisor}")
         if not self.n_classes:
             return self._images(inputs, t, label)
         pixels = centre(inputs).movedim(-1, 2).flatten(1, 2)

@@ -1,12 +1,11 @@
 """Solvers by name. A family is one file with a tuple ``SOLVERS``; one export here makes it known everywhere."""
 
-from difflib import get_close_matches
-
-from bfn.solvers import fast, optimal, paper, zoo
+from bfn.errors import UserError, did_you_mean
+from bfn.solvers import diffusion, few_step, optimal_variance, paper
 from bfn.solvers.table import BoundRow, BoundTable, Number, Row, Solver, Table
 
 SOLVERS: dict[str, Solver] = {
-    solver.name: solver for family in (paper, optimal, zoo, fast) for solver in family.SOLVERS
+    solver.name: solver for family in (paper, optimal_variance, diffusion, few_step) for solver in family.SOLVERS
 }
 
 __all__ = ["SOLVERS", "BoundRow", "BoundTable", "Number", "Row", "Solver", "Table", "get", "names"]
@@ -21,15 +20,14 @@ def get(solver: str | Solver, kind: str | None = None) -> Solver:
     """The solver of that name, checked against the kind of data."""
     fitting = names(kind)
     if isinstance(solver, str) and solver.startswith("multistep:"):
-        solver = fast.family(solver)
+        solver = few_step.family(solver)
     if isinstance(solver, str):
         if solver not in SOLVERS:
-            near = get_close_matches(solver, fitting, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"solver={solver!r}: expected one of {', '.join(fitting)}{hint}")
+            hint = did_you_mean(solver, fitting)
+            raise UserError(f"solver={solver!r}: expected one of {', '.join(fitting)}{hint}")
         solver = SOLVERS[solver]
     if kind is not None and kind not in solver.kinds:
-        raise ValueError(
+        raise UserError(
             f"solver={solver.name!r} is for {' and '.join(solver.kinds)} data: for {kind} data take one of "
             f"{', '.join(fitting)}"
         )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 
+from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.sde import LinearSDE
 from bfn.solvers.table import Row, Solver, Table
@@ -16,7 +17,7 @@ class Euler(Solver):
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         if nodes[0] == 0 and len(nodes) > 1:
-            raise ValueError(f"a grid that starts at t = 0: the drift of {self.name!r} is infinite there; try 1e-3")
+            raise UserError(f"a grid that starts at t = 0: the drift of {self.name!r} is infinite there; try 1e-3")
         sde = LinearSDE(flow)
         rows = []
         for t, t_end in pairwise(nodes):

@@ -30,6 +30,7 @@ from math import exp, expm1, inf, log1p, pi, sqrt
 import torch
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import Schedule
 from bfn.solvers.table import Row, Solver, Table
@@ -81,14 +82,14 @@ class Multistep(Solver):
             ("interpolates", self.interpolates, ("data", "noise")),
         ):
             if value not in known:
-                raise ValueError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")
+                raise UserError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")
         if not self.g >= 0 or self.quiet < 0:
-            raise ValueError(f"g={self.g}, quiet={self.quiet}: expected numbers from 0 up")
+            raise UserError(f"g={self.g}, quiet={self.quiet}: expected numbers from 0 up")
         if self.g and (self.interpolates == "noise" or self.extrapolates_end):
             what = "interpolates='noise'" if self.interpolates == "noise" else "extrapolates_end=True"
-            raise ValueError(f"g={self.g:g} with {what}: that is a rule for the ODE, g = 0")
+            raise UserError(f"g={self.g:g} with {what}: that is a rule for the ODE, g = 0")
         if self.corrector and self.interpolates == "noise":
-            raise ValueError("corrector=True with interpolates='noise': only steps in the data are mended")
+            raise UserError("corrector=True with interpolates='noise': only steps in the data are mended")
 
     def with_dial(self, g: float) -> "Solver":
         """The same at another stochasticity, in all steps."""
@@ -101,7 +102,7 @@ class Multistep(Solver):
         two_nodes = len(s) > 2 and (self.order > 1 or self.corrector)
         if s[0] == 0 and len(s) > 1 and (noise or (self.coordinate == "log s" and two_nodes)):
             where = "the noise" if noise else "in log s"
-            raise ValueError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
+            raise UserError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
         make = self._noise_rows if noise else self._data_rows
         rows = [Row(t, *row) for t, row in zip(nodes, make(flow, s), strict=False)]
         final = end_weights(s[-2], s[-1], rows[-1].b) if self.extrapolates_end and rows else (1.0,)

@@ -1,8 +1,8 @@
 """The paper's samplers: the original one, Euler baselines, and the seven BFN-Solvers, as settings of three rules."""
 
 from bfn.solvers.euler import Euler
+from bfn.solvers.midpoint import Midpoint
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.singlestep import Midpoint
 from bfn.solvers.table import Solver
 
 CONTINUOUS, DISCRETE, BOTH = ("continuous",), ("discrete",), ("continuous", "discrete")

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError
 from bfn.flows import Flow, Level
 from bfn.grids import Grid
 
@@ -204,18 +205,18 @@ class Solver(ABC):
     def with_dial(self, g: float) -> "Solver":
         """The same solver at another stochasticity."""
         if not self.has_dial:
-            raise ValueError(f"g={g}: solver {self.name!r} has no stochasticity dial; 'fast-sde' has one")
+            raise UserError(f"g={g}: solver {self.name!r} has no stochasticity dial; 'fast-sde' has one")
         if not g >= 0:
-            raise ValueError(f"g={g}: expected a number from 0 (the ODE) through 1 (the reverse SDE) to infinity")
+            raise UserError(f"g={g}: expected a number from 0 (the ODE) through 1 (the reverse SDE) to infinity")
         return replace(self, g=g)
 
 
 def check_nfe(nfe: int, multiple_of: int = 1) -> None:
     """Refuse a number of calls that cannot be spent."""
     if not isinstance(nfe, Integral):
-        raise ValueError(f"nfe={nfe!r}: expected a whole number of network calls")
+        raise UserError(f"nfe={nfe!r}: expected a whole number of network calls")
     if nfe < 1:
-        raise ValueError(f"nfe={nfe}: expected at least 1 network call")
+        raise UserError(f"nfe={nfe}: expected at least 1 network call")
     if nfe % multiple_of:
         near = (nfe - nfe % multiple_of) or multiple_of
-        raise ValueError(f"nfe={nfe}: this solver makes {multiple_of} calls a step; give a multiple, such as {near}")
+        raise UserError(f"nfe={nfe}: this solver makes {multiple_of} calls a step; give a multiple, such as {near}")

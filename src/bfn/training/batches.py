@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bfn import data
 from bfn.data import Images, Text
+from bfn.errors import UserError
 
 
 def derived_seed(*parts: int | str) -> int:
@@ -147,13 +148,13 @@ def open_source(config: Mapping[str, Any], kind: str, part: data.Part, progress:
     foreign = [key for key in options if key not in known]
     if foreign:
         what = "text" if isinstance(loaded, Text) else "images"
-        raise ValueError(f"data.{foreign[0]}: {config['name']} is {what}, which take {', '.join(known)}")
+        raise UserError(f"data.{foreign[0]}: {config['name']} is {what}, which take {', '.join(known)}")
     if isinstance(loaded, Text):
         if kind != "discrete":
-            raise ValueError(f"data {config['name']!r} is text: give flow discrete, not {kind}")
+            raise UserError(f"data {config['name']!r} is text: give flow discrete, not {kind}")
         length = int(options.get("length", 256))
         if not 1 <= length <= len(loaded):
-            raise ValueError(f"data.length={length}: the text's {part} part has {len(loaded)} characters")
+            raise UserError(f"data.length={length}: the text's {part} part has {len(loaded)} characters")
         return TextSource(loaded, length)
     labelled = bool(options.get("labels", True)) and loaded.labels is not None
     redrawn = options.get("binarise") == "dynamic"

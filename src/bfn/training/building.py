@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from bfn import networks, optim, storage
+from bfn import networks, storage
+from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
 from bfn.model import BFN
+from bfn.training import muon as optim
 from bfn.training.batches import Source, derived_seed
 from bfn.training.settings import Settings
 
@@ -24,7 +26,7 @@ def build_model(settings: Settings, source: Source) -> BFN:
     if isinstance(flow, DiscreteFlow):
         sizes["n_classes"] = flow.n_classes
     if source.n_labels and name in networks.NETWORKS and not networks.accepts(name, "n_labels"):
-        raise ValueError(f"network {name}: takes no labels, and the data have {source.n_labels}; set data.labels=false")
+        raise UserError(f"network {name}: takes no labels, and the data have {source.n_labels}; set data.labels=false")
     config = {**{key: size for key, size in sizes.items() if networks.accepts(name, key)}, **settings.network}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derived_seed(settings.seed, "weights"))
@@ -38,10 +40,10 @@ def make_flow(settings: Settings, source: Source) -> Flow:
     kinds: dict[str, tuple[str, ...]] = {"continuous": ("sigma_1",), "discrete": ("beta_1", "n_classes")}
     name = settings.flow["name"]
     if name not in kinds:
-        raise ValueError(f"flow {name!r}: expected one of {', '.join(kinds)}")
+        raise UserError(f"flow {name!r}: expected one of {', '.join(kinds)}")
     foreign = [key for key in options if key not in kinds[name]]
     if foreign:
-        raise ValueError(f"flow.{foreign[0]}: a {name} flow has {', '.join(kinds[name])}")
+        raise UserError(f"flow.{foreign[0]}: a {name} flow has {', '.join(kinds[name])}")
     if name == "continuous":
         return ContinuousFlow(**options)
     return DiscreteFlow(**{"n_classes": source.n_classes, **options})

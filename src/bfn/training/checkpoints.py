@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from bfn import storage
+from bfn.errors import UserError
 from bfn.files import atomic_write, sync
 from bfn.storage import read_weights, write_weights
 
@@ -27,7 +28,7 @@ WEIGHTS = "training.safetensors"
 STATE = "state.pt"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint that is not whole; the message says which and why."""
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
 
+from bfn.errors import UserError
 from bfn.files import atomic_write
 from bfn.training import checkpoints
 from bfn.training.process import Signals, surroundings
@@ -107,19 +108,19 @@ def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> Sett
     stored = run / SETTINGS
     if not resume:
         if settings is None:
-            raise ValueError("settings=None: say what to train; only a run that is resumed has settings of its own")
+            raise UserError("settings=None: say what to train; only a run that is resumed has settings of its own")
         if checkpoints.existing(run):
-            raise ValueError(f"{run}: holds a run already: resume it, or choose another directory")
+            raise UserError(f"{run}: holds a run already: resume it, or choose another directory")
         return settings
     if not stored.exists():
         if settings is None:
-            raise ValueError(f"{run}: no run to resume there: {SETTINGS} is missing")
+            raise UserError(f"{run}: no run to resume there: {SETTINGS} is missing")
         return settings
     own = read_settings(stored)
     changed = differences(own, settings) if settings is not None else {}
     for name, (theirs, ours) in changed.items():
         if name not in HARMLESS:
-            raise ValueError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or run anew")
+            raise UserError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or run anew")
     return settings or own
 
 

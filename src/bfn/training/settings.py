@@ -6,10 +6,11 @@ import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from bfn.errors import UserError, did_you_mean
 
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
@@ -87,19 +88,19 @@ class Settings:
             object.__setattr__(self, item.name, value)
         for name in ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least 1")
+                raise UserError(f"{name}={getattr(self, name)}: expected at least 1")
         for name in ("warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
+                raise UserError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
         for name in ("ema_decay", "label_dropout", "final_lr", "decay_from"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
+                raise UserError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
         if not 0 < self.lr < float("inf"):
-            raise ValueError(f"lr={self.lr}: expected a positive learning rate")
+            raise UserError(f"lr={self.lr}: expected a positive learning rate")
         if self.batch % self.accumulate:
-            raise ValueError(f"batch={self.batch}: not a multiple of accumulate={self.accumulate}")
+            raise UserError(f"batch={self.batch}: not a multiple of accumulate={self.accumulate}")
         if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads={self.threads}: expected at least 1, or null to leave them as they are")
+            raise UserError(f"threads={self.threads}: expected at least 1, or null to leave them as they are")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> "Settings":
@@ -107,16 +108,15 @@ class Settings:
         known = [item.name for item in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                near = get_close_matches(str(key), known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; expected {', '.join(known)}"
-                raise ValueError(f"{source}: unknown setting {key!r}{hint}")
+                hint = did_you_mean(key, known) or f"; expected {', '.join(known)}"
+                raise UserError(f"{source}: unknown setting {key!r}{hint}")
         for name in ("data", "network", "flow", "head"):
             if name not in values:
-                raise ValueError(f"{source}: has no {name!r}: say which to use")
+                raise UserError(f"{source}: has no {name!r}: say which to use")
         try:
             return cls(**values)
         except ValueError as error:
-            raise ValueError(f"{source}: {error}") from None
+            raise UserError(f"{source}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON, YAML and TOML can hold; :meth:`from_dict` reads them back."""
@@ -139,7 +139,7 @@ class Settings:
             elif part in PARTS:
                 values[part] = {**values[part], parameter: value}
             else:
-                raise ValueError(f"{key}: only {', '.join(PARTS)} have parameters of their own")
+                raise UserError(f"{key}: only {', '.join(PARTS)} have parameters of their own")
         return Settings.from_dict(values, "settings")
 
 
@@ -149,9 +149,9 @@ def read_settings(path: Path | str) -> Settings:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ValueError(f"{path}: no such file: expected settings as .yaml, .toml or .json") from None
+        raise UserError(f"{path}: no such file: expected settings as .yaml, .toml or .json") from None
     except (UnicodeDecodeError, IsADirectoryError):
-        raise ValueError(f"{path}: not a text file: expected settings as .yaml, .toml or .json") from None
+        raise UserError(f"{path}: not a text file: expected settings as .yaml, .toml or .json") from None
     return Settings.from_dict(_values(text, path.suffix, str(path)), str(path))
 
 
@@ -164,9 +164,8 @@ def recipes() -> tuple[str, ...]:
 def recipe(name: str) -> Settings:
     """The settings that reproduce a bundled model."""
     if name not in recipes():
-        near = get_close_matches(name, recipes(), 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"recipe {name!r}: expected one of {', '.join(recipes())}{hint}")
+        hint = did_you_mean(name, recipes())
+        raise UserError(f"recipe {name!r}: expected one of {', '.join(recipes())}{hint}")
     text = resources.files("bfn").joinpath("recipes", f"{name}.yaml").read_text(encoding="utf-8")
     return Settings.from_dict(_values(text, ".yaml", f"recipe {name}"), f"recipe {name}")
 
@@ -186,11 +185,11 @@ def _values(text: str, suffix: str, source: str) -> Mapping[str, Any]:
         elif suffix in (".yaml", ".yml"):
             values = _yaml(text)
         else:
-            raise ValueError("expected a name that ends in .yaml, .toml or .json")
+            raise UserError("expected a name that ends in .yaml, .toml or .json")
     except ValueError as error:
-        raise ValueError(f"{source}: {' '.join(str(error).split())}") from None
+        raise UserError(f"{source}: {' '.join(str(error).split())}") from None
     if not isinstance(values, Mapping):
-        raise ValueError(f"{source}: expected settings as 'name: value' lines")
+        raise UserError(f"{source}: expected settings as 'name: value' lines")
     return values
 
 
@@ -200,13 +199,13 @@ def _yaml(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ValueError(f"not YAML: {error}") from None
+        raise UserError(f"not YAML: {error}") from None
 
 
 def _parse(change: str) -> tuple[str, Any]:
     key, equals, value = change.partition("=")
     if not equals:
-        raise ValueError(f"{change!r}: expected name=value, such as lr=1e-3 or network.width=256")
+        raise UserError(f"{change!r}: expected name=value, such as lr=1e-3 or network.width=256")
     return key.strip(), _number(_yaml(value))
 
 
@@ -214,7 +213,7 @@ def _part(name: str, value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"name": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-        raise ValueError(f"{name}={value!r}: expected a name, or a mapping with a 'name' and its parameters")
+        raise UserError(f"{name}={value!r}: expected a name, or a mapping with a 'name' and its parameters")
     return {key: _number(item) for key, item in value.items()}
 
 
@@ -232,23 +231,23 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
     """The value as its annotated type, or a line that says what was expected."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
-            raise ValueError(f"{name}={value!r}: expected one of {', '.join(get_args(hint))}")
+            raise UserError(f"{name}={value!r}: expected one of {', '.join(get_args(hint))}")
         return value
     if get_origin(hint) is tuple:
         kinds = get_args(hint)
         if not isinstance(value, list | tuple) or len(value) != len(kinds):
-            raise ValueError(f"{name}={value!r}: expected {len(kinds)} numbers")
+            raise UserError(f"{name}={value!r}: expected {len(kinds)} numbers")
         return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
     if value is None and type(None) in get_args(hint):
         return None
     kind = next((one for one in get_args(hint) if one is not type(None)), hint)
     if kind is bool:
         if not isinstance(value, bool):
-            raise ValueError(f"{name}={value!r}: expected true or false")
+            raise UserError(f"{name}={value!r}: expected true or false")
         return value
     number = _number(value)
     if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
-        raise ValueError(f"{name}={value!r}: expected {'a whole number' if kind is int else 'a number'}")
+        raise UserError(f"{name}={value!r}: expected {'a whole number' if kind is int else 'a number'}")
     if kind is int and int(number) != number:
-        raise ValueError(f"{name}={value!r}: expected a whole number")
+        raise UserError(f"{name}={value!r}: expected a whole number")
     return kind(number)

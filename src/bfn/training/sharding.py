@@ -15,6 +15,8 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from bfn.errors import UserError
+
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -23,7 +25,7 @@ def is_sharded(accelerator: Accelerator) -> bool:
     if accelerator.distributed_type != DistributedType.FSDP:
         return False
     if not accelerator.is_fsdp2:
-        raise ValueError("FSDP version 1: its flat parameters cannot be averaged; launch with --fsdp_version 2")
+        raise UserError("FSDP version 1: its flat parameters cannot be averaged; launch with --fsdp_version 2")
     return True
 
 

@@ -11,14 +11,16 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
-from bfn import losses, render, storage
+from bfn import losses, storage
+from bfn.errors import UserError
 from bfn.flows import DiscreteFlow
-from bfn.metrics.bits import bits_report
 from bfn.model import BFN
+from bfn.quality.bits import bits_report
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import derived_generator, derived_seed, open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, warm_average, with_data_std
 from bfn.training.settings import Settings
+from bfn.viz import pictures as render
 from bfn.weightings import LossByTime, make_weighting
 
 REFRESH = 100
@@ -54,7 +56,7 @@ class Trainer:
         self.main, self.device = accelerator.is_main_process, accelerator.device
         n, batch = accelerator.num_processes, settings.batch
         if batch % (n * settings.accumulate):
-            raise ValueError(f"batch={batch}: not a multiple of processes x accumulate = {n} x {settings.accumulate}")
+            raise UserError(f"batch={batch}: not a multiple of processes x accumulate = {n} x {settings.accumulate}")
         with accelerator.main_process_first():
             self.data = open_source(settings.data, settings.flow["name"], "train", progress and self.main)
             self.held_out = open_source(settings.data, settings.flow["name"], "validation", False)
@@ -69,7 +71,7 @@ class Trainer:
         self.ema.eval()
         self.sharded = sharding.is_sharded(accelerator)
         if self.sharded and settings.optimiser == "muon":
-            raise ValueError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
+            raise UserError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
         self.module, self.optimiser = accelerator.prepare(Objective(self.model), make_optimiser(settings, self.model))
         if self.sharded:
             for network in self.averaged().children():

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from bfn.cli import main
-from bfn.experiments import measure
+from bfn.quality import measuring as measure
 
 
 @pytest.fixture(autouse=True)

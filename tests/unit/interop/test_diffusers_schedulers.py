@@ -10,7 +10,7 @@ from torch import Tensor
 
 import bfn
 from bfn import solvers
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
 
 pytest.importorskip("diffusers")
 from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, UniPCMultistepScheduler

@@ -11,6 +11,7 @@ from diffusers.models.unets.unet_2d import UNet2DModel, UNet2DOutput
 from torch import Tensor, nn
 
 from bfn import networks
+from bfn.errors import UserError
 from bfn.flows import Shape
 
 
@@ -83,14 +84,12 @@ def as_diffusers(network: Any, shape: Shape) -> Denoiser:
     """A network of a ``bfn.BFN`` as a diffusers model, weights and all."""
     if isinstance(network, UNetNetwork):
         if network.num_train_timesteps != 1000:
-            raise ValueError(
-                f"num_train_timesteps={network.num_train_timesteps}: a pipeline made from a model has 1000"
-            )
+            raise UserError(f"num_train_timesteps={network.num_train_timesteps}: a pipeline made from a model has 1000")
         unet: UNet2DModel = network.unet
         return unet
     config = getattr(network, "config", None)
     if not isinstance(network, nn.Module) or not isinstance(config, Mapping):
-        raise ValueError(
+        raise UserError(
             f"network {type(network).__name__}: only a network of bfn.networks or a UNetNetwork goes into a pipeline"
         )
     wrapped: BFNNetwork = BFNNetwork(dict(config), list(shape))

@@ -12,6 +12,7 @@ from diffusers.utils.outputs import BaseOutput
 from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
+from bfn.errors import UserError
 from bfn.flows import DiscreteFlow
 from bfn.interop.diffusers.networks import Denoiser, as_diffusers, data_shape, no_class
 from bfn.interop.diffusers.schedulers import (
@@ -22,7 +23,7 @@ from bfn.interop.diffusers.schedulers import (
     TableScheduler,
 )
 from bfn.model import BFN
-from bfn.render import lines
+from bfn.viz.pictures import lines
 
 OnStepEnd = Callable[[Any, int, Tensor, dict[str, Tensor]], dict[str, Tensor]]
 """callback(pipeline, index, timestep, tensors) -> tensors to go on with."""
@@ -60,16 +61,16 @@ class Generation(DiffusionPipeline):
         """Data: (batch, *data_shape)."""
         unknown = [name for name in shown if name not in SEEN_BY_CALLBACKS]
         if unknown:
-            raise ValueError(f"callback tensor {unknown[0]!r}: expected some of {', '.join(SEEN_BY_CALLBACKS)}")
+            raise UserError(f"callback tensor {unknown[0]!r}: expected some of {', '.join(SEEN_BY_CALLBACKS)}")
         device, none = self._execution_device, no_class(network)
         label = None if none is None else torch.full((batch_size,), none, device=device)
         guided = guidance_scale != 1
         if class_labels is not None:
             if label is None:
-                raise ValueError(f"class_labels={class_labels}: this network knows no classes; leave them out")
+                raise UserError(f"class_labels={class_labels}: this network knows no classes; leave them out")
             label = torch.as_tensor(class_labels, device=device).expand(batch_size)
         elif guided:
-            raise ValueError(f"guidance_scale={guidance_scale}: it needs classes to guide to; give class_labels")
+            raise UserError(f"guidance_scale={guidance_scale}: it needs classes to guide to; give class_labels")
         labels = label if not guided or label is None else torch.cat([label, torch.full_like(label, none or 0)])
 
         if timesteps is None:
@@ -80,7 +81,7 @@ class Generation(DiffusionPipeline):
         if latents is None:
             latents = randn_tensor(shape, generator=generator, device=torch.device(device), dtype=network.dtype)
         elif tuple(latents.shape) != shape:
-            raise ValueError(f"latents of shape {tuple(latents.shape)}: expected standard normal ones of shape {shape}")
+            raise UserError(f"latents of shape {tuple(latents.shape)}: expected standard normal ones of shape {shape}")
         latents = latents.to(device) * self.scheduler.init_noise_sigma
 
         for index, timestep in enumerate(self.progress_bar(self.scheduler.timesteps)):
@@ -145,7 +146,7 @@ class BFNPipeline(Generation):
         callback_on_step_end: called as (pipeline, index, timestep, tensors), returns tensors to go on with.
         """
         if output_type not in ("pil", "np", "pt", "latent"):
-            raise ValueError(f"output_type={output_type!r}: expected 'pil', 'np', 'pt' or 'latent'")
+            raise UserError(f"output_type={output_type!r}: expected 'pil', 'np', 'pt' or 'latent'")
         x = self._generate(
             self.unet,
             batch_size,
@@ -182,7 +183,7 @@ class BFNTextPipeline(Generation):
     def __init__(self, transformer: Denoiser, scheduler: DiscreteBFNScheduler, alphabet: str | None = None) -> None:
         super().__init__()
         if alphabet is not None and len(alphabet) != scheduler.config["n_classes"]:
-            raise ValueError(f"alphabet of {len(alphabet)} symbols: expected {scheduler.config['n_classes']}")
+            raise UserError(f"alphabet of {len(alphabet)} symbols: expected {scheduler.config['n_classes']}")
         self.register_modules(transformer=transformer, scheduler=scheduler)
         self.register_to_config(alphabet=alphabet)
 
@@ -206,7 +207,7 @@ class BFNTextPipeline(Generation):
     ) -> TextPipelineOutput | tuple[Any]:
         """Generate text; output_type "text", or "np" or "pt" for classes, (batch, length). See :class:`BFNPipeline`."""
         if output_type not in ("text", "np", "pt"):
-            raise ValueError(f"output_type={output_type!r}: expected 'text', 'np' or 'pt'")
+            raise UserError(f"output_type={output_type!r}: expected 'text', 'np' or 'pt'")
         x = self._generate(
             self.transformer,
             batch_size,

@@ -28,7 +28,8 @@ from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
 from bfn import storage
-from bfn.curves import ErrorCurve
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Level
 from bfn.heads import Head
 from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule
@@ -95,7 +96,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             than one call a step adds its own between them.
         """
         if (num_inference_steps is None) == (timesteps is None):
-            raise ValueError("num_inference_steps and timesteps: give exactly one of the two")
+            raise UserError("num_inference_steps and timesteps: give exactly one of the two")
         grid = self.config["grid"]
         if timesteps is not None:
             grid = self._times(torch.as_tensor(timesteps, dtype=torch.float64))
@@ -124,7 +125,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         run, level = self._run_at(timestep, sample), self._level(timestep, sample)
         u = _precise(sample) * _norm(level)
         if run.table.draws and isinstance(generator, list):
-            raise ValueError(f"a list of generators: solver {self.config['solver']!r} draws from one; give one")
+            raise UserError(f"a list of generators: solver {self.config['solver']!r} draws from one; give one")
         output = self.head.output(self.flow, model_output.to(u.dtype), u, level)
         prediction = run.prediction(output, generator if isinstance(generator, torch.Generator) else None)
         run.keep(prediction)
@@ -161,7 +162,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     @classmethod
     def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
         """The constructor's arguments that a flow decides."""
-        raise ValueError(
+        raise UserError(
             f"{cls.__name__}: it is made from a diffusion model's scheduler, by from_config, not from a BFN"
         )
 
@@ -184,15 +185,15 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     def _run_at(self, timestep: Timestep, sample: Tensor) -> Run:
         """The run that this timestep continues, or a new one that it starts."""
         if self._table is None:
-            raise ValueError("step before set_timesteps: call scheduler.set_timesteps(num_inference_steps) first")
+            raise UserError("step before set_timesteps: call scheduler.set_timesteps(num_inference_steps) first")
         if float(timestep) not in self._time_of:
-            raise ValueError(f"timestep={float(timestep):g}: expected one of scheduler.timesteps")
+            raise UserError(f"timestep={float(timestep):g}: expected one of scheduler.timesteps")
         index = self._table.times.index(self._time_of[float(timestep)])
         if self._run is not None and index == self._begun_at + self._run.index:
             return self._run
         if self._run is not None and index != 0:
             expected = float(self.timesteps[self._begun_at + self._run.index])
-            raise ValueError(
+            raise UserError(
                 f"timestep={float(timestep):g}: expected {expected:g}, the next one; set_timesteps starts a new run"
             )
         table = self._table
@@ -200,7 +201,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             # A run that begins later (image to image) is a run on the rest of the grid: it has no history yet.
             table = self._make_table(None, torch.tensor(table.times[index:], dtype=torch.float64))
             if table.times != self._table.times[index:]:
-                raise ValueError(
+                raise UserError(
                     f"timestep={float(timestep):g}: solver {self.config['solver']!r} makes several calls a step and "
                     "must begin at the first timestep; choose another, or set_timesteps(timesteps=...)"
                 )
@@ -241,7 +242,7 @@ class BFNScheduler(TableScheduler):
     @classmethod
     def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
         if not isinstance(flow, ContinuousFlow) or not isinstance(flow.schedule, ExponentialSchedule):
-            raise ValueError(f"{flow}: {cls.__name__} is for continuous flows with an exponential schedule")
+            raise UserError(f"{flow}: {cls.__name__} is for continuous flows with an exponential schedule")
         return {"sigma_1": flow.schedule.sigma_1}
 
 
@@ -273,7 +274,7 @@ class DiscreteBFNScheduler(TableScheduler):
     @classmethod
     def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
         if not isinstance(flow, DiscreteFlow) or not isinstance(flow.schedule, QuadraticSchedule):
-            raise ValueError(f"{flow}: {cls.__name__} is for discrete flows with a quadratic schedule")
+            raise UserError(f"{flow}: {cls.__name__} is for discrete flows with a quadratic schedule")
         return {"n_classes": flow.n_classes, "beta_1": flow.schedule.beta_1}
 
 

@@ -1,0 +1,63 @@
+"""How wrong a model's prediction still is at each time: what model-made grids and optimal variances are made from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.errors import UserError
+from bfn.flows import Flow
+from bfn.schedules import Time, as_float64
+
+
+@dataclass(frozen=True)
+class ErrorCurve:
+    """E ||w(x) - w_hat||^2 / kappa a dimension of the data, at increasing times; linear between, constant outside.
+
+    For both kinds of data this is also the mean squared error of one entry of the predicted message: a dimension has
+    kappa entries. ``bfn.losses.error_curve`` measures one; training stores one in the model's card.
+    """
+
+    t: tuple[float, ...]
+    squared_error: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.t) != len(self.squared_error) or not self.t:
+            raise UserError(f"{len(self.t)} times, {len(self.squared_error)} errors: expected as many, at least one")
+        if not all(0 <= t <= 1 for t in self.t) or any(b <= a for a, b in pairwise(self.t)):
+            raise UserError("t: the times of an error curve must increase within [0, 1]")
+        if not all(0 <= e < float("inf") for e in self.squared_error):
+            raise UserError("squared_error: expected finite numbers that are not negative")
+
+    @classmethod
+    def from_card(cls, card: Mapping[str, Any] | None) -> "ErrorCurve | None":
+        """The curve that training stored as ``loss_by_t``, if it did.
+
+        The error of a good prediction never rises with t. A bin above an earlier one is noise, or one that training
+        never drew and filled with the mean of the others: it takes the earlier value.
+        """
+        stored = (card or {}).get("loss_by_t")
+        if not stored:
+            return None
+        try:
+            t, errors = (tuple(map(float, stored[key])) for key in ("t", "squared_error"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"loss_by_t: expected lists of numbers t and squared_error ({error!r})") from None
+        return cls(t, tuple(accumulate(cls(t, errors).squared_error, min))) if t else None
+
+    def at(self, t: Time) -> Tensor:
+        """Squared error at time(s) t, float64."""
+        t, known = as_float64(t), torch.tensor([self.t, self.squared_error], dtype=torch.float64)
+        if len(self.t) == 1:
+            return torch.full_like(t, self.squared_error[0])
+        i = torch.searchsorted(known[0], t.contiguous()).clamp(1, len(self.t) - 1)
+        share = ((t - known[0, i - 1]) / (known[0, i] - known[0, i - 1])).clamp(0, 1)
+        return torch.lerp(known[1, i - 1], known[1, i], share)
+
+    def information(self, flow: Flow, t: Tensor) -> Tensor:
+        """Nats a dimension learnt up to each of the increasing times t from the first: int beta'/2 squared_error dt."""
+        steps = flow.schedule.increment(t[:-1], t[1:]) * (self.at(t[1:]) + self.at(t[:-1])) / 4
+        return torch.cat((steps.new_zeros(1), steps.cumsum(0)))

@@ -1,0 +1,155 @@
+"""Pairs for people to choose from: the paper's two-alternative forced choice.
+
+A pair is one sample of each of two samplers, from the same noise and of the same class, in an order drawn at random.
+The key says which is which; it is kept beside the folder of pairs, not in it, so that the folder can be handed out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bfn.errors import UserError
+from bfn.files import atomic_write
+from bfn.quality import Interval, wilson_interval
+from bfn.quality.measuring import Setting
+from bfn.viz import pictures as render
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+PAIRS, ANSWERS = "pairs.md", "answers.csv"
+SIDES = ("left", "right")
+SIDE_PIXELS = 224
+"""Images are shown enlarged to about this height."""
+
+
+@dataclass(frozen=True)
+class Preference:
+    """How often the first of two samplers was chosen over the second; skipped pairs do not count."""
+
+    first: str
+    second: str
+    n_first: int
+    n_second: int
+    n_skipped: int
+
+    @property
+    def share(self) -> float:
+        """Of the answered pairs, those in which the first was chosen."""
+        return self.n_first / (self.n_first + self.n_second)
+
+    @property
+    def interval(self) -> Interval:
+        """Wilson's, 95 %."""
+        return wilson_interval(self.n_first, self.n_first + self.n_second)
+
+    def sentence(self) -> str:
+        """In words."""
+        low, high = 100 * self.interval.low, 100 * self.interval.high
+        verdict = (
+            f"{self.first if self.share > 0.5 else self.second} is preferred"
+            if not low <= 50 <= high
+            else "no preference is shown: the interval holds 50 %"
+        )
+        skipped = f", {self.n_skipped} skipped" if self.n_skipped else ""
+        return (
+            f"{self.first} was chosen over {self.second} in {self.n_first} of {self.n_first + self.n_second} pairs"
+            f"{skipped}: {100 * self.share:.1f} % [{low:.1f}, {high:.1f}]; {verdict}"
+        )
+
+
+def key_path(folder: Path) -> Path:
+    """Where the key to a folder of pairs is kept."""
+    return folder.with_name(f"{folder.name}-key.json")
+
+
+def write_pairs(
+    folder: Path,
+    settings: Sequence[Setting],
+    samples: Sequence[Tensor],
+    *,
+    seed: int = 0,
+    alphabet: str | None = None,
+    levels: int | None = None,
+) -> list[Path]:
+    """Write pairs.md, its pictures, an empty answers.csv, and the key beside the folder.
+
+    settings, samples: two of each, samples (n, *data_shape). alphabet: of text; levels: values of a discrete pixel.
+    """
+    if len(settings) != 2 or settings[0] == settings[1]:
+        raise UserError(f"{len(settings)} samplers: a blind comparison is one of two different ones")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder}: not empty; give another folder, or empty this one")
+    first, second = samples
+    if alphabet is None and (first.ndim != 4 or first.shape[1] not in (1, 3)):
+        raise UserError(f"samples of shape {tuple(first.shape)}: only images and text can be shown to people")
+    swapped = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)).lt(0.5).tolist()
+    files, lines = [], [_instructions(len(first))]
+    for number, swap in enumerate(swapped, 1):
+        pair = [x[number - 1 : number] for x in (first, second)]
+        left, right = reversed(pair) if swap else pair
+        if alphabet is None:
+            name = f"pair-{number:03d}.png"
+            files.append(render.write_picture(folder / name, _picture(left, right, levels)))
+            shown = f"![pair {number}]({name})"
+        else:
+            texts = [render.lines(x, alphabet)[0] for x in (left, right)]
+            shown = "\n\n".join(f"**{side}**\n\n> {text}" for side, text in zip(SIDES, texts, strict=True))
+        lines.append(f"## {number}\n\n{shown}\n")
+    samplers = [{**setting.asdict(), "label": setting.label} for setting in settings]
+    key = {"samplers": samplers, "left": [int(swap) for swap in swapped]}
+    atomic_write(folder / PAIRS, "\n".join(lines))
+    atomic_write(folder / ANSWERS, "pair,answer\n" + "".join(f"{i},\n" for i in range(1, len(first) + 1)))
+    atomic_write(key_path(folder), json.dumps(key, indent=2) + "\n")
+    return [folder / PAIRS, folder / ANSWERS, *files, key_path(folder)]
+
+
+def score(answers: Path, key: Path) -> Preference:
+    """Count the answers, lines "pair,answer" with left, right or nothing, against the key."""
+    try:
+        known = json.loads(key.read_text(encoding="utf-8"))
+        left, (first, second) = known["left"], (sampler["label"] for sampler in known["samplers"])
+    except FileNotFoundError:
+        raise UserError(f"{key}: no such file: it is written beside the folder of pairs") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{key}: not the key of a blind comparison") from None
+    given: dict[int, str] = {}
+    with answers.open(encoding="utf-8-sig", newline="") as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            cells = [cell.strip().lower() for cell in row]
+            if not any(cells) or cells[0] == "pair":
+                continue
+            pair, answer = (*cells, "")[:2]
+            if not pair.isdecimal() or not 1 <= int(pair) <= len(left):
+                raise UserError(f"{answers}, line {number}: pair {pair!r}: expected 1 to {len(left)}")
+            if answer not in (*SIDES, *(side[0] for side in SIDES), ""):
+                raise UserError(f"{answers}, line {number}: answer {answer!r}: expected left, right, or nothing")
+            if int(pair) in given:
+                raise UserError(f"{answers}, line {number}: pair {pair} is answered twice")
+            given[int(pair)] = answer[:1]
+    chosen = [left[pair - 1] if answer == "l" else 1 - left[pair - 1] for pair, answer in given.items() if answer]
+    if not chosen:
+        raise UserError(f"{answers}: no pair is answered; write left or right behind the numbers")
+    return Preference(first, second, chosen.count(0), chosen.count(1), len(left) - len(chosen))
+
+
+def _instructions(n: int) -> str:
+    return (
+        f"# Which of the two is better?\n\n{n} pairs. Choose the better sample of each, by its quality alone, and "
+        f"write `left` or `right` behind its number in `{ANSWERS}`. If you cannot tell, choose all the same; a line "
+        "left empty does not count.\n"
+    )
+
+
+def _picture(left: Tensor, right: Tensor, levels: int | None) -> Picture:
+    factor = max(1, SIDE_PIXELS // left.shape[-2])
+    large = [x.repeat_interleave(factor, -2).repeat_interleave(factor, -1) for x in (left, right)]
+    return render.side_by_side([(side, render.sheet(x, levels)) for side, x in zip(SIDES, large, strict=True)])

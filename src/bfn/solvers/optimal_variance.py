@@ -1,0 +1,49 @@
+"""The original sampler with the optimal variance: what is still unknown of the data goes into the noise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import hypot, sqrt
+from typing import ClassVar
+
+import torch
+
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError
+from bfn.flows import Flow
+from bfn.solvers.multistep import Multistep
+from bfn.solvers.table import Solver, Table
+
+
+@dataclass(frozen=True)
+class OptimalVariance(Multistep):
+    """A rule whose noise also carries the error of the prediction that it steps with.
+
+    A message of accuracy alpha about data known up to the mean squared error e has the variance 1/alpha + e, not
+    1/alpha: with the weight B of a row's predictions, c^2 becomes c^2 + B^2 e(t). Exact where what is unknown is
+    Gaussian, whatever the step; with small steps it adds nothing.
+    """
+
+    needs_curve: ClassVar[bool] = True
+    curve: ErrorCurve | None = None
+
+    def with_curve(self, curve: ErrorCurve | None) -> "Solver":
+        return self if curve is None else replace(self, curve=curve)
+
+    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+        if self.curve is None:
+            raise UserError(
+                f"solver={self.name!r}: the model has no error curve; training stores one, or set model.error_curve = "
+                "bfn.losses.error_curve(model, x)"
+            )
+        plain = super().table(flow, nodes)
+        errors = self.curve.at(torch.tensor(plain.times, dtype=torch.float64)).tolist()
+        rows = [replace(row, c=hypot(row.c, sum(row.b) * sqrt(e))) for row, e in zip(plain.rows, errors, strict=True)]
+        return replace(plain, rows=tuple(rows))
+
+
+SOLVERS: tuple[Solver, ...] = (
+    OptimalVariance(
+        "bfn-optimal", "the original sampler with the optimal variance, from the model's error curve",
+        ("continuous", "discrete"), order=1, g=1.0, grid="uniform", t_start=0.0, from_prior=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,116 @@
+"""Samples forming: the states along the way, as lines over time, in the plane, and on the simplex."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from bfn.errors import UserError
+from bfn.exact.base import ExactModel
+from bfn.flows import Flow
+from bfn.sampling import Predictor, Samples, Step, sample
+from bfn.viz.style import colour, on
+
+SHOWN_AT_ONCE = 12
+
+
+@dataclass(frozen=True)
+class Paths:
+    """A run of the sampler, kept: times (M,), states u and predictions (M, n, ...), and the samples it ended in."""
+
+    flow: Flow
+    times: Tensor
+    u: Tensor
+    predictions: Tensor
+    samples: Samples
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the network saw: mu or theta, (M, n, ...)."""
+        levels = self.flow.schedule.s_of(self.times.tolist())
+        return torch.stack([self.flow.network_input(u, s) for u, s in zip(self.u, levels, strict=True)])
+
+
+def record(model: Predictor, n: int, **settings: Any) -> Paths:
+    """Draw n samples as :func:`bfn.sample` does, and keep the way there."""
+    steps: list[Step] = []
+    samples = sample(model, n, on_step=steps.append, **settings)
+    return Paths(
+        model.flow,
+        torch.tensor([step.t for step in steps], dtype=torch.float64),
+        torch.stack([step.u for step in steps]),
+        torch.stack([step.prediction for step in steps]),
+        samples,
+    )
+
+
+def trajectories(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
+    """One variable over time: mu of several samples, or for discrete data theta of each class in one sample."""
+    axes = on(axes)
+    inputs = paths.inputs.double().cpu()
+    if paths.flow.kind == "continuous":
+        lines = inputs.flatten(2)
+        _check_variable(variable, lines.shape[2])
+        for i in range(min(SHOWN_AT_ONCE, lines.shape[1])):
+            axes.plot(paths.times, lines[:, i, variable], color=colour(i), linewidth=1.2, alpha=0.8)
+        axes.set_ylabel(f"mu, variable {variable}")
+    else:
+        theta = inputs.flatten(2, -2)[:, 0]
+        _check_variable(variable, theta.shape[1])
+        chances = theta[:, variable]
+        for rank, k in enumerate(chances[-1].argsort(descending=True)[:SHOWN_AT_ONCE].tolist()):
+            axes.plot(paths.times, chances[:, k], color=colour(rank), linewidth=1.4, label=f"class {k}")
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_ylabel(f"theta, variable {variable}")
+        axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("t (0 nothing known, 1 data)")
+    return axes
+
+
+def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = None, index: int = 0) -> Axes:
+    """Paths of two-dimensional continuous data: mu from the origin to the sample.
+
+    model: an exact model, whose data are drawn beneath. index: the colour, to tell several solvers apart.
+    """
+    inputs = paths.inputs.double().cpu()
+    if paths.flow.kind != "continuous" or inputs.shape[2:] != (2,):
+        raise UserError(f"paths of shape {tuple(inputs.shape)}: expected (calls, n, 2) of continuous data")
+    axes = on(axes)
+    if model is not None:
+        ground = model.sample_data(2000, torch.Generator().manual_seed(0)).cpu()
+        axes.scatter(ground[:, 0], ground[:, 1], s=3, color="#bbbbbb", alpha=0.5, linewidths=0, zorder=0)
+    ends = paths.samples.x.double().cpu()
+    ways = torch.cat([inputs, ends[None]])
+    for i in range(ways.shape[1]):
+        axes.plot(ways[:, i, 0], ways[:, i, 1], color=colour(index), linewidth=0.8, alpha=0.6)
+    axes.scatter(ends[:, 0], ends[:, 1], s=12, color=colour(index), zorder=3)
+    axes.set_aspect("equal", adjustable="datalim")
+    return axes
+
+
+def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
+    """Paths of one variable of three classes on the triangle of probabilities, a corner a class."""
+    theta = paths.inputs.double().cpu()
+    if paths.flow.kind != "discrete" or theta.shape[-1] != 3:
+        raise UserError(f"paths of shape {tuple(theta.shape)}: expected three classes of discrete data")
+    theta = theta.flatten(2, -2)
+    _check_variable(variable, theta.shape[2])
+    corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]], dtype=torch.float64)
+    ways = theta[:, :, variable] @ corners
+    axes = on(axes)
+    axes.plot(*torch.cat([corners, corners[:1]]).T, color="#888888", linewidth=1)
+    for i in range(ways.shape[1]):
+        axes.plot(ways[:, i, 0], ways[:, i, 1], color=colour(i), linewidth=0.9, alpha=0.7)
+    axes.scatter(ways[-1, :, 0], ways[-1, :, 1], s=12, color="#000000", zorder=3)
+    for k, (x, y) in enumerate(corners.tolist()):
+        axes.annotate(f"class {k}", (x, y), xytext=(0, 6 if k == 2 else -14), textcoords="offset points", ha="center")
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    return axes
+
+
+def _check_variable(variable: int, n: int) -> None:
+    if not 0 <= variable < n:
+        raise UserError(f"variable={variable}: expected one from 0 to {n - 1}")

@@ -1,0 +1,217 @@
+"""Every experiment end to end on small models: what it measures, says and writes."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from PIL import Image
+
+import bfn
+from bfn.paper import orders as orders_module
+from bfn.paper import subjects
+from bfn.paper.cells import Cell, plain, run_cells, samples_at
+from bfn.paper.efficiency import bits
+from bfn.paper.etas import ETAS, TUNING_SEED, best_etas, shrinkage
+from bfn.paper.paper import Column
+from bfn.paper.reports import Options
+from bfn.paper.reproduce import EXPERIMENTS, experiment, reproduce
+from bfn.paper.subjects import Subject
+from bfn.paper.tabled import grid_lines
+from bfn.paper.trajectories import trajectory_distance
+from bfn.quality.judges import Measure, Measured, judge_for
+from bfn.quality.measuring import Record
+
+OFFICIAL = Path(__file__).parents[2] / "data" / "official-checkpoints"
+TINY = {
+    "fid-nfe": Options(n=70, nfe=(2, 3)),
+    "sa-nfe": Options(n=6, nfe=(2, 4), ceiling=6),
+    "cs-ablation": Options(n=6, nfe=(2, 4)),
+    "cs-trajectories": Options(n=3, nfe=(4, 8)),
+    "eta-continuous": Options(n=70, nfe=(3,)),
+    "eta-discrete": Options(n=6, nfe=(4,)),
+    "efficiency": Options(n=6, nfe=(4,)),
+    "samples": Options(n=2, nfe=(2,)),
+}
+
+
+@pytest.fixture
+def small_world(monkeypatch, text_subject, chain_subject, image_subject):
+    """The bundled and exact models replaced by small ones."""
+    small = {"text8": text_subject, "mnist": image_subject, "digits": image_subject}
+    monkeypatch.setattr(subjects, "stored", lambda name, kind: small[name])
+    monkeypatch.setattr(
+        subjects, "exact", lambda kind, context=3: chain_subject if kind == "discrete" else image_subject
+    )
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_each_experiment_writes_its_report(name: str, small_world, tmp_path) -> None:
+    models = ["digits"] if "continuous" in EXPERIMENTS[name].kinds else ["text8"]
+    report = reproduce(name, tmp_path, TINY[name], models=models, command=f"bfn reproduce {name}")
+    text = report.read_text()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert text.startswith(f"# {name}: {EXPERIMENTS[name].title}")
+    assert f"Made by `bfn reproduce {name}`." in text
+    assert f"torch {torch.__version__}" in text
+    assert text.count("\n## On ") == (3 if name == "samples" else 2)
+    assert set(results["on"]) <= {"tiny-text", "tiny-images", "chain"}
+    pictures = sorted(tmp_path.glob("*.png"))
+    assert bool(pictures) == (name != "efficiency")
+    for picture in pictures:
+        assert f"]({picture.name})" in text
+        assert Image.open(picture).width > 50
+    assert "nan" not in text
+
+
+def test_orders_writes_slopes_beside_declared_orders(tmp_path) -> None:
+    report = reproduce("orders", tmp_path, Options(n=2, nfe=(16, 32, 64)))
+    found = json.loads((tmp_path / "results.json").read_text())["on"]
+    assert found["continuous"]["bfn-solver++2"]["slope"] == pytest.approx(2, abs=0.25)
+    assert found["discrete"]["bfn-solver2-singlestep"]["slope"] == pytest.approx(2, abs=0.25)
+    assert found["discrete"]["sde-bfn-solver2"]["slope"] == pytest.approx(2, abs=0.3)
+    assert found["discrete"]["sde-bfn-solver1"]["slope"] == pytest.approx(1, abs=0.1)
+    assert "as declared" in report.read_text()
+
+
+def test_the_variance_of_a_single_bayesian_update_is_exact() -> None:
+    """From t = 0 the first prediction is the prior mean, so that the update gives beta_1 kappa and no more."""
+    flow = bfn.DiscreteFlow(3, 2.0)
+    table = bfn.sampling.make_table(flow, "sde-bfn-solver1", 2, "uniform", 0.0)
+    assert orders_module.final_variance(table, flow) == pytest.approx(flow.kappa)
+
+
+def test_figures_stand_beside_the_papers(small_world, tmp_path) -> None:
+    text = reproduce("sa-nfe", tmp_path, Options(n=4, nfe=(10,), beyond=()), on=("bundled",)).read_text()
+    assert "| *paper* | 66.27 |" in text
+    assert "| *paper* | 82.27 |" in text
+    assert "`auto`" not in text
+    assert "compared with the paper's" not in text
+    assert "Real data get" in text
+
+
+def test_solvers_of_ones_choice_run_beside_the_papers(small_world, tmp_path) -> None:
+    chosen = ("unipc2", "sa-solver", "untuned", "bfn-solver2")
+    text = reproduce("sa-nfe", tmp_path, Options(n=4, nfe=(10,), beyond=chosen), on=("bundled",)).read_text()
+    told = text.partition("### Beyond the paper")[2]
+    assert all(f"`{name}` (" in told for name in chosen[:3])
+    # One of the paper's is measured once, as the paper's.
+    assert text.count("| `bfn-solver2` |") == text.count("| `bfn` |")
+    assert "`auto`" not in text
+
+
+def test_a_stopped_run_goes_on_from_its_store(text_subject: Subject, tmp_path, monkeypatch) -> None:
+    options = Options(n=4, store=tmp_path / "store.jsonl")
+    wanted = [(row, Column(3), row.at(3)) for row in plain(["bfn", "bfn-solver2"])]
+    first, _ = run_cells(text_subject, wanted, options, 0)
+    monkeypatch.setattr(type(text_subject.model), "sample", None)
+    again, _ = run_cells(text_subject, wanted, options, 0)
+    assert [c.record.measures for c in again] == [c.record.measures for c in first]
+
+
+def test_eta_is_chosen_on_other_samples_than_are_reported(image_subject: Subject) -> None:
+    options = Options(n=70)
+    rows = plain(["bfn-solver++1"])
+    etas, _ = best_etas(image_subject, rows, [3], options)
+    values = {}
+    for eta in ETAS:
+        wanted = [(rows[0], Column(3, eta), rows[0].at(3, eta))]
+        cells, _ = run_cells(image_subject, wanted, options, TUNING_SEED, 70)
+        values[eta] = cells[0].record.measures["frechet"].value
+        assert cells[0].record.seeds == (TUNING_SEED,)
+    assert etas == {("bfn-solver++1", 3): min(values, key=lambda eta: values[eta])}
+
+
+def test_many_calls_get_fewer_samples() -> None:
+    assert [samples_at(1000, nfe) for nfe in (4, 10, 20, 50, 100, 1000)] == [1000, 1000, 500, 200, 100, 100]
+    assert samples_at(6, 1000) == 6
+    assert samples_at(400, 50) == 100
+
+
+def test_the_ceiling_of_an_exact_model_is_known(chain_subject: Subject, tmp_path, small_world) -> None:
+    text = reproduce("sa-nfe", tmp_path, Options(n=6, nfe=(2,)), on=("exact",)).read_text()
+    assert "Exact samples of the model (6 of them) get: spelling accuracy" in text
+    assert "Gap to the ceiling" in text
+
+
+def test_trajectories_fall_together_with_the_step(chain_subject: Subject) -> None:
+    """The same noise and the same rule: distance 0. Drawn classes: a distance that shrinks with the step."""
+    model = chain_subject.model
+    assert trajectory_distance(model, 3, 8, seed=0, mean_only=True).tolist() == [0.0] * 3
+    coarse, fine = (trajectory_distance(model, 8, steps, seed=0).mean().item() for steps in (5, 80))
+    assert 0 < fine < 0.7 * coarse
+
+
+def test_bits_of_an_exact_model_approach_its_entropy(chain_subject: Subject) -> None:
+    model, generator = chain_subject.exact, torch.Generator().manual_seed(0)
+    assert model is not None
+    x = model.sample_data(200, generator)
+    truth = -model.log_prob(x).mean().item() / 20 / math.log(2)
+    found = {n: bits(model, x, n, seed=0).total for n in (5, None)}
+    assert found[None].mean == pytest.approx(truth, abs=4 * found[None].standard_error)
+    assert found[5].mean > truth
+
+
+def test_wrong_input(tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"'fid': expected one of fid-nfe, .*; did you mean 'fid-nfe'\?"):
+        experiment("fid")
+    with pytest.raises(ValueError, match="official: needs --checkpoint FILE"):
+        reproduce("fid-nfe", tmp_path, on=("official",))
+    with pytest.raises(ValueError, match="digits: a model of continuous data, and this experiment is about discrete"):
+        reproduce("sa-nfe", tmp_path, on=("bundled",), models=["digits"])
+    with pytest.raises(ValueError, match="mnist-binary: a model without an alphabet"):
+        reproduce("sa-nfe", tmp_path, on=("bundled",), models=["mnist-binary"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_share_of_the_widest_direction_that_eta_leaves() -> None:
+    """Data x = a v with unit v and a of variance 4: 1 / sqrt(1 + 4 beta(eta)) of its standard deviation is left."""
+    flow = bfn.ContinuousFlow()
+    a = torch.tensor([2.0, -2.0]).repeat(500)
+    real = a[:, None] * torch.tensor([0.6, 0.8])
+    fake = SimpleNamespace(judge=SimpleNamespace(held_out=real), model=SimpleNamespace(flow=flow, starts_at_zero=True))
+    expected = 1 / math.sqrt(1 + 4 * 1000 / 999 * float(flow.schedule.beta(1e-2)))
+    assert f"{expected:.2f} at eta 0.01" in shrinkage(fake)
+
+
+def test_the_grid_is_blamed_only_where_the_same_flow_wins() -> None:
+    main = Measure("frechet", "Frechet distance", "low")
+
+    def lines(fast: float) -> str:
+        values = {"bfn": 5.3, "bfn-solver++1": 6.6, "bfn-solver++2": 4.0, "fast-ode": fast}
+        cells = [
+            Cell(row, Column(10), Record(row.at(10), 9, (0,), {"frechet": Measured(v, v - 0.1, v + 0.1)}, 0.0, ()))
+            for row, v in zip(plain(values), values.values(), strict=True)
+        ]
+        return "\n".join(grid_lines(cells, main))
+
+    assert "`bfn-solver++1` did not beat the original sampler" in lines(2.0)
+    assert "it is the grid" in lines(2.0)
+    assert "the ODE itself is worse" in lines(9.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "options"),
+    [
+        ("fid-nfe", "cifar10_continuous", Options(n=110, nfe=(2, 12))),
+        ("sa-nfe", "text8", Options(n=4, nfe=(3,))),
+        ("samples", "text8", Options(n=1, nfe=(2,))),
+    ],
+)
+def test_a_published_checkpoint_is_run(name: str, case: str, options: Options, tmp_path, monkeypatch) -> None:
+    """Small networks saved as the published files are, all solvers; the judge has other data than the paper's."""
+
+    def judge(model, config, metric, source):
+        assert (metric, source) == (("inception", "cifar10") if case != "text8" else ("text", "text8"))
+        real = torch.randint(27, (8, 12)) if case == "text8" else torch.rand(300, *model.data_shape) * 2 - 1
+        return judge_for(model, config, "text" if case == "text8" else "pixels", real)
+
+    monkeypatch.setattr(subjects, "judge_for", judge)
+    settings = json.loads((OFFICIAL / "small-cases.json").read_text())[case]
+    report = reproduce(
+        name, tmp_path, options, on=("official",), checkpoint=OFFICIAL / f"{case}_ema.pt", settings=settings
+    )
+    assert f"## On the published checkpoint `{case}_ema.pt`" in report.read_text()
+    assert report.read_text().count("\n## On ") == 1

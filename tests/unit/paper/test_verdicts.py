@@ -1,0 +1,87 @@
+"""Statements come from intervals alone: what does not overlap differs, everything else is not told apart."""
+
+import pytest
+
+from bfn.paper import paper
+from bfn.paper.paper import Column
+from bfn.paper.verdicts import judge_pair, nearest, summary, verdicts
+from bfn.quality.judges import Measure, Measured
+
+SPELLING = Measure("spelling", "spelling accuracy", "high", "%", 100, 1)
+DISTANCE = Measure("frechet", "Frechet distance", "low")
+
+
+def about(value: float, half: float = 0.01) -> Measured:
+    return Measured(value, value - half, value + half)
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "measure", "outcome"),
+    [
+        (about(0.5), about(0.4), SPELLING, "agrees"),
+        (about(0.4), about(0.5), SPELLING, "opposite"),
+        (about(0.4), about(0.5), DISTANCE, "agrees"),
+        (about(0.5), about(0.4), DISTANCE, "opposite"),
+        (about(0.4, 0.06), about(0.5, 0.06), SPELLING, "not told apart"),
+        (about(0.4, 0.05), about(0.5, 0.05), SPELLING, "not told apart"),
+    ],
+)
+def test_a_pair_differs_where_its_intervals_do_not_meet(better, worse, measure, outcome) -> None:
+    assert judge_pair(better, worse, measure) == outcome
+
+
+def test_the_papers_order_is_looked_for_at_every_column() -> None:
+    table = paper.table("sa-nfe")
+    ten, five = Column(10), Column(5)
+    cells = {
+        ("bfn", ten): about(0.36),
+        ("bfn-solver1", ten): about(0.42),
+        ("bfn-solver2", ten): about(0.40),
+        ("bfn", five): about(0.30),
+        ("bfn-solver2", five): about(0.305),
+        ("auto", ten): about(0.51),
+    }
+    found = {(v.better, v.worse, v.at.nfe): v for v in verdicts(table, cells, SPELLING)}
+    outcomes = {key: v.outcome for key, v in found.items()}
+    assert outcomes == {
+        ("bfn-solver1", "bfn", 10): "agrees",
+        ("bfn-solver2", "bfn", 10): "agrees",
+        ("bfn-solver2", "bfn-solver1", 10): "not told apart",
+        ("bfn-solver2", "bfn", 5): "not told apart",
+    }
+    # The paper has nothing below 10 calls: its 10 are what 5 are compared with, and the report says so.
+    assert found["bfn-solver2", "bfn", 5].printed == (82.27, 66.27)
+    lines = summary(list(found.values()), SPELLING)
+    assert any("5 calls** (compared with the paper's 10): of 1 pairs" in line for line in lines)
+    assert sum("are not told apart:" in line for line in lines) == 2
+
+
+def test_figures_too_near_in_the_paper_are_no_order() -> None:
+    """86.74 and 86.50 at 200 calls are within what 1,000 texts can tell."""
+    cells = {("bfn", Column(200)): about(0.4), ("sde-bfn-solver2", Column(200)): about(0.6)}
+    assert verdicts(paper.table("sa-nfe"), cells, SPELLING) == []
+
+
+def test_the_ceiling_is_given_as_the_reason() -> None:
+    cells = {("bfn", Column(100)): about(0.44), ("bfn-solver1", Column(100)): about(0.445)}
+    table = paper.table("sa-nfe")
+    at_ceiling = verdicts(table, cells, SPELLING, {"bfn": about(0.45), "bfn-solver1": about(0.45)})
+    below = verdicts(table, cells, SPELLING, {"bfn": about(0.55), "bfn-solver1": about(0.55)})
+    assert "very many calls" in at_ceiling[0].reason
+    assert below[0].reason == ""
+    assert summary(at_ceiling, SPELLING)[1].startswith("  - `bfn` and `bfn-solver1`: both have reached")
+    assert summary(below, SPELLING)[1].startswith("  - `bfn` and `bfn-solver1` are not told apart: 44.0 [43.0, 45.0] %")
+
+
+def test_columns_are_matched_by_eta_and_calls() -> None:
+    table = paper.table("eta-continuous")
+    assert nearest(table, Column(10, 0.01)) == Column(50, 0.01)
+    assert nearest(table, Column(400, 0.001)) == Column(500, 0.001)
+    assert nearest(table, Column(10, 0.05)) is None
+    assert nearest(paper.table("cs-trajectories"), Column(step=0.1)) is None
+
+
+def test_lower_is_better_for_distances() -> None:
+    table = paper.table("fid-nfe")
+    cells = {("bfn", Column(10)): about(5.4, 0.2), ("bfn-solver++2", Column(10)): about(3.1, 0.2)}
+    assert [v.outcome for v in verdicts(table, cells, DISTANCE)] == ["agrees"]

@@ -1,0 +1,91 @@
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from bfn.data import home, load
+from bfn.quality import (
+    classify,
+    digit_report,
+    load_classifier,
+    mnist_features,
+    save_classifier,
+    train_classifier,
+)
+from bfn.quality.classifier import BUNDLED_CLASSIFIER
+
+
+def blocks(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ten classes that a few steps can learn: a bright block at one of ten places."""
+    labels = torch.randint(10, (n,), generator=torch.Generator().manual_seed(seed))
+    images = torch.full((n, 1, 28, 28), -1.0)
+    for image, label in zip(images, labels.tolist(), strict=True):
+        row, column = divmod(label, 5)
+        image[0, 14 * row : 14 * row + 14, 5 * column + 2 : 5 * column + 7] = 1.0
+    return images, labels
+
+
+def test_training_learns_repeats_and_leaves_the_global_generator() -> None:
+    images, labels = blocks(300, 0)
+    before = torch.get_rng_state()
+    losses: list[float] = []
+    first, second = (
+        train_classifier(images, labels, n_epochs=3, batch_size=50, on_epoch=lambda p: losses.append(p.loss))
+        for _ in range(2)
+    )
+    assert torch.equal(before, torch.get_rng_state())
+    assert losses[:3] == losses[3:]
+    assert losses[2] < losses[0] / 2
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+def test_save_and_load_in_float16(tmp_path: Path) -> None:
+    model = load_classifier()
+    path = tmp_path / "model.safetensors"
+    save_classifier(model, path, {"data": "none"})
+    images, _ = blocks(5, 0)
+    assert torch.equal(classify(images, load_classifier(path)), classify(images, model))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        load_classifier(path)
+
+
+def test_bundled_classifier_is_small() -> None:
+    assert BUNDLED_CLASSIFIER.stat().st_size < 1_000_000
+    assert mnist_features()(torch.zeros(2, 1, 28, 28)).shape == (2, 64)
+
+
+@pytest.mark.skipif(not (home() / "data" / "mnist").is_dir(), reason="MNIST is not fetched: bfn data fetch mnist")
+def test_bundled_classifier_recognises_digits() -> None:
+    images = load("mnist", "test")
+    probabilities = classify(images.to_float())
+    assert (probabilities.argmax(-1) == images.labels).float().mean() > 0.995
+    report = digit_report(probabilities)
+    assert report.confident_share > 0.98
+    assert report.class_entropy > 3.31
+
+
+def test_report_by_hand() -> None:
+    probabilities = torch.eye(10)[[0, 0, 1, 2]]
+    probabilities[3] = torch.full((10,), 0.05)
+    probabilities[3, 2] = 0.55
+    report = digit_report(probabilities)
+    assert report.class_counts == (2, 1, 1, 0, 0, 0, 0, 0, 0, 0)
+    assert report.class_entropy == pytest.approx(1.5)
+    assert report.confident_share == 0.75
+    assert report.confident_interval.low < 0.75 < report.confident_interval.high
+    assert report.mean_confidence == pytest.approx((3 + 0.55) / 4)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(2, 3, 28, 28), r"\(2, 3, 28, 28\)"),
+        (torch.zeros(0, 1, 28, 28), "no images"),
+        (torch.full((2, 1, 28, 28), math.nan), "2 of 2 images hold NaN"),
+    ],
+)
+def test_wrong_input(images: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        classify(images)

@@ -1,0 +1,216 @@
+import math
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor
+
+from bfn.quality import (
+    FeatureStatistics,
+    expected_bias,
+    frechet_distance,
+    frechet_influence,
+    frechet_result,
+    gather_statistics,
+)
+
+
+def gaussian(n: int, d: int, seed: int) -> Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def with_moments(mean: Tensor, covariance: Tensor, n: int = 200) -> Tensor:
+    """Features whose sample mean and covariance are exactly these."""
+    x = gaussian(n, len(mean), 0)
+    x = x - x.mean(0)
+    white = torch.linalg.solve_triangular(torch.linalg.cholesky(torch.cov(x.T)), x.T, upper=False).T
+    return white @ torch.linalg.cholesky(covariance).T + mean
+
+
+def published_formula(a: Tensor, b: Tensor) -> float:
+    """|m_a - m_b|^2 + tr(A + B - 2 (A B)^1/2) by the general matrix square root, as pytorch-fid writes it."""
+    a, b = a.numpy(), b.numpy()
+    cov_a, cov_b = np.atleast_2d(np.cov(a, rowvar=False)), np.atleast_2d(np.cov(b, rowvar=False))
+    root = scipy.linalg.sqrtm(cov_a @ cov_b).real
+    return float(((a.mean(0) - b.mean(0)) ** 2).sum() + np.trace(cov_a + cov_b - 2 * root))
+
+
+def test_closed_form_of_commuting_gaussians() -> None:
+    # Diagonal covariances: d = |m_a - m_b|^2 + sum (sigma_a - sigma_b)^2
+    sigma_a, sigma_b = torch.tensor([[1.0, 2.0, 0.5], [3.0, 0.1, 0.5]], dtype=torch.float64)
+    mean_a, mean_b = torch.tensor([0.0, 1.0, 2.0]).double(), torch.tensor([2.0, 1.0, 1.0]).double()
+    a, b = with_moments(mean_a, sigma_a.square().diag()), with_moments(mean_b, sigma_b.square().diag())
+    assert frechet_distance(a, b) == pytest.approx(5 + 4 + 1.9**2, rel=1e-10)
+
+
+def test_closed_form_in_two_dimensions() -> None:
+    # tr (A B)^1/2 = sqrt(tr(AB) + 2 sqrt(det(AB))) for 2 x 2, whether they commute or not
+    a, b = torch.tensor([[2.0, 1.0], [1.0, 3.0]]).double(), torch.tensor([[1.0, -0.5], [-0.5, 0.7]]).double()
+    product = a @ b
+    root = math.sqrt(product.trace().item() + 2 * math.sqrt(torch.linalg.det(product).item()))
+    zero = torch.zeros(2, dtype=torch.float64)
+    distance = frechet_distance(with_moments(zero, a), with_moments(zero, b))
+    assert distance == pytest.approx((a.trace() + b.trace()).item() - 2 * root, rel=1e-10)
+
+
+@pytest.mark.parametrize("d", [1, 5, 64])
+def test_published_formula(d: int) -> None:
+    mixing = gaussian(d, d, 5)
+    a, b = gaussian(300, d, 1), gaussian(200, d, 2) @ mixing + 0.3
+    assert frechet_distance(a, b) == pytest.approx(published_formula(a, b), rel=1e-8)
+    assert frechet_distance(a, b) == pytest.approx(frechet_distance(b, a), rel=1e-8)
+
+
+def test_equal_sets_have_distance_zero_even_where_singular() -> None:
+    x = gaussian(30, 100, 0)
+    assert frechet_distance(x, x, allow_singular=True) == pytest.approx(0, abs=1e-9)
+    assert frechet_distance(gaussian(300, 20, 0), gaussian(300, 20, 0)) == pytest.approx(0, abs=1e-9)
+
+
+def test_streaming_and_merging_give_the_statistics_of_all() -> None:
+    # A mean of 1e4 would lose half of the digits in a sum of squares.
+    x = gaussian(1000, 8, 0) + 1e4
+    streamed, first, second = (FeatureStatistics(8) for _ in range(3))
+    for batch in x.split([1, 499, 300, 200]):
+        streamed.update(batch)
+    first.update(x[:100])
+    second.update(x[100:])
+    first.merge(second)
+    first.merge(FeatureStatistics(8))
+    for statistics in (streamed, first):
+        assert statistics.n == 1000
+        torch.testing.assert_close(statistics.mean, x.mean(0), rtol=1e-14, atol=0)
+        torch.testing.assert_close(statistics.covariance, torch.cov(x.T), rtol=1e-10, atol=1e-12)
+
+
+def test_float32_features_are_summed_in_float64() -> None:
+    x = (gaussian(1000, 4, 0) * 1e-3 + 100).float()
+    torch.testing.assert_close(FeatureStatistics.of(x).covariance, torch.cov(x.double().T), rtol=1e-9, atol=0)
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    statistics = FeatureStatistics.of(gaussian(50, 6, 0), extractor="mine")
+    path = tmp_path / "sub" / "reference.safetensors"
+    statistics.save(path)
+    loaded = FeatureStatistics.load(path)
+    assert (loaded.n, loaded.extractor) == (50, "mine")
+    assert torch.equal(loaded.mean, statistics.mean)
+    assert torch.equal(loaded.covariance, statistics.covariance)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        FeatureStatistics.load(path)
+
+
+@pytest.mark.parametrize(("n", "tolerance"), [(40, 0.2), (160, 0.1), (1000, 0.1)])
+def test_expected_bias_is_the_distance_of_two_samples_of_one_gaussian(n: int, tolerance: float) -> None:
+    d = 40
+    scales = torch.linspace(0.2, 2, d, dtype=torch.float64)
+    pairs = [(gaussian(n, d, 2 * i) * scales, gaussian(n, d, 2 * i + 1) * scales) for i in range(20)]
+    measured = sum(frechet_distance(a, b, allow_singular=True) for a, b in pairs) / len(pairs)
+    assert expected_bias(scales.square().diag(), n, n) == pytest.approx(measured, rel=tolerance)
+
+
+def test_interval_covers_the_distance_at_this_number_of_samples() -> None:
+    # The mean over fresh samples lies in 95 % of the intervals; of 20, fewer than 16 come with probability 0.003.
+    reference = FeatureStatistics.of(gaussian(20_000, 4, 99))
+    samples = [gaussian(100, 4, seed) * 1.5 for seed in range(20)]
+    results = [
+        frechet_result(x, reference, n_resamples=100, generator=torch.Generator().manual_seed(i))
+        for i, x in enumerate(samples)
+    ]
+    expected = sum(frechet_distance(gaussian(100, 4, seed) * 1.5, reference) for seed in range(1000, 1200)) / 200
+    assert sum(r.interval.low <= expected <= r.interval.high for r in results) >= 16
+    assert all(r.interval.low < r.distance < r.interval.high for r in results)
+    assert all(r.distance == frechet_distance(x, reference) for r, x in zip(results, samples, strict=True))
+
+
+def test_too_few_samples_are_refused_with_the_bias() -> None:
+    with pytest.raises(ValueError, match=r"10 samples of 20 features in the first.*singular.*about \d+(\.\d+)? too"):
+        frechet_distance(gaussian(10, 20, 0), gaussian(100, 20, 1))
+    assert frechet_distance(gaussian(10, 20, 0), gaussian(100, 20, 1), allow_singular=True) > 5
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (torch.zeros(0, 4), "empty"),
+        (torch.full((10, 4), math.nan), "10 of 10 samples are NaN"),
+        (torch.zeros(10, 4, 2), r"expected \(samples, features\)"),
+        (torch.zeros(10, 3), "same extractor"),
+        (FeatureStatistics(4), "empty"),
+    ],
+)
+def test_wrong_input(features: Tensor | FeatureStatistics, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        frechet_distance(gaussian(10, 4, 0), features)
+
+
+def test_features_of_different_extractors_are_not_compared() -> None:
+    a, b = (FeatureStatistics.of(gaussian(10, 2, 0), extractor=name) for name in ("inception", "mnist"))
+    with pytest.raises(ValueError, match="'inception' and of 'mnist'"):
+        frechet_distance(a, b)
+
+
+def test_distance_is_that_of_torchmetrics_on_the_same_features() -> None:
+    image = pytest.importorskip("torchmetrics.image.fid")
+
+    class Features(torch.nn.Module):
+        num_features = 6
+
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1)
+
+    a, b = gaussian(80, 6, 1).view(80, 1, 2, 3), 0.5 + 2 * gaussian(90, 6, 2).view(90, 1, 2, 3)
+    theirs = image.FrechetInceptionDistance(feature=Features(), normalize=True, input_img_size=(1, 2, 3))
+    theirs.set_dtype(torch.float64)
+    for part, real in ((a, True), (b, False)):
+        theirs.update(part, real=real)
+    assert frechet_distance(a.flatten(1), b.flatten(1)) == pytest.approx(float(theirs.compute()), rel=1e-8)
+
+
+def test_memory_does_not_grow_with_the_number_of_images() -> None:
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+    most = 0
+
+    def images(n: int):  # type: ignore[no-untyped-def]
+        nonlocal most
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(n // 100):
+            batch = torch.randn(100, 1, 8, 8, generator=generator)
+            alive.add(batch)
+            most = max(most, len(alive))
+            yield batch
+
+    def features(batch: Tensor) -> Tensor:
+        x = batch.flatten(1)[:, :5].clone()
+        alive.add(x)
+        return x
+
+    statistics = gather_statistics(images(10_000), features)
+    assert statistics.n == 10_000
+    # The newest batch, the one before it that the loop still names, and their features: not the hundred there were.
+    assert most <= 4
+    assert statistics.mean.numel() + statistics.covariance.numel() == 5 + 25
+
+
+def test_linearised_interval_is_as_wide_as_the_bootstrap_s() -> None:
+    reference = FeatureStatistics.of(gaussian(5000, 5, 0))
+    features = 0.3 + 1.2 * gaussian(800, 5, 1)
+    drawn = frechet_result(features, reference, generator=torch.Generator().manual_seed(0), n_resamples=600)
+    linear = frechet_result(features, reference, generator=torch.Generator(), n_resamples=0)
+    assert linear.distance == drawn.distance
+    width, other = (i.high - i.low for i in (linear.interval, drawn.interval))
+    assert width == pytest.approx(other, rel=0.12)
+
+
+def test_influence_is_the_derivative_of_the_distance() -> None:
+    features, reference = 0.3 + gaussian(60, 4, 1), FeatureStatistics.of(gaussian(500, 4, 0))
+    influence = frechet_influence(features, reference)
+    assert influence.mean().abs() < 1e-9
+    # Sample 7 counted once more moves the distance by its influence / n, to first order in 1/n.
+    more = torch.cat([features.repeat(2000, 1), features[7:8]])
+    change = frechet_distance(more, reference) - frechet_distance(features.repeat(2000, 1), reference)
+    assert change * 2000 * 60 == pytest.approx(influence[7].item(), rel=0.02)

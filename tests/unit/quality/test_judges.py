@@ -1,0 +1,239 @@
+"""Judges: figures on data whose answers are known, real data beside them, and wrong input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import tiny
+from bfn import data
+from bfn import quality as metrics
+from bfn.exact import Points
+from bfn.quality.judges import (
+    Copies,
+    Frechet,
+    Judge,
+    Measure,
+    Measured,
+    Neighbours,
+    Spelling,
+    judge_for,
+    pooled,
+)
+from bfn.quality.parts import COPY_LEVEL
+
+
+def normal(n: int, *shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, *shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def vectors() -> Judge:
+    model, _ = tiny.build("vectors")
+    return judge_for(model, None, None, normal(8000, 2))
+
+
+def test_measures_are_written_as_they_are_read() -> None:
+    share = Measure("a", "a", "high", "%", 100, 1)
+    assert share.show(Measured(0.5, 0.41, 0.59)) == "50.0 [41.0, 59.0] %"
+    assert share.show(Measured(0.5)) == "50.0 %"
+    assert Measure("c", "c", "low").show(Measured(0.02134, 0.0, 0.141)) == "0.021 [0.00, 0.14]"
+    assert (share.loss(0.2), Measure("b", "b", "real").loss(3.0, 5.0)) == (-0.2, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "shared"),
+    [
+        (Measured(1, 0, 2), Measured(3, 2, 4), True),
+        (Measured(1, 0, 2), Measured(3, 2.1, 4), False),
+        (Measured(1), Measured(3, 1, 4), True),
+        (Measured(1), Measured(3), False),
+    ],
+)
+def test_overlap(one: Measured, other: Measured, shared: bool) -> None:
+    assert one.overlaps(other) == other.overlaps(one) == shared
+
+
+def test_frechet_of_known_gaussians(vectors: Judge) -> None:
+    # N(0, 1) against N((3, 0), 4 I): 9 + 2 (2 - 1)^2 = 11.
+    figure = vectors(2 * normal(4000, 2, seed=1) + torch.tensor([3.0, 0.0]))["frechet"]
+    assert figure.low < 11 < figure.high
+    assert figure.high - figure.low < 1.5
+    assert vectors.real(4000)["frechet"].value < 0.01
+
+
+def test_real_data_are_held_out_and_counted(vectors: Judge) -> None:
+    assert vectors.n_real(100) == 100
+    assert vectors.n_real(10_000) == 4000
+    assert vectors.real(10_000) == vectors.real(4000)
+
+
+def test_equal_samples_get_equal_figures(vectors: Judge) -> None:
+    x = normal(50, 2, seed=2)
+    assert vectors(x) == vectors(x)
+
+
+def test_too_few_samples_are_told_with_the_bias() -> None:
+    model, _ = tiny.build("vectors")
+    judge = judge_for(model, None, None, normal(200, 2))
+    bias = metrics.expected_bias(judge.parts[0].reference.covariance, 2, 100)
+    with pytest.raises(ValueError, match=rf"n=2: .* singular; it would come out about {bias:.3g} too large"):
+        judge.check(2)
+    judge.check(3)
+    with pytest.raises(ValueError, match="singular"):
+        judge.suited(2)
+
+
+def test_a_judge_leaves_out_what_few_samples_cannot_tell() -> None:
+    images = normal(300, 1, 8, 8)
+    frechet = Frechet(pooled, metrics.FeatureStatistics.of(pooled(images)))
+    neighbours = Neighbours(images.flatten(1), torch.arange(300) % 3)
+    judge = Judge("pixels", (frechet, neighbours), lambda x: x, images)
+    smaller, problems = judge.suited(50)
+    assert [m.key for m in smaller.measures] == ["asked_class"]
+    assert len(problems) == 1
+    assert "n=50" in problems[0]
+    assert judge.suited(65)[1] == []
+    assert smaller.key != judge.key
+
+
+def test_class_by_nearest_neighbours() -> None:
+    centres = 10 * torch.eye(3)
+    labels = torch.arange(60) % 3
+    part = Neighbours(centres[labels] + 0.1 * normal(60, 3), labels)
+    x = centres[torch.tensor([0, 1, 2, 2])]
+    assert part(x, torch.tensor([0, 1, 2, 2]))["asked_class"].value == 1
+    assert part(x, torch.tensor([0, 1, 2, 0]))["asked_class"].value == 0.75
+    assert part(x, None) == {}
+
+
+def test_copies_are_found_and_blur_is_none() -> None:
+    train = normal(2000, 20, seed=3)
+    part = Copies(train, normal(1000, 20, seed=4))
+    copies = part(train[:100] + 0.01 * normal(100, 20, seed=5), None)["near_copies"]
+    fresh = part(normal(300, 20, seed=6), None)["near_copies"]
+    blurred = part(0.2 * train[:100], None)["near_copies"]
+    assert copies.value == 1
+    assert fresh.low <= COPY_LEVEL <= fresh.high
+    assert blurred.value <= 0.05
+    assert part.by_construction["near_copies"].value == COPY_LEVEL
+
+
+def test_text_beside_real_text() -> None:
+    alphabet = data.Alphabet(tiny.ALPHABET)
+    words = ["the", "cat", "sat", "on", "mat", "and", "dog", "ran", "fast"]
+    order = torch.randint(len(words), (4000,), generator=torch.Generator().manual_seed(0)).tolist()
+    text = alphabet.encode(" ".join(words[i] for i in order))
+    windows = text[: len(text) // 20 * 20].view(-1, 20)
+    model, extras = tiny.build("text")
+    judge = judge_for(model, extras, None, windows)
+    real, noise = judge.real(100), judge(torch.randint(27, (100, 20), generator=torch.Generator().manual_seed(1)))
+    assert judge.name == "text"
+    assert [m.key for m in judge.measures] == [
+        "spelling", "ngram_divergence", "word_divergence", "ngram_entropy", "word_entropy",
+    ]  # fmt: skip
+    assert real["spelling"].low > noise["spelling"].high
+    assert real["ngram_divergence"].high < noise["ngram_divergence"].low
+    assert noise["word_entropy"].value > real["word_entropy"].value
+    for figure in (*real.values(), *noise.values()):
+        assert figure.low <= figure.value <= figure.high
+    few = judge(alphabet.encode("the the the the the ").repeat(100, 1))
+    assert few["spelling"].value == 1
+    assert few["word_entropy"].value == 0
+    assert few["word_divergence"].value > real["word_divergence"].high
+
+
+def test_text_divergences_are_those_of_the_metrics() -> None:
+    alphabet, reference = data.Alphabet(tiny.ALPHABET), ["the cat sat on the mat ", "the dog ran "]
+    part = Spelling.of(alphabet, reference)
+    texts = ["the dog sat ", "a cat on the"]
+    figures = part(torch.stack([alphabet.encode(text) for text in texts]), None)
+    grams = metrics.ngram_counts(texts, 4)
+    assert figures["ngram_divergence"].value == pytest.approx(
+        metrics.jensen_shannon(grams, metrics.ngram_counts(reference, 4))
+    )
+    assert figures["ngram_entropy"].value == pytest.approx(metrics.entropy(grams))
+    assert figures["spelling"].value == metrics.spelling_accuracy(texts)
+
+
+def test_all_or_nothing_right_is_not_certain() -> None:
+    alphabet = data.Alphabet(tiny.ALPHABET)
+    part = Spelling.of(alphabet, ["the cat sat on the mat "])
+    nothing, everything, silent = (
+        part(torch.stack([alphabet.encode(text)] * 5), None)["spelling"] for text in ("xqz", "the", "   ")
+    )
+    # Wilson's interval of 0 of 5: [0, z^2 / (5 + z^2)].
+    assert nothing == Measured(0.0, 0.0, pytest.approx(0.4345, abs=1e-4))
+    assert everything == Measured(1.0, pytest.approx(0.5655, abs=1e-4), 1.0)
+    assert silent == Measured(0.0, 0.0, 1.0)
+
+
+def test_digits_are_judged_by_pixels_and_their_class() -> None:
+    model, extras = tiny.build("images")
+    judge = judge_for(model, {**extras, "n_labels": 10}, None, "digits")
+    assert [m.key for m in judge.measures] == ["frechet", "asked_class", "near_copies"]
+    real = judge.real(500)
+    assert real["frechet"].value < 1.5
+    assert real["asked_class"].low > 0.9
+    assert real["near_copies"].value == COPY_LEVEL
+    train = data.load("digits", "train")
+    copies = judge(train.to_float()[:300], train.labels[:300])
+    assert copies["near_copies"].low > 0.9
+    noise = judge(normal(300, 1, 8, 8).clamp(-1, 1), torch.arange(300) % 10)
+    assert noise["frechet"].low > 10
+    assert noise["near_copies"].value < 0.05
+
+
+def test_classes_are_seen_as_pixels() -> None:
+    model, _ = tiny.build("binary")
+    classes = torch.randint(2, (400, 1, 8, 8), generator=torch.Generator().manual_seed(0))
+    judge = judge_for(model, None, None, classes)
+    assert torch.equal(judge.held_out, classes[1::2] * 2.0 - 1)
+    assert judge(classes)["frechet"].value < judge(torch.ones_like(classes))["frechet"].value
+
+
+def test_an_exact_model_needs_no_config() -> None:
+    points = Points(normal(20, 3))
+    assert judge_for(points, None, None, normal(100, 3)).name == "values"
+
+
+def test_the_key_names_the_reference() -> None:
+    model, _ = tiny.build("vectors")
+    keys = [judge_for(model, None, None, normal(100, 2, seed=seed)).key for seed in (0, 0, 1)]
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_large_images_are_pooled() -> None:
+    assert pooled(torch.ones(3, 3, 32, 32)).shape == (3, 192)
+    assert torch.equal(pooled(normal(2, 1, 4, 4)), normal(2, 1, 4, 4).flatten(1))
+
+
+def test_wrong_input(vectors: Judge, tmp_path) -> None:
+    model, extras = tiny.build("images")
+    text, text_extras = tiny.build("text")
+    numbers, _ = tiny.build("vectors")
+    np.save(tmp_path / "some.npy", np.zeros((40, 9, 9), dtype=np.uint8))
+    np.save(tmp_path / "flat.npy", np.zeros(5))
+    (tmp_path / "story.txt").write_text("the cat " * 100)
+    cases = [
+        (lambda: judge_for(model, extras, "fid", "digits"), "metric='fid': expected one of text, mnist"),
+        (lambda: judge_for(model, extras, "text", "digits"), "metric='text' does not fit .* take one of pixels"),
+        (lambda: judge_for(text, text_extras, "mnist", "mnist"), "metric='mnist' does not fit data that are text"),
+        (lambda: judge_for(model, extras, "mnist", "mnist"), "metric='mnist' does not fit"),
+        (lambda: judge_for(model, extras), "say what real data"),
+        (lambda: judge_for(model, extras, None, torch.empty(0, 1, 8, 8)), "0 real samples"),
+        (lambda: judge_for(model, extras, None, normal(10, 1, 9, 9)), r"samples of shape \(10, 1, 9, 9\)"),
+        (lambda: judge_for(model, extras, None, tmp_path / "some.npy"), r"images of shape \(1, 9, 9\)"),
+        (lambda: judge_for(model, extras, None, tmp_path / "story.txt"), "text, and the model's data"),
+        (lambda: judge_for(text, text_extras, None, tmp_path / "some.npy"), "images, and the model is one of text"),
+        (lambda: judge_for(numbers, None, None, tmp_path / "flat.npy"), "expected numbers"),
+        (lambda: judge_for(numbers, None, None, tmp_path / "story.txt"), "expected an .npy file"),
+        (lambda: judge_for(model, extras, "pixels", "digits", features=tmp_path / "x.pt"), "only metric 'inception'"),
+        (lambda: vectors(torch.empty(0, 2)), "no samples"),
+        (lambda: vectors(torch.full((5, 2), math.nan)), "5 of 5 images hold NaN"),
+        (lambda: vectors(normal(5, 3)), r"expected \(n, 2\)"),
+    ]
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message):
+            call()

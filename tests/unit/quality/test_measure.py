@@ -1,0 +1,235 @@
+"""Measured settings: the same noise for all, pooled repeats, and a store that is resumed from."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import tiny
+from bfn import ContinuousFlow, solvers
+from bfn.exact import GaussianMixture
+from bfn.paper import Judge, Measure, Measured, Setting, identify
+from bfn.quality.measuring import clip_for, draw, measure, pool
+
+
+class Mean:
+    """The mean of the samples, with a count of how often it was asked."""
+
+    measures = (Measure("mean", "mean", "low"),)
+    by_construction: dict[str, Measured] = {}  # noqa: RUF012
+
+    def __init__(self, key: str = "mean") -> None:
+        self.key = key
+        self.calls = 0
+
+    def problem(self, n: int) -> str | None:
+        return "n=1: too few" if n < 2 else None
+
+    def __call__(self, x: torch.Tensor, labels: torch.Tensor | None) -> dict[str, Measured]:
+        self.calls += 1
+        value = x.double().abs().mean().item()
+        return {"mean": Measured(value, value - 0.1)}
+
+
+def judge(key: str = "mean") -> Judge:
+    return Judge("mean", (Mean(key),), lambda x: x, torch.zeros(10, 2))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny.build("vectors")[0]
+
+
+SETTINGS = [Setting("bfn", 3), Setting("bfn-solver++2", 3, t_start=0.01)]
+
+
+def test_every_setting_starts_from_the_same_noise(model) -> None:
+    starts = []
+    for setting in (*SETTINGS, Setting("auto", 7)):
+        first: list[torch.Tensor] = []
+
+        def keep(step, first=first):
+            if step.index == 0:
+                first.append(step.u)
+
+        original = model.sample
+        model.sample = lambda *a, first=first, keep=keep, original=original, **k: original(*a, **{**k, "on_step": keep})
+        try:
+            draw(model, setting, 10, seed=4, batch=4)
+        finally:
+            del model.sample
+        starts.append(torch.cat(first))
+    assert len(starts[0]) == 10
+    assert torch.equal(starts[0], starts[1])
+    assert torch.equal(starts[0], starts[2])
+    assert len(starts[0].unique(dim=0)) == 10
+
+
+def test_samples_with_and_without_drawn_classes_share_their_noise() -> None:
+    text, _ = tiny.build("text")
+    x, _ = draw(text, Setting("bfn", 3), 4, seed=1)
+    again, _ = draw(text, Setting("bfn", 3), 4, seed=1)
+    other, _ = draw(text, Setting("bfn", 3), 4, seed=2)
+    assert torch.equal(x, again)
+    assert not torch.equal(x, other)
+
+
+def test_classes_come_in_turn() -> None:
+    images, _ = tiny.build("images")
+    x, labels = draw(images, Setting("bfn", 2), 7, batch=3, n_labels=3, clip=(-1, 1))
+    assert labels is not None
+    assert labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert x.shape == (7, 1, 8, 8)
+    assert x.abs().max() <= 1
+
+
+def test_what_is_measured_is_not_measured_again(model, tmp_path) -> None:
+    store, first, second = tmp_path / "store.jsonl", judge(), judge()
+    whole = measure(model, SETTINGS, first, 6, repeats=2, store=store)
+    assert first.parts[0].calls == 4
+    again = measure(model, [*SETTINGS, Setting("auto", 3)], second, 6, repeats=2, store=store)
+    assert second.parts[0].calls == 2
+    assert again[:2] == whole
+    assert [r.setting for r in again] == [*SETTINGS, Setting("auto", 3)]
+
+
+def test_an_interrupted_run_keeps_what_it_has(model, tmp_path) -> None:
+    store = tmp_path / "store.jsonl"
+
+    def stop(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure(model, SETTINGS, judge(), 6, store=store, on_record=stop)
+    rest = judge()
+    records = measure(model, SETTINGS, rest, 6, store=store)
+    assert rest.parts[0].calls == 1
+    fresh = measure(model, SETTINGS, judge(), 6)
+    assert [record.measures for record in records] == [record.measures for record in fresh]
+
+
+def test_a_line_that_was_cut_is_measured_again_and_spoils_no_other(model, tmp_path) -> None:
+    store = tmp_path / "store.jsonl"
+    measure(model, SETTINGS, judge(), 6, store=store)
+    whole = store.read_bytes()
+    store.write_bytes(whole[:-20])
+    again = judge()
+    measure(model, SETTINGS, again, 6, store=store)
+    assert again.parts[0].calls == 1
+    last = judge()
+    measure(model, SETTINGS, last, 6, store=store)
+    assert last.parts[0].calls == 0
+    assert store.read_bytes().startswith(whole[:-20])
+
+
+def test_all_that_matters_is_in_the_key(model, tmp_path) -> None:
+    store = tmp_path / "store.jsonl"
+    one = [Setting("bfn", 3)]
+    measure(model, one, judge(), 6, store=store)
+    other, _ = tiny.build("vectors")
+    with torch.no_grad():
+        next(iter(other.parameters())).add_(1)
+    changed = [
+        lambda j: measure(model, one, j, 7, store=store),
+        lambda j: measure(model, one, j, 6, store=store, seed=1),
+        lambda j: measure(model, one, j, 6, store=store, batch=5),
+        lambda j: measure(model, one, j, 6, store=store, clip=(-1, 1)),
+        lambda j: measure(other, one, j, 6, store=store),
+        lambda j: measure(model, [Setting("bfn", 4)], j, 6, store=store),
+        lambda j: measure(model, [Setting("bfn-solver++2", 3, t_start=0.02)], j, 6, store=store),
+    ]
+    for call in changed:
+        fresh = judge()
+        call(fresh)
+        assert fresh.parts[0].calls == 1
+    measure(model, one, judge("another reference"), 6, store=store)
+    assert len(store.read_text().splitlines()) == 2 + len(changed)
+
+
+def test_two_names_of_one_sampler_are_measured_once(model, tmp_path) -> None:
+    # On continuous data BFN-Solver1 and BFN-Solver++1 are the same table.
+    both = judge()
+    settings = [Setting("bfn-solver1", 3), Setting("bfn-solver++1", 3)]
+    first, second = measure(model, settings, both, 6, store=tmp_path / "s.jsonl")
+    assert both.parts[0].calls == 1
+    assert first.measures == second.measures
+    assert [r.setting.name for r in (first, second)] == ["bfn-solver1", "bfn-solver++1"]
+
+
+def test_weights_and_card_name_a_model(model) -> None:
+    same, _ = tiny.build("vectors")
+    assert identify(model) == identify(same) != identify(tiny.build("images")[0])
+
+
+def test_exact_models_are_measured_and_named_by_the_user(tmp_path) -> None:
+    mixture = GaussianMixture(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), stds=torch.tensor([0.1, 0.1]))
+    settings = [Setting("fast-ode", 20)]
+    with pytest.raises(ValueError, match="identity="):
+        measure(mixture, settings, judge(), 50, store=tmp_path / "s.jsonl")
+    (record,) = measure(mixture, settings, judge(), 50, store=tmp_path / "s.jsonl", identity="two clusters")
+    assert record.measures["mean"].value == pytest.approx(0.54, abs=0.05)
+    again = judge()
+    measure(mixture, settings, again, 50, store=tmp_path / "s.jsonl", identity="two clusters")
+    assert again.parts[0].calls == 0
+
+
+def test_repeats_have_student_s_interval_of_known_values() -> None:
+    figures = [Measured(v, v, v) for v in (1.0, 2.0, 3.0)]
+    pooled = pool(figures)
+    # t(0.975, 2) = 4.3027, standard error 1 / sqrt(3)
+    assert pooled.value == 2
+    assert pooled.high == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-5)
+    assert pooled.low == 0.0
+    assert pool([Measured(0.5, 0.4, 0.6)]) == Measured(0.5, 0.4, 0.6)
+
+
+def test_seeds_that_agree_by_chance_keep_their_own_intervals() -> None:
+    pooled = pool([Measured(0.0, 0.0, 0.04)] * 4, highest=1.0)
+    assert pooled == Measured(0.0, 0.0, pytest.approx(0.02))
+    assert pool([Measured(0.9, 0.8, 1.0), Measured(1.0, 0.9, 1.0)], highest=1.0).high == 1.0
+
+
+def test_coverage_of_pooled_intervals_is_95_percent() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = 5 + torch.randn(2000, 5, generator=generator, dtype=torch.float64)
+    hits = sum(p.low <= 5 <= p.high for p in (pool([Measured(v) for v in row]) for row in values.tolist()))
+    # Binomial with standard deviation 0.5 %: four of them.
+    assert abs(hits / 2000 - 0.95) < 0.02
+
+
+def test_settings_in_words() -> None:
+    setting = Setting("fast-sde", 10, g=2.0, order=3)
+    assert setting.label == "fast-sde, g 2, order 3, 10 calls"
+    assert Setting("bfn-solver++2", 5, t_start=0.01).sampler == "bfn-solver++2, eta 0.01"
+    assert json.loads(json.dumps(setting.asdict())) == {"solver": "fast-sde", "nfe": 10, "g": 2.0, "order": 3}
+    flow = ContinuousFlow()
+    assert Setting("fast-sde", 10, order=3).arguments(flow)["solver"].order == 3
+    assert Setting(solvers.get("bfn"), 4).name == "bfn"
+
+
+def test_predictions_of_continuous_images_are_clipped(model) -> None:
+    assert clip_for(tiny.build("images")[0]) == (-1, 1)
+    assert clip_for(tiny.build("binary")[0]) is None
+    assert clip_for(model) is None
+
+
+def test_records_are_json(model) -> None:
+    (record,) = measure(model, [Setting("bfn", 2)], judge(), 5, repeats=2)
+    plain = json.loads(json.dumps(record.asdict(), allow_nan=False))
+    assert plain["seeds"] == [0, 1]
+    assert plain["measures"]["mean"]["value"] == record.measures["mean"].value
+    assert plain["each"][0]["mean"]["high"] is None
+
+
+def test_wrong_input(model) -> None:
+    with pytest.raises(ValueError, match="n=0"):
+        measure(model, SETTINGS, judge(), 0)
+    with pytest.raises(ValueError, match="no settings"):
+        measure(model, [], judge(), 5)
+    with pytest.raises(ValueError, match="too few"):
+        measure(model, SETTINGS, judge(), 1)
+    seen = judge()
+    with pytest.raises(ValueError, match="is for discrete data"):
+        measure(model, [Setting("bfn", 3), Setting("bfn-solver2", 3)], seen, 5)
+    assert seen.parts[0].calls == 0

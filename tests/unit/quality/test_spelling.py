@@ -1,0 +1,123 @@
+import math
+import random
+import string
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spylls.hunspell import Dictionary
+
+from bfn.quality import is_word, spelling_accuracy, spelling_result
+from bfn.quality import spelling as module
+
+
+@pytest.fixture(scope="module")
+def dictionary() -> Dictionary:
+    return Dictionary.from_files("en_US")
+
+
+def near_words(dictionary: Dictionary, rng: random.Random, n: int) -> Iterator[str]:
+    """Words, names in lower case, and words with affixes that they may or may not take."""
+    affixes = ["", "s", "es", "ed", "d", "ing", "ly", "er", "est", "ness", "ment", "able", "ions", "ication", "'s"]
+    for word in rng.sample(dictionary.dic.words, n):
+        stem = word.stem.lower() if rng.random() < 0.8 else word.stem
+        yield rng.choice(["", "", "re", "un", "dis", "pro"]) + stem.removesuffix(rng.choice("ey")) + rng.choice(affixes)
+        yield stem
+
+
+def random_strings(rng: random.Random, n: int, alphabet: list[str]) -> Iterator[str]:
+    for _ in range(n):
+        yield "".join(rng.choices(alphabet, k=rng.randint(1, 6)))
+
+
+ODD = [*"abcABC'\u2019-12.\u00e9", "st", "th", "nd", "un", "s"]
+
+
+def differing(words: list[str], dictionary: Dictionary) -> list[str]:
+    return [word for word in words if is_word(word) != dictionary.lookup(word)]
+
+
+def test_answers_are_spylls(dictionary: Dictionary) -> None:
+    rng = random.Random(0)
+    words = [*near_words(dictionary, rng, 5000), *random_strings(rng, 3000, list(string.ascii_lowercase))]
+    words += random_strings(rng, 2000, ODD)
+    words += [word.title() for word in words[:500]] + [word.upper() for word in words[:300]]
+    assert len(set(words)) > 9000
+    assert 0.2 < sum(map(is_word, words)) / len(words) < 0.8
+    assert differing(words, dictionary) == []
+
+
+@pytest.mark.long
+def test_answers_are_spylls_on_every_stem_and_form(dictionary: Dictionary) -> None:
+    rng = random.Random(1)
+    words = {word.stem for word in dictionary.dic.words} | {word.stem.lower() for word in dictionary.dic.words}
+    words |= set(near_words(dictionary, rng, 49_000)) | set(random_strings(rng, 50_000, list(string.ascii_lowercase)))
+    words |= set(random_strings(rng, 20_000, ODD))
+    assert differing(sorted(words), dictionary) == []
+
+
+def test_counts_as_the_released_code_does(dictionary: Dictionary) -> None:
+    texts = [" anarchism originated  as a tarm ", "paris is a city", "", "   "]
+    words = [word for text in texts for word in text.split(" ") if word]
+    result = spelling_result(texts)
+    assert (result.n_correct, result.n_words) == (sum(map(dictionary.lookup, words)), len(words)) == (7, 9)
+    assert spelling_accuracy(texts) == 7 / 9
+
+
+def test_case_is_kept() -> None:
+    assert spelling_accuracy("Paris") == 1
+    assert spelling_accuracy("paris") == 0
+    assert spelling_accuracy("The") == 1
+
+
+def test_standard_error_is_that_of_texts_and_not_of_words() -> None:
+    # Ten copies of each word tell no more than one: the error of 4 texts, of which 2 are all right and 2 all wrong.
+    result = spelling_result(["the " * 10, "the " * 10, "teh " * 10, "teh " * 10])
+    assert result.accuracy == 0.5
+    assert result.standard_error == pytest.approx(math.sqrt(4 / 3 * 4 * 25) / 40)
+    assert spelling_result("the teh").standard_error == pytest.approx(math.sqrt(0.25 / 2))
+
+
+def test_no_words_is_zero_and_no_texts_an_error() -> None:
+    assert spelling_accuracy([" "]) == 0
+    with pytest.raises(ValueError, match="no texts"):
+        spelling_accuracy([])
+    with pytest.raises(TypeError, match="int"):
+        spelling_accuracy([1])  # type: ignore[list-item]
+
+
+def test_many_hyphens_end_soon(dictionary: Dictionary) -> None:
+    start = time.process_time()
+    assert not is_word("-" * 80)
+    assert not is_word("a-b-" * 30)
+    assert time.process_time() - start < 1
+    assert is_word("well-known-word") == dictionary.lookup("well-known-word") is True
+
+
+def test_cache_is_rebuilt_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BFN_HOME", str(tmp_path))
+    forms = module._surface_forms.__wrapped__()
+    (cached,) = (tmp_path / "spelling").iterdir()
+    whole = cached.read_bytes()
+    assert module._surface_forms.__wrapped__() == forms
+    cached.write_bytes(whole[: len(whole) // 2])
+    assert module._surface_forms.__wrapped__() == forms
+    assert cached.read_bytes() == whole
+
+
+def test_at_least_500_000_words_a_second() -> None:
+    rng = random.Random(0)
+    words = [
+        *random_strings(rng, 50_000, list(string.ascii_lowercase)),
+        *rng.choices(["the", "of", "anarchism"], k=50_000),
+    ]
+    texts = [" ".join(words[i : i + 50]) for i in range(0, len(words), 50)]
+    spelling_accuracy(texts)
+    # Processor time, the best of five: other work on the machine does not count.
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        spelling_accuracy(texts)
+        seconds.append(time.process_time() - start)
+    assert len(words) / min(seconds) > 500_000

@@ -1,0 +1,87 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bfn
+from bfn.error_curve import ErrorCurve
+from bfn.exact import GaussianMixture, StringSet
+from bfn.losses import error_curve
+
+FLOW = bfn.ContinuousFlow(sigma_1=0.02)
+
+
+def test_it_is_linear_between_and_constant_outside() -> None:
+    curve = ErrorCurve((0.2, 0.4, 0.8), (1.0, 0.5, 0.1))
+    at = torch.tensor([0.0, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0], dtype=torch.float64)
+    assert curve.at(at).tolist() == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.3, 0.1, 0.1])
+    assert float(ErrorCurve((0.5,), (2.0,)).at(0.1)) == 2.0
+
+
+def test_of_normal_data_it_is_the_posterior_variance() -> None:
+    """Var(x | u) = v / (1 + s^2 v); the information gathered up to s is log(1 + s^2 v) / 2."""
+    variance = 0.3
+    model = GaussianMixture(torch.zeros(1, 4), stds=torch.full((1,), variance**0.5), flow=FLOW)
+    generator = torch.Generator().manual_seed(0)
+    curve = error_curve(model, model.sample_data(4000, generator), n_times=17, generator=generator)
+    beta = FLOW.schedule.beta(torch.tensor(curve.t, dtype=torch.float64))
+    exact = variance / (1 + beta * variance)
+    assert curve.squared_error == pytest.approx(exact.tolist(), rel=0.05)
+
+    t = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    fine = ErrorCurve(tuple(t.tolist()), tuple((variance / (1 + FLOW.schedule.beta(t) * variance)).tolist()))
+    gained = fine.information(FLOW, t)
+    torch.testing.assert_close(gained, (1 + FLOW.schedule.beta(t) * variance).log() / 2, rtol=1e-4, atol=1e-5)
+
+
+def test_of_classes_it_starts_at_the_variance_of_the_message() -> None:
+    """Nothing is known at t = 0: E ||w - E w||^2 / kappa = K (1 - sum p^2) a dimension."""
+    model = StringSet(torch.tensor([[0], [1], [2]]), torch.tensor([0.5, 0.25, 0.25]), n_classes=3)
+    x = torch.tensor([[0], [0], [1], [2]])
+    assert error_curve(model, x, n_times=2).squared_error[0] == pytest.approx(3 * (1 - 0.375))
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=20))
+def test_a_stored_curve_never_rises(errors: list[float]) -> None:
+    stored = {"t": [(i + 0.5) / len(errors) for i in range(len(errors))], "squared_error": errors}
+    curve = ErrorCurve.from_card({"loss_by_t": stored})
+    assert curve is not None
+    assert all(b <= a for a, b in zip(curve.squared_error, curve.squared_error[1:], strict=False))
+    assert all(a <= b for a, b in zip(curve.squared_error, errors, strict=True))
+
+
+def test_bundled_models_bring_theirs() -> None:
+    curve = bfn.load("digits").error_curve
+    assert curve is not None
+    assert curve.squared_error[0] > 100 * curve.squared_error[-1]
+    assert ErrorCurve.from_card({}) is None
+    assert ErrorCurve.from_card(None) is None
+
+
+@pytest.mark.parametrize(
+    ("t", "errors", "message"),
+    [
+        ((), (), "at least one"),
+        ((0.1,), (1.0, 2.0), "1 times, 2 errors"),
+        ((0.2, 0.1), (1.0, 1.0), "must increase"),
+        ((0.1, float("nan")), (1.0, 1.0), "must increase"),
+        ((-0.1, 0.5), (1.0, 1.0), r"within \[0, 1\]"),
+        ((0.5, 1.1), (1.0, 1.0), r"within \[0, 1\]"),
+        ((0.1,), (-1.0,), "not negative"),
+        ((0.1,), (float("nan"),), "finite"),
+    ],
+)
+def test_wrong_curves(t, errors, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        ErrorCurve(t, errors)
+
+
+@pytest.mark.parametrize("stored", [[1], {"t": [0.1]}, {"t": "ab", "squared_error": [1]}, {"t": 3, "squared_error": 4}])
+def test_a_card_that_holds_no_curve(stored) -> None:
+    with pytest.raises(ValueError, match="expected lists of numbers t and squared_error"):
+        ErrorCurve.from_card({"loss_by_t": stored})
+
+
+def test_nan_among_stored_errors_is_not_taken_for_noise() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        ErrorCurve.from_card({"loss_by_t": {"t": [0.1, 0.2], "squared_error": [1.0, float("nan")]}})
