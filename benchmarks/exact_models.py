@@ -38,7 +38,7 @@ def points() -> None:
     before = peak_gb()
     model = Points(images, bandwidth=0.1, dtype=torch.float32)
     for t in (0.1, 0.9):
-        level = model.flow.level(t, 500, 1, like=images)
+        level = model.flow.noise_level(t, 500, 1, like=images)
         u = model.flow.noised(images[:500], level.s, torch.randn(500, 784, generator=generator))
         print(f"Points 60000x784, batch 500, t={t}: {timed(partial(model.output, u, level))}", end="")
         print(f"  peak {peak_gb():.2f} GB, of it {before:.2f} before the model")
@@ -62,7 +62,7 @@ def n_gram(context: int, characters: int | None, min_count: int) -> None:
         model = NGram(model.backoff, length, dtype=torch.float32)
         generator = torch.Generator().manual_seed(0)
         x = model.sample_data(64, generator)
-        level = model.flow.level(0.5, 64, 2, like=torch.zeros(()))
+        level = model.flow.noise_level(0.5, 64, 2, like=torch.zeros(()))
         u = model.flow.noised(x, level.s, torch.randn(64, length, 27, generator=generator))
         print(f"    batch 64, length {length}: {timed(partial(model.output, u, level))}", end="")
         print(f"  peak {peak_gb():.2f} GB ({before:.2f} with the text alone, {loaded:.2f} after counting)")

@@ -60,7 +60,7 @@ def receiver() -> list[Row]:
     model = mixture(2, 5, 0.15, generator)
     x, others = model.sample_data(4000, generator), model.sample_data(4000, generator)
     eps = torch.randn(20, 4000, 2, generator=generator, dtype=torch.float64)
-    level = model.flow.level(1.0, 4000, 1, like=x)
+    level = model.flow.noise_level(1.0, 4000, 1, like=x)
     states = [model.flow.noised(x, level.s, noise) for noise in eps]
     exact = torch.stack([model.log_sender(u, x, level) - model.log_evidence(u, level) for u in states]).mean(0)
     rows = []

@@ -13,7 +13,7 @@ from diffusers import DPMSolverMultistepScheduler
 from torch import Tensor
 
 import bfn
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.interop.variance_preserving import VariancePreservingSchedule
 
 ALPHAS = DPMSolverMultistepScheduler().alphas_cumprod
@@ -37,7 +37,7 @@ def dpm_solver(
         t = 1 - timestep.double() / LAST
         s = float(SCHEDULE.s(t))
         u = x.double() * (1 + s * s) ** 0.5
-        epsilon = u - s * model.output(u, Level(t.expand(len(x)), s)).mean
+        epsilon = u - s * model.output(u, NoiseLevel(t.expand(len(x)), s)).mean
         x = scheduler.step(epsilon.float(), timestep, x).prev_sample
     return x.double(), scheduler.timesteps
 

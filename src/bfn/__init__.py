@@ -22,11 +22,14 @@ if TYPE_CHECKING:
         viz,
     )
     from bfn.conditioning import Guidance, Steering
+    from bfn.errors import NetworkError, UserError
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
     from bfn.heads import Head
+    from bfn.info import Classes, ModelInfo
     from bfn.model import BFN, Model, load
-    from bfn.sampling import InitialGaussian, NetworkError, Samples, Step, sample
+    from bfn.sampling import Samples, Step, sample
     from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
+    from bfn.sde import InitialGaussian
 
 __version__ = "0.1.0"
 
@@ -34,26 +37,30 @@ __version__ = "0.1.0"
 _MODULES = {module.name for module in iter_modules(__path__) if not module.name.startswith("_")}
 _NAMES = {
     "BFN": "model",
+    "Classes": "info",
     "ContinuousFlow": "flows",
     "DiscreteFlow": "flows",
     "ExponentialSchedule": "schedules",
     "Flow": "flows",
     "Guidance": "conditioning",
     "Head": "heads",
-    "InitialGaussian": "sampling",
+    "InitialGaussian": "sde",
     "Model": "model",
-    "NetworkError": "sampling",
+    "ModelInfo": "info",
+    "NetworkError": "errors",
     "QuadraticSchedule": "schedules",
     "Samples": "sampling",
     "Schedule": "schedules",
     "Steering": "conditioning",
     "Step": "sampling",
+    "UserError": "errors",
     "load": "model",
     "sample": "sampling",
 }
 
 __all__ = [
     "BFN",
+    "Classes",
     "ContinuousFlow",
     "DiscreteFlow",
     "ExponentialSchedule",
@@ -62,12 +69,14 @@ __all__ = [
     "Head",
     "InitialGaussian",
     "Model",
+    "ModelInfo",
     "NetworkError",
     "QuadraticSchedule",
     "Samples",
     "Schedule",
     "Steering",
     "Step",
+    "UserError",
     "data",
     "exact",
     "grids",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bfn import networks
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Level
+from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
 from bfn.heads import Output
 from bfn.model import BFN, Model
 from bfn.sampling import make_table
@@ -63,7 +63,7 @@ class Answered(Model):
     data_shape: tuple[int, ...]
     answer: Output
 
-    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         return self.answer
 
 
@@ -86,7 +86,7 @@ def loop_cost(case: str, solver: str, batch: int = 64, nfe: int = 20, repeats: i
     answer = torch.randn_like(u)
     idle = BFN(lambda inputs, t: answer, flow, predicts, data_shape)
     real = BFN(network, flow, predicts, data_shape)
-    level = flow.level(0.5, batch, u.ndim - 1, u)
+    level = flow.noise_level(0.5, batch, u.ndim - 1, u)
     table = make_table(flow, solver, nfe)
 
     def passes(action: Callable[[], object], per: int = 1, count: int = repeats) -> float:

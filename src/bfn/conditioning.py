@@ -9,17 +9,25 @@ made from another, so that every solver works with every one of them:
     Known      parts of the data are given
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.flows import Flow, Level, Shape
-from bfn.heads import Categorical, Output, Point, unknown_scale
+from bfn.flows import Flow, NoiseLevel, Shape
+from bfn.heads import Categorical, Output, Point, output_of_mean, unknown_scale
+from bfn.info import NO_CLASS
+
+if TYPE_CHECKING:
+    from bfn.model import Model
+
+__all__ = ["Given", "Guidance", "Guided", "Known", "KnownAt", "Predict", "Steered", "Steering", "conditioned"]
 
 KnownAt = Literal["data", "path"]
 """Where the network is shown the known part: at the data end, or on its own noisy path."""
@@ -28,13 +36,11 @@ DATA_END = 1e4
 """sqrt(beta) that stands for the data end: noise of 1e-4, small beside any data, yet its square times a float32
 number still has digits left to compare data by."""
 
-NO_LABEL = -1
-
 
 class Predict(Protocol):
     """One network call: the distribution over the data given the state u at that level."""
 
-    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def __call__(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         """Like ``Model.output``."""
 
 
@@ -81,13 +87,13 @@ class Guided:
     predict: Predict
     guidance: Guidance
 
-    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def __call__(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         """One network call on twice the batch."""
         if label is None:
             raise UserError(f"guidance={self.guidance.scale}: it needs the classes to guide to; give label")
         s = torch.cat([level.s, level.s]) if isinstance(level.s, Tensor) else level.s
-        twice = Level(torch.cat([level.t, level.t]), s)
-        both = self.predict(torch.cat([u, u]), twice, torch.cat([label, torch.full_like(label, NO_LABEL)]))
+        twice = NoiseLevel(torch.cat([level.t, level.t]), s)
+        both = self.predict(torch.cat([u, u]), twice, torch.cat([label, torch.full_like(label, NO_CLASS)]))
         if isinstance(both, Categorical):
             conditional, none = both.logits.chunk(2)
             return Categorical(torch.lerp(none, conditional, self.guidance.scale))
@@ -126,7 +132,7 @@ class Steered:
     flow: Flow
     steering: Steering
 
-    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def __call__(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         """One network call and its gradient."""
         with torch.enable_grad():
             u = u.detach().requires_grad_()
@@ -144,10 +150,7 @@ class Steered:
         floor = 0.1 / self.flow.kappa**0.5
         s = level.s.clamp(min=floor) if isinstance(level.s, Tensor) else max(level.s, floor)
         shifted = mean.detach() + gradient * (self.steering.scale * self.flow.kappa / scale / s)
-        if self.flow.kind == "continuous":
-            return Point(shifted, unknown_scale(level))
-        tiny = torch.finfo(shifted.dtype).tiny
-        return Categorical(shifted.clamp(min=tiny).log())
+        return output_of_mean(self.flow, shifted, level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,12 +175,12 @@ class Known:
     at: KnownAt
     dtype: torch.dtype
 
-    def __call__(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def __call__(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         """The prediction with the known part put in."""
         if self.at == "data":
             u = torch.where(self.state_mask, self.shown, u)
             s = torch.as_tensor(level.s, dtype=u.dtype, device=u.device)
-            level = Level(level.t, torch.where(self.state_mask, DATA_END, s))
+            level = NoiseLevel(level.t, torch.where(self.state_mask, DATA_END, s))
         output = self.predict(u, level, label) if label is not None else self.predict(u, level)
         return Given(output, self.prediction, self.state_mask, self.x, self.mask)
 
@@ -200,8 +203,7 @@ class Known:
     @cached_property
     def shown(self) -> Tensor:
         """The state at the data end; for classes without the constant s (K - 1), in which all digits would be lost."""
-        w = self.message
-        return DATA_END * (w if self.flow.kind == "continuous" else w - w.amax(-1, keepdim=True))
+        return DATA_END * self.flow.visible(self.message)
 
     def start(self, u: Tensor, noise: Tensor, s: float) -> Tensor:
         """The state u at the first time with the known part on its path, s w + sqrt(kappa) noise."""
@@ -248,7 +250,42 @@ class Given(Output):
         return torch.where(self.state_mask, self.prediction, prediction.to(self.prediction.dtype))
 
 
-def check_known(
+def conditioned(
+    model: Model,
+    n: int,
+    *,
+    label: Tensor | None = None,
+    guidance: float | Guidance | None = None,
+    steer: Callable[[Tensor], Tensor] | Steering | None = None,
+    known: Tensor | None = None,
+    mask: Tensor | None = None,
+    known_at: KnownAt = "data",
+) -> tuple[Predict, Known | None]:
+    """What the loop calls: the model's output under all conditions, and the known part if there is one."""
+    predict: Predict = model.output
+    if guidance is not None:
+        guidance = guidance if isinstance(guidance, Guidance) else Guidance(float(guidance))
+        if label is None:
+            raise UserError(
+                f"guidance={guidance.scale:g}: it needs classes to guide to; give label, to a model that knows some"
+            )
+        predict = predict if guidance.scale == 1 else Guided(predict, guidance)
+    if steer is not None:
+        predict = Steered(predict, model.flow, steer if isinstance(steer, Steering) else Steering(steer))
+    if known_at not in get_args(KnownAt):
+        raise UserError(f"known_at={known_at!r}: expected one of {', '.join(get_args(KnownAt))}")
+    if known is None and mask is None:
+        return predict, None
+    if known is None or mask is None:
+        raise UserError(f"{'known' if known is None else 'mask'}=None: known and mask are given together")
+    x, mask = _check_known(model.flow, model.data_shape, n, known, mask, model.device)
+    if not bool(mask.any()):
+        return predict, None
+    given = Known(predict, model.flow, x, mask, known_at, model.dtype)
+    return given, given
+
+
+def _check_known(
     flow: Flow, data_shape: Shape, n: int, known: Tensor, mask: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """x and mask of n samples, (n, *data_shape); 0 where nothing is known, whatever ``known`` holds there."""
@@ -265,9 +302,3 @@ def check_known(
     except ValueError as error:
         raise UserError(f"known: {error}") from None
     return x, mask
-
-
-def check_known_at(name: str) -> None:
-    """Refuse what is not a way to show the known part."""
-    if name not in get_args(KnownAt):
-        raise UserError(f"known_at={name!r}: expected one of {', '.join(get_args(KnownAt))}")

@@ -12,13 +12,15 @@ from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import Time, as_float64
 
+__all__ = ["ErrorCurve"]
+
 
 @dataclass(frozen=True)
 class ErrorCurve:
     """E ||w(x) - w_hat||^2 / kappa a dimension of the data, at increasing times; linear between, constant outside.
 
     For both kinds of data this is also the mean squared error of one entry of the predicted message: a dimension has
-    kappa entries. ``bfn.losses.error_curve`` measures one; training stores one in the model's card.
+    kappa entries. ``bfn.losses.error_curve`` measures one; training stores one in the model's info.
     """
 
     t: tuple[float, ...]
@@ -33,20 +35,19 @@ class ErrorCurve:
             raise UserError("squared_error: expected finite numbers that are not negative")
 
     @classmethod
-    def from_card(cls, card: Mapping[str, Any] | None) -> "ErrorCurve | None":
-        """The curve that training stored as ``loss_by_t``, if it did.
+    def from_bins(cls, bins: Mapping[str, Any] | None) -> "ErrorCurve | None":
+        """The curve of errors that training measured in bins of time, {"t": [...], "squared_error": [...]}, if any.
 
         The error of a good prediction never rises with t. A bin above an earlier one is noise, or one that training
         never drew and filled with the mean of the others: it takes the earlier value.
         """
-        stored = (card or {}).get("loss_by_t")
-        if not stored:
+        if not bins or not bins.get("t"):
             return None
         try:
-            t, errors = (tuple(map(float, stored[key])) for key in ("t", "squared_error"))
+            t, errors = (tuple(map(float, bins[key])) for key in ("t", "squared_error"))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"loss_by_t: expected lists of numbers t and squared_error ({error!r})") from None
-        return cls(t, tuple(accumulate(cls(t, errors).squared_error, min))) if t else None
+        return cls(t, tuple(accumulate(cls(t, errors).squared_error, min)))
 
     def at(self, t: Time) -> Tensor:
         """Squared error at time(s) t, float64."""

@@ -30,11 +30,13 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time
 
+__all__ = ["FLOWS", "ContinuousFlow", "DiscreteFlow", "Flow", "NoiseLevel", "Shape"]
+
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Level:
+class NoiseLevel:
     """A noise level of a batch, worked out once, before any loop.
 
     t: (batch,), what the network is told.
@@ -50,6 +52,8 @@ class Flow(ABC):
     """A kind of data: its message, kappa, network input and decoding."""
 
     kind: ClassVar[str]
+    has_range: ClassVar[bool] = False
+    """Whether predictions are values of the data, which may be clipped to a range."""
     schedule: Schedule
 
     @property
@@ -68,7 +72,7 @@ class Flow(ABC):
 
     @abstractmethod
     def check(self, x: Tensor, data_shape: Shape) -> None:
-        """Raise a ValueError that says what is wrong if x is not a batch of such data."""
+        """Raise a UserError that says what is wrong if x is not a batch of such data."""
 
     @abstractmethod
     def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -87,15 +91,33 @@ class Flow(ABC):
         """The data that a prediction stands for."""
 
     @abstractmethod
+    def visible(self, w: Tensor) -> Tensor:
+        """A message without what the network is never shown: of classes the constant that softmax drops."""
+
+    @abstractmethod
+    def shrinkage(self, s: Tensor) -> Tensor:
+        """What turns s u into the paper's coordinate: 1 / (1 + s^2) for mu, 1 for z."""
+
+    @abstractmethod
+    def values(self, x: Tensor) -> Tensor:
+        """Data as floats to look at and to compare: numbers as they are, classes spread evenly over [-1, 1]."""
+
+    @abstractmethod
+    def expected_values(self, prediction: Tensor) -> Tensor:
+        """:meth:`values` on average under a prediction, shaped like the data."""
+
+    @abstractmethod
     def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
         """||w(x) - w_hat||^2 / kappa, averaged over the data's dimensions: (batch,)."""
 
-    def level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> Level:
-        """The level of a batch: t a number (the same for all) or (batch,); ``like`` gives dtype and device."""
+    def noise_level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> NoiseLevel:
+        """The noise level of a batch: t a number (the same for all) or (batch,); ``like`` gives dtype and device."""
         if isinstance(t, Tensor) and t.ndim == 1:
             s = self.schedule.s(t).to(like).view(batch, *(1,) * state_ndim)
-            return Level(t.to(like), s)
-        return Level(torch.full((batch,), float(t), dtype=like.dtype, device=like.device), float(self.schedule.s(t)))
+            return NoiseLevel(t.to(like), s)
+        return NoiseLevel(
+            torch.full((batch,), float(t), dtype=like.dtype, device=like.device), float(self.schedule.s(t))
+        )
 
 
 def _check_shape(x: Tensor, data_shape: Shape) -> None:
@@ -120,6 +142,7 @@ class ContinuousFlow(Flow):
 
     schedule: Schedule
     kind: ClassVar[str] = "continuous"
+    has_range: ClassVar[bool] = True
 
     def __init__(self, sigma_1: float = 1e-3, *, schedule: Schedule | None = None) -> None:
         object.__setattr__(self, "schedule", schedule or ExponentialSchedule(sigma_1))
@@ -152,6 +175,18 @@ class ContinuousFlow(Flow):
         return u * (s / (1 + s * s))
 
     def decode(self, prediction: Tensor) -> Tensor:
+        return prediction
+
+    def visible(self, w: Tensor) -> Tensor:
+        return w
+
+    def shrinkage(self, s: Tensor) -> Tensor:
+        return 1 / (1 + s * s)
+
+    def values(self, x: Tensor) -> Tensor:
+        return x.float()
+
+    def expected_values(self, prediction: Tensor) -> Tensor:
         return prediction
 
     def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
@@ -215,7 +250,23 @@ class DiscreteFlow(Flow):
     def decode(self, prediction: Tensor) -> Tensor:
         return prediction.argmax(-1)
 
+    def visible(self, w: Tensor) -> Tensor:
+        return w - w.amax(-1, keepdim=True)
+
+    def shrinkage(self, s: Tensor) -> Tensor:
+        return torch.ones_like(s)
+
+    def values(self, x: Tensor) -> Tensor:
+        return x.float() * (2 / (self.n_classes - 1)) - 1
+
+    def expected_values(self, prediction: Tensor) -> Tensor:
+        return prediction @ torch.linspace(-1, 1, self.n_classes, dtype=prediction.dtype, device=prediction.device)
+
     def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
         minus_one = prediction.new_tensor(-1.0).expand(*x.shape, 1)
         error = prediction.scatter_add(-1, x.long().unsqueeze(-1), minus_one)
         return self.n_classes * _mean_over_dimensions(error.square().sum(-1))
+
+
+FLOWS: dict[str, type[Flow]] = {"continuous": ContinuousFlow, "discrete": DiscreteFlow}
+"""Flows by the name that a stored config has."""

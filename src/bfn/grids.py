@@ -1,13 +1,16 @@
-"""Time grids: where the network is called. Pure functions in float64.
+"""Time grids: where the network is called.
 
-A grid turns (flow, intervals, t_start) into ``intervals + 1`` increasing times from t_start to the data end.
+A grid is a small object whose :meth:`Grid.times` turns (flow, intervals, t_start) into ``intervals + 1`` increasing
+float64 times. :func:`parse` reads the name that a person writes, such as "karras:5"; inside the library grids are
+objects.
 """
 
+import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,149 +19,228 @@ from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
 
+__all__ = [
+    "GRIDS", "Grid", "Information", "Karras", "Log1p", "Log1pEarly", "LogSNR", "Paper", "Power", "Uniform",
+    "check_times", "parse",
+]  # fmt: skip
 
-@dataclass(frozen=True)
-class Grid:
-    """A named rule (flow, intervals, t_start) -> times.
 
-    stops_short: the last interval is not stepped, as in the released code: its first point is the last call.
-    needs_start: the rule has no point at t = 0.
-    takes: names of the rule's own numbers, for a family of grids: "power:2:0.9" is "power" with exponent 2, t_end 0.9.
-    needs_curve: the rule is made from the model's error curve.
+class Grid(ABC):
+    """A rule for times. Its dataclass fields are the numbers that may follow its name: "power:2:0.9".
+
+    name, summary: for people. stops_short: the last interval is not stepped, as in the released code: its first point
+    is the last call. needs_start: the rule has no point at t = 0.
     """
 
-    name: str
-    summary: str
-    rule: Callable[..., Tensor]
-    stops_short: bool = False
-    needs_start: bool = False
-    takes: tuple[str, ...] = ()
-    needs_curve: bool = False
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    stops_short: ClassVar[bool] = False
+    needs_start: ClassVar[bool] = False
+
+    @abstractmethod
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        """(intervals + 1,) float64 times."""
+
+    def with_curve(self, curve: ErrorCurve | None) -> "Grid":
+        """The grid told how wrong the model is at each time; most have no use for it."""
+        return self
 
     def __call__(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
-        """(intervals + 1,) float64 times."""
+        """The times, after a look at t_start."""
         if not 0 <= t_start < 1:
             raise UserError(f"t_start={t_start}: expected a time in [0, 1)")
         if self.needs_start and t_start == 0:
-            raise UserError(f"t_start=0: the grid {self.name!r} has no point there; give a small time such as 1e-3")
-        return self.rule(flow, intervals, t_start)
+            raise UserError(f"t_start=0: the grid {str(self)!r} has no point there; give a small time such as 1e-3")
+        return self.times(flow, intervals, t_start)
+
+    def __str__(self) -> str:
+        """The name that :func:`parse` reads."""
+        numbers = [getattr(self, key) for key in _numbers(type(self))]
+        while numbers and numbers[-1] is None:
+            numbers.pop()
+        return ":".join([self.name, *("" if number is None else f"{number:g}" for number in numbers)])
 
 
-def uniform(flow: Flow, intervals: int, t_start: float) -> Tensor:
+@dataclass(frozen=True)
+class Uniform(Grid):
     """Equal steps in t."""
-    return torch.linspace(t_start, 1, intervals + 1, dtype=torch.float64)
+
+    name: ClassVar[str] = "uniform"
+    summary: ClassVar[str] = "uniform in t from t_start to the data end"
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        return torch.linspace(t_start, 1, intervals + 1, dtype=torch.float64)
 
 
-def _between(flow: Flow, warped: Tensor, unwarp: Callable[[Tensor], Tensor], t_start: float) -> Tensor:
-    """Times whose s = unwarp(warped), both ends set exactly; a single time is the start."""
-    times = flow.schedule.time_of_s(unwarp(warped))
-    times[-1], times[0] = 1.0, t_start
-    return times
+@dataclass(frozen=True)
+class Paper(Uniform):
+    """Equal steps in t, of which the last is not taken."""
+
+    name: ClassVar[str] = "paper"
+    summary: ClassVar[str] = "uniform in t from t_start, the last interval not stepped"
+    stops_short: ClassVar[bool] = True
 
 
-def log_snr(flow: Flow, intervals: int, t_start: float) -> Tensor:
+@dataclass(frozen=True)
+class LogSNR(Grid):
     """Equal steps in log s, half the log signal-to-noise ratio."""
-    start, end = flow.schedule.s(t_start).log(), flow.schedule.s(1.0).log()
-    return _between(
-        flow, torch.linspace(float(start), float(end), intervals + 1, dtype=torch.float64), torch.exp, t_start
-    )
+
+    name: ClassVar[str] = "log-snr"
+    summary: ClassVar[str] = "uniform in log s from t_start to the data end"
+    needs_start: ClassVar[bool] = True
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        return _evenly(flow, intervals, t_start, torch.log, torch.exp)
 
 
-def log1p(flow: Flow, intervals: int, t_start: float, s_end: float | None = None, scale: float = 0.5) -> Tensor:
-    """Equal steps in log(1 + s/d) to s_end, d = scale = 1/2 about the data's standard deviation.
+@dataclass(frozen=True)
+class Karras(Grid):
+    """Equal steps in sigma^(1/rho) of the noise level sigma = 1/s, down to the data end (Karras et al. 2022, eq. 5)."""
+
+    rho: float | None = None
+
+    name: ClassVar[str] = "karras"
+    summary: ClassVar[str] = "uniform in (1/s)^(1/7) to the data end; karras:RHO in (1/s)^(1/RHO)"
+    needs_start: ClassVar[bool] = True
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        rho = self.rho or 7.0
+        return _evenly(flow, intervals, t_start, lambda s: s ** (-1 / rho), lambda root: root**-rho)
+
+
+@dataclass(frozen=True)
+class Log1p(Grid):
+    """Equal steps in log(1 + s/d) to s_end; d = scale, 1/2 if None, is about the data's standard deviation.
 
     Linear in s where little is known, logarithmic beyond. s_end is (calls)^2 / 4 by itself, where an exact model's last
     prediction is as good as the steps before it: at few calls, going to s(1) would spend them on detail below a
     thousandth of the data's scale.
     """
-    start = float(flow.schedule.s(t_start))
-    wanted = max(2.0, (intervals + 1) ** 2 / 4) if s_end is None else s_end
-    end = min(float(flow.schedule.s(1.0)), max(2 * start, wanted))
-    warped = torch.linspace(math.log1p(start / scale), math.log1p(end / scale), intervals + 1, dtype=torch.float64)
-    times = flow.schedule.time_of_s(scale * torch.expm1(warped))
-    times[0] = t_start
-    return times.clamp(max=1.0)
+
+    s_end: float | None = None
+    scale: float | None = None
+
+    name: ClassVar[str] = "log1p"
+    summary: ClassVar[str] = "uniform in log(1 + 2s) to s = calls^2 / 4; log1p:S:D in log(1 + s/D) to s = S"
+
+    def end(self, calls: int) -> float:
+        """Where the grid would end, were the flow to go on for ever."""
+        return max(2.0, calls**2 / 4) if self.s_end is None else self.s_end
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        scale = self.scale or 0.5
+        start = float(flow.schedule.s(t_start))
+        end = min(float(flow.schedule.s(1.0)), max(2 * start, self.end(intervals + 1)))
+        warped = torch.linspace(math.log1p(start / scale), math.log1p(end / scale), intervals + 1, dtype=torch.float64)
+        times = flow.schedule.time_of_s(scale * torch.expm1(warped))
+        times[0] = t_start
+        return times.clamp(max=1.0)
 
 
-def log1p_early(flow: Flow, intervals: int, t_start: float) -> Tensor:
-    """:func:`log1p` to s = 2.5 sqrt(calls): beyond it a trained network's errors exceed what is left to resolve.
+@dataclass(frozen=True)
+class Log1pEarly(Log1p):
+    """:class:`Log1p` to s = 2.5 sqrt(calls): beyond it a trained network's errors exceed what is left to resolve.
 
     The end follows the best ones found on the bundled models, s = 6 at 5 calls, 8 at 10, 15 to 20 at 50.
     """
-    return log1p(flow, intervals, t_start, 2.5 * math.sqrt(intervals + 1))
+
+    name: ClassVar[str] = "log1p-early"
+    summary: ClassVar[str] = "the same for trained networks, to s = 2.5 sqrt(calls)"
+
+    def end(self, calls: int) -> float:
+        return 2.5 * math.sqrt(calls) if self.s_end is None else self.s_end
 
 
-def power(flow: Flow, intervals: int, t_start: float, exponent: float | None = None, t_end: float = 1.0) -> Tensor:
+@dataclass(frozen=True)
+class Power(Grid):
     """s - s_start proportional to (i / intervals)^p up to t_end; p = 1.25 below 6 calls and 1.1 from there."""
-    if exponent is None:
-        exponent = 1.25 if intervals < 5 else 1.1
-    if not t_start < t_end <= 1:
-        raise UserError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
-    start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(t_end))
-    ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** exponent
-    times = flow.schedule.time_of_s(start + (end - start) * ramp)
+
+    exponent: float | None = None
+    t_end: float | None = None
+
+    name: ClassVar[str] = "power"
+    summary: ClassVar[str] = "s a power law of the step to the data end; power:P:T the power P to t = T"
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        exponent = self.exponent or (1.25 if intervals < 5 else 1.1)
+        t_end = 1.0 if self.t_end is None else self.t_end
+        if not t_start < t_end <= 1:
+            raise UserError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
+        start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(t_end))
+        ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** exponent
+        return _with_ends(flow.schedule.time_of_s(start + (end - start) * ramp), t_start, t_end)
+
+
+@dataclass(frozen=True)
+class Information(Grid):
+    """Equal shares of the information, beta'/(2 kappa) E||w - w_hat||^2 dt, that the model gets from t_start to 1."""
+
+    curve: ErrorCurve | None = None
+
+    name: ClassVar[str] = "information"
+    summary: ClassVar[str] = "equal shares of information, from the model's error curve"
+
+    def with_curve(self, curve: ErrorCurve | None) -> Grid:
+        return replace(self, curve=self.curve or curve)
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        if self.curve is None:
+            raise UserError(
+                "grid='information': the model has no error curve; training stores one, or set "
+                "model.info.error_curve = bfn.losses.error_curve(model, x)"
+            )
+        fine = torch.linspace(t_start, 1, 4097, dtype=torch.float64)
+        gathered = self.curve.information(flow, fine)
+        if not float(gathered[-1]) > 0:
+            raise UserError("grid='information': the model's error curve is 0 everywhere, there is nothing to share")
+        shares = gathered[-1] * torch.linspace(0, 1, intervals + 1, dtype=torch.float64)
+        i = torch.searchsorted(gathered, shares).clamp(1, len(fine) - 1)
+        within = (shares - gathered[i - 1]) / (gathered[i] - gathered[i - 1])
+        return _with_ends(torch.lerp(fine[i - 1], fine[i], within.clamp(0, 1)), t_start)
+
+
+def _evenly(
+    flow: Flow, intervals: int, t_start: float, warp: Callable[[Tensor], Tensor], unwarp: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Times equally spaced in warp(s) from t_start to the data end."""
+    start, end = (float(warp(flow.schedule.s(t))) for t in (t_start, 1.0))
+    warped = torch.linspace(start, end, intervals + 1, dtype=torch.float64)
+    return _with_ends(flow.schedule.time_of_s(unwarp(warped)), t_start)
+
+
+def _with_ends(times: Tensor, t_start: float, t_end: float = 1.0) -> Tensor:
+    """The times with both ends set exactly; a single time is the start."""
     times[-1], times[0] = t_end, t_start
     return times
 
 
-def karras(flow: Flow, intervals: int, t_start: float, rho: float = 7.0) -> Tensor:
-    """Equal steps in sigma^(1/rho) of the noise level sigma = 1/s, down to the data end (Karras et al. 2022, eq. 5)."""
-    start, end = (float(flow.schedule.s(t)) ** (-1 / rho) for t in (t_start, 1.0))
-    return _between(
-        flow, torch.linspace(start, end, intervals + 1, dtype=torch.float64), lambda root: root**-rho, t_start
-    )
+GRIDS: dict[str, type[Grid]] = {
+    grid.name: grid for grid in (Paper, Uniform, Log1p, Log1pEarly, Power, LogSNR, Karras, Information)
+}
+"""Grids by the name that ``sample(grid=...)`` takes."""
 
 
-def information(flow: Flow, intervals: int, t_start: float, curve: ErrorCurve | None = None) -> Tensor:
-    """Equal shares of the information, beta'/(2 kappa) E||w - w_hat||^2 dt, that the model gets from t_start to 1."""
-    if curve is None:
-        raise UserError(
-            "grid='information': the model has no error curve; training stores one, or set model.error_curve = "
-            "bfn.losses.error_curve(model, x)"
-        )
-    fine = torch.linspace(t_start, 1, 4097, dtype=torch.float64)
-    gathered = curve.information(flow, fine)
-    if not float(gathered[-1]) > 0:
-        raise UserError("grid='information': the model's error curve is 0 everywhere, there is nothing to share")
-    shares = gathered[-1] * torch.linspace(0, 1, intervals + 1, dtype=torch.float64)
-    i = torch.searchsorted(gathered, shares).clamp(1, len(fine) - 1)
-    within = (shares - gathered[i - 1]) / (gathered[i] - gathered[i - 1])
-    times = torch.lerp(fine[i - 1], fine[i], within.clamp(0, 1))
-    times[-1], times[0] = 1.0, t_start
-    return times
+def parse(name: str) -> Grid:
+    """The grid of that name, as "karras" or "karras:5".
 
-
-GRIDS: dict[str, Grid] = {
-    grid.name: grid
-    for grid in (
-        Grid("paper", "uniform in t from t_start, the last interval not stepped", uniform, stops_short=True),
-        Grid("uniform", "uniform in t from t_start to the data end", uniform),
-        Grid("log1p", "uniform in log(1 + 2s) to s = calls^2 / 4; log1p:S:D in log(1 + s/D) to s = S", log1p,
-             takes=("s_end", "scale")),
-        Grid("log1p-early", "the same for trained networks, to s = 2.5 sqrt(calls)", log1p_early),
-        Grid("power", "s a power law of the step to the data end; power:P:T the power P to t = T", power,
-             takes=("exponent", "t_end")),
-        Grid("log-snr", "uniform in log s from t_start to the data end", log_snr, needs_start=True),
-        Grid("karras", "uniform in (1/s)^(1/7) to the data end; karras:RHO in (1/s)^(1/RHO)", karras,
-             needs_start=True, takes=("rho",)),
-        Grid("information", "equal shares of information, from the model's error curve", information, needs_curve=True),
-    )
-}  # fmt: skip
-
-
-def get(name: str, curve: ErrorCurve | None = None) -> Grid:
-    """The grid of that name, as "karras", "karras:5"; curve: the model's, for a grid that is made from it."""
+    >>> parse("power:1.5:0.8")
+    Power(exponent=1.5, t_end=0.8)
+    """
     base, *numbers = name.split(":")
     if base not in GRIDS:
         hint = did_you_mean(base, GRIDS)
         raise UserError(f"grid={name!r}: expected one of {', '.join(GRIDS)}, or a tensor of times{hint}")
-    grid = GRIDS[base]
-    if len(numbers) > len(grid.takes):
-        raise UserError(f"grid={name!r}: {base!r} takes {' and '.join(grid.takes) or 'no number'} after its name")
-    own: dict[str, Any] = {key: _positive(number, name) for key, number in zip(grid.takes, numbers, strict=False)}
-    if grid.needs_curve:
-        own["curve"] = curve
-    return replace(grid, name=name, rule=partial(grid.rule, **own)) if own else grid
+    takes = _numbers(GRIDS[base])
+    if len(numbers) > len(takes):
+        raise UserError(f"grid={name!r}: {base!r} takes {' and '.join(takes) or 'no number'} after its name")
+    given = {key: _positive(number, name) for key, number in zip(takes, numbers, strict=False) if number}
+    return GRIDS[base](**given)
+
+
+def _numbers(grid: type[Grid]) -> list[str]:
+    """Names of the numbers that may follow the grid's name."""
+    fields = dataclasses.fields(grid) if dataclasses.is_dataclass(grid) else ()
+    return [field.name for field in fields if field.name != "curve"]
 
 
 def _positive(number: str, name: str) -> float:

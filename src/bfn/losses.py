@@ -8,25 +8,32 @@ L + reconstruction bounds -log p(x) from above; L_n falls to L as n grows. All a
 sample, drawn stratified over the batch.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from bfn.error_curve import ErrorCurve
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.heads import Output
-from bfn.sampling import Predictor, strata
+from bfn.schedules import stratified_times
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 
 def noised_output(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     t: Tensor,
     generator: torch.Generator | None = None,
     label: Tensor | None = None,
     eps: Tensor | None = None,
-) -> tuple[Output, Level]:
+) -> tuple[Output, NoiseLevel]:
     """One network call on x noised to the times t, (batch,); eps is the noise, (batch, *state_shape), drawn if None."""
     flow = model.flow
     shape = (len(x), *flow.state_shape(model.data_shape))
@@ -34,7 +41,7 @@ def noised_output(
         eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
     elif tuple(eps.shape) != shape:
         raise UserError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
-    level = flow.level(t, len(x), len(shape) - 1, like=eps)
+    level = flow.noise_level(t, len(x), len(shape) - 1, like=eps)
     u = flow.noised(x, level.s, eps)
     output = model.output(u, level, label) if label is not None else model.output(u, level)
     if output.mean.shape != shape:
@@ -43,7 +50,7 @@ def noised_output(
 
 
 def squared_error(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     t: Tensor,
     generator: torch.Generator | None = None,
@@ -58,7 +65,7 @@ def squared_error(
 
 @torch.no_grad()
 def error_curve(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     n_times: int = 64,
     generator: torch.Generator | None = None,
@@ -73,20 +80,20 @@ def error_curve(
 
 
 def continuous_time_loss(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     t: Tensor | None = None,
     generator: torch.Generator | None = None,
     label: Tensor | None = None,
 ) -> Tensor:
     """beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats a dimension, (batch,)."""
-    t = strata(len(x), generator, x.device) if t is None else _check_t(t, len(x))
+    t = stratified_times(len(x), generator, x.device) if t is None else _check_t(t, len(x))
     error = squared_error(model, x, t, generator, label)
     return error * (model.flow.schedule.slope(t) / 2).to(error.dtype)
 
 
 def n_step_loss(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     n_steps: int,
     t: Tensor | None = None,
@@ -96,7 +103,7 @@ def n_step_loss(
     """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
-    t = strata(len(x), generator, x.device) if t is None else _check_t(t, len(x))
+    t = stratified_times(len(x), generator, x.device) if t is None else _check_t(t, len(x))
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
     output, level = noised_output(model, x, start, generator, label)
     accuracy = model.flow.schedule.increment(start, start + 1 / n_steps).to(level.t.dtype)
@@ -105,7 +112,7 @@ def n_step_loss(
 
 
 def reconstruction_loss(
-    model: Predictor, x: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+    model: Model, x: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
 ) -> Tensor:
     """-log p_O(x) at t = 1, nats a dimension, (batch,).
 

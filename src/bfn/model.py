@@ -1,35 +1,38 @@
-"""Models: a network with a flow and a head, and what any model can do."""
+"""Models: a network with a flow, a head and its facts, and what any model can do."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from bfn import likelihood, losses, storage
-from bfn.error_curve import ErrorCurve
 from bfn.errors import NetworkError, UserError
-from bfn.flows import Flow, Level, Shape
+from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Head, Output, make_head
+from bfn.info import Classes, ModelInfo
 from bfn.likelihood import Likelihood
 from bfn.sampling import Samples, sample
-from bfn.solvers import Table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["BFN", "Model", "load"]
 
 
 class Model(ABC):
-    """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``.
-
-    tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
-    error_curve: how wrong the prediction is at each time, if known (``bfn.losses.error_curve``).
-    """
+    """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``."""
 
     flow: Flow
     data_shape: Shape
-    tables: Mapping[int, Table] = MappingProxyType({})
-    error_curve: ErrorCurve | None = None
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """What is known of the model beside its weights."""
+        return ModelInfo()
 
     @property
     def dtype(self) -> torch.dtype:
@@ -46,13 +49,20 @@ class Model(ABC):
         """Whether the prediction is defined at t = 0."""
         return True
 
+    @property
+    def form(self) -> str:
+        """What a sample is to a person: "text", "images" or "numbers"."""
+        if self.info.alphabet is not None:
+            return "text"
+        return "images" if len(self.data_shape) == 3 and self.data_shape[0] in (1, 3) else "numbers"
+
     @abstractmethod
-    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
-        """Distribution over the data given the state u, (batch, *state_shape), at that level."""
+    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
+        """Distribution over the data given the state u, (batch, *state_shape), at that noise level."""
 
     def loss(
         self,
-        x: Tensor,
+        x: "Tensor | np.ndarray[Any, Any]",
         t: Tensor | None = None,
         n_steps: int | None = None,
         generator: torch.Generator | None = None,
@@ -62,39 +72,69 @@ class Model(ABC):
 
         t: (batch,), drawn stratified if None. Draws: the times, then the noise (then the message, for n steps).
         """
-        self.flow.check(x, self.data_shape)
+        x = self.as_data(x)
         if n_steps is not None:
             return losses.n_step_loss(self, x, n_steps, t, generator, label)
         return losses.continuous_time_loss(self, x, t, generator, label)
 
     def reconstruction_loss(
-        self, x: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+        self,
+        x: "Tensor | np.ndarray[Any, Any]",
+        generator: torch.Generator | None = None,
+        label: Tensor | None = None,
     ) -> Tensor:
         """-log p_O(x) at t = 1: (batch,), nats a dimension."""
+        return losses.reconstruction_loss(self, self.as_data(x), generator, label)
+
+    def as_data(self, x: "Tensor | np.ndarray[Any, Any]") -> Tensor:
+        """A batch of data as a tensor that the flow takes; arrays are converted, with floats in the model's type."""
+        if not isinstance(x, Tensor):
+            x = torch.as_tensor(x, device=self.device)
+            x = x.to(self.dtype) if x.is_floating_point() else x
         self.flow.check(x, self.data_shape)
-        return losses.reconstruction_loss(self, x, generator, label)
+        return x
 
     def sample(self, n: int, solver: Any = "auto", nfe: int | None = None, **settings: Any) -> Samples:
         """n samples: see :func:`bfn.sample` for the settings."""
         return sample(self, n, solver, nfe, **settings)
 
+    def decode(self, x: Tensor) -> Any:
+        """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers."""
+        if self.form == "text":
+            symbols = self.info.alphabet or ""
+            return ["".join(symbols[k] for k in row) for row in x.reshape(len(x), -1).tolist()]
+        if self.form == "images":
+            share = (self.flow.values(x) + 1) / 2
+            return share.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+        return x.cpu().numpy()
+
     def log_likelihood(
-        self, x: Tensor, method: likelihood.Method = "ode", nfe: int | None = None, **settings: Any
+        self,
+        x: "Tensor | np.ndarray[Any, Any]",
+        method: likelihood.Method = "ode",
+        nfe: int | None = None,
+        **settings: Any,
     ) -> Likelihood:
         """log p(x) of each sample, or a bound: see :func:`bfn.likelihood.log_likelihood` for the settings."""
-        return likelihood.log_likelihood(self, x, method, nfe, **settings)
+        return likelihood.log_likelihood(self, self.as_data(x), method, nfe, **settings)
 
 
 class BFN(Model, nn.Module):
-    """A Bayesian flow network: any network, on a flow, read by a head.
+    """A Bayesian flow network: any network, on a flow, read by a head, with what is known of it.
 
     network: ``network(inputs, t) -> output``; ``network(inputs, t, label=label)`` where labels are given.
         inputs: continuous mu, (batch, *data_shape); discrete theta, (batch, *data_shape, K). t: (batch,).
     predicts: "noise", "data", "preconditioned" (continuous), "logits" (discrete), or a :class:`bfn.heads.Head`.
+    info: facts such as classes and alphabet; a network that says how many classes it knows gets them equally frequent.
     """
 
     def __init__(
-        self, network: Callable[..., Tensor], flow: Flow, predicts: str | Head, data_shape: Shape | list[int]
+        self,
+        network: Callable[..., Tensor],
+        flow: Flow,
+        predicts: str | Head,
+        data_shape: Shape | list[int],
+        info: ModelInfo | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -103,6 +143,12 @@ class BFN(Model, nn.Module):
         if self.head.kind != flow.kind:
             raise UserError(f"predicts={self.head}: it is for {self.head.kind} data, the flow is {flow.kind}")
         self.data_shape = tuple(data_shape)
+        self.info = ModelInfo() if info is None else info
+        n_labels = _n_labels(network)
+        if n_labels and self.info.classes is None:
+            self.info.classes = Classes.equal(n_labels)
+        if n_labels is not None and len(self.info.classes or ()) != n_labels:
+            raise UserError(f"{len(self.info.classes or ())} classes: the network was made for {n_labels}")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -116,7 +162,7 @@ class BFN(Model, nn.Module):
     def starts_at_zero(self) -> bool:
         return self.head.starts_at_zero
 
-    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         inputs = self.head.inputs(self.flow, u, level)
         raw = self.network(inputs, level.t) if label is None else self.network(inputs, level.t, label=label)
         expected = (len(u), *self.head.raw_shape(self.flow.state_shape(self.data_shape)))
@@ -126,9 +172,16 @@ class BFN(Model, nn.Module):
             )
         return self.head.output(self.flow, raw, u, level)
 
-    def save(self, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32") -> Path:
+    def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""
-        return storage.save(self, directory, extras, dtype=dtype)
+        return storage.save(self, directory, dtype=dtype)
+
+
+def _n_labels(network: Any) -> int | None:
+    """How many classes a network knows, as its config says; None where it says nothing."""
+    config = getattr(network, "config", None)
+    known = config.get("n_labels") if isinstance(config, Mapping) else None
+    return known if isinstance(known, int) else None
 
 
 def load(name: Path | str, network: nn.Module | None = None) -> BFN:
@@ -136,8 +189,6 @@ def load(name: Path | str, network: nn.Module | None = None) -> BFN:
 
     network: needed where the model was stored with a network that is not one of ``bfn.networks``.
     """
-    parts = storage.load_parts(name, network)
-    model = BFN(parts.network, parts.flow, parts.head, parts.data_shape)
-    model.tables, model.error_curve = parts.tables, parts.error_curve
+    model = BFN(*storage.read_parts(name, network))
     model.eval()
     return model

@@ -17,6 +17,16 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
+__all__ = [
+    "SCHEDULES",
+    "ExponentialSchedule",
+    "QuadraticSchedule",
+    "Schedule",
+    "Time",
+    "as_float64",
+    "stratified_times",
+]
+
 Time = float | Tensor
 """A time or a tensor of times in [0, 1]."""
 
@@ -24,6 +34,12 @@ Time = float | Tensor
 def as_float64(value: Time) -> Tensor:
     """The value as a float64 tensor (on its own device)."""
     return torch.as_tensor(value, dtype=torch.float64)
+
+
+def stratified_times(n: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:
+    """n times in [0, 1), one in each stratum of width 1/n with one shared random shift: each is uniform by itself."""
+    shift = torch.rand((), generator=generator, dtype=torch.float64, device=device)
+    return (torch.arange(n, dtype=torch.float64, device=device) / n + shift) % 1
 
 
 class Schedule(ABC):
@@ -111,3 +127,7 @@ class QuadraticSchedule(Schedule):
 
     def s(self, t: Time) -> Tensor:
         return as_float64(self.beta_1).sqrt() * as_float64(t)
+
+
+SCHEDULES: dict[str, type[Schedule]] = {"exponential": ExponentialSchedule, "quadratic": QuadraticSchedule}
+"""Schedules by the name that a stored config has."""

@@ -28,8 +28,13 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.flows import ContinuousFlow, Flow
+from bfn.flows import Flow
 from bfn.schedules import Time
+
+__all__ = [
+    "InitialGaussian", "LinearSDE", "convert", "data_from_message", "message_from_data", "message_from_noise",
+    "message_from_score", "message_moments", "noise_from_message", "optimal_initial", "score_from_message",
+]  # fmt: skip
 
 Scale = float | Tensor
 
@@ -98,7 +103,7 @@ class LinearSDE:
     def sigma(self, t: Time) -> Tensor:
         """v = sigma(t) u."""
         s = self.flow.schedule.s(t)
-        return s / (1 + s * s) if isinstance(self.flow, ContinuousFlow) else s
+        return s * self.flow.shrinkage(s)
 
     def alpha(self, t: Time) -> Tensor:
         """Mean coefficient: gamma(t), or beta(t)."""
@@ -106,8 +111,7 @@ class LinearSDE:
 
     def alpha_slope(self, t: Time) -> Tensor:
         """d alpha / d t: gamma' = beta' / (1 + beta)^2, or beta'."""
-        slope = self.flow.schedule.slope(t)
-        return slope / (1 + self.flow.schedule.beta(t)) ** 2 if isinstance(self.flow, ContinuousFlow) else slope
+        return self.flow.schedule.slope(t) * self.flow.shrinkage(self.flow.schedule.s(t)) ** 2
 
     def drift(self, t: Time) -> Tensor:
         """The paper's F(t) and H(t); infinite at t = 0."""
@@ -151,3 +155,19 @@ def message_moments(flow: Flow, x: Tensor) -> tuple[Tensor, float]:
     w = flow.message(x, dtype=torch.float64)
     mean = w.mean(0)
     return mean, float((w - mean).square().mean())
+
+
+@dataclass(frozen=True)
+class InitialGaussian:
+    """The paper's optimal isotropic start (app. D.1), from the mean and variance of the message.
+
+    >>> InitialGaussian(*bfn.sde.message_moments(flow, x))  # doctest: +SKIP
+    """
+
+    mean: Tensor
+    variance: float
+
+    def __call__(self, flow: Flow, t_start: float, noise: Tensor) -> Tensor:
+        """u / sqrt(kappa) at t_start from standard normal noise."""
+        mean, std = optimal_initial(flow, self.mean, self.variance, t_start)
+        return noise * std + mean.to(noise)

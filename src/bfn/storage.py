@@ -4,103 +4,63 @@ A directory is enough to build the model again where its network comes from :mod
 own is stored as weights alone and is given again on loading. Nothing is unpickled, ever.
 """
 
-import dataclasses
+from __future__ import annotations
+
 import filecmp
 import json
-import math
 import os
-import reprlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import resources
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from bfn import config as configs
 from bfn import networks
-from bfn.error_curve import ErrorCurve
+from bfn.config import FORMAT, StorageError
 from bfn.errors import UserError, did_you_mean
 from bfn.files import atomic, atomic_write
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
-from bfn.heads import HEADS, Head
-from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
-from bfn.solvers import Row, Table
+from bfn.flows import Flow, Shape
+from bfn.heads import Head
+from bfn.info import ModelInfo
+from bfn.solvers.table import Table
 
-FORMAT = 1
+if TYPE_CHECKING:
+    from bfn.model import BFN
+
+__all__ = [
+    "CONFIG", "WEIGHTS", "StorageError", "bundled", "describe", "locate", "place_for_tables", "read_config",
+    "read_info", "read_parts", "read_weights", "save", "store_tables", "write_weights",
+]  # fmt: skip
+
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 
-SCHEDULES: dict[str, type[Schedule]] = {"exponential": ExponentialSchedule, "quadratic": QuadraticSchedule}
 SHIPPED_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
-FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "flow": (lambda value: isinstance(value, dict), "an object"),
-    "head": (lambda value: isinstance(value, dict), "an object"),
-    "data_shape": (
-        lambda value: isinstance(value, list) and all(type(side) is int and side > 0 for side in value),
-        "a list of whole numbers above 0",
-    ),
-    "network": (lambda value: value is None or isinstance(value, dict), "an object or null"),
-    "n_labels": (lambda value: value is None or (type(value) is int and value >= 0), "a whole number"),
-    "alphabet": (lambda value: value is None or isinstance(value, str), "a string or null"),
-    "card": (lambda value: value is None or isinstance(value, dict), "an object"),
-}
-"""What a config holds: the test that each field passes, and what the test asks for."""
+def describe(model: BFN) -> dict[str, Any]:
+    """The config of a model, as stored."""
+    model.info.check()
+    network = getattr(model.network, "config", None)
+    return {
+        "format": FORMAT,
+        "flow": configs.encode(model.flow),
+        "head": configs.encode(model.head),
+        "data_shape": list(model.data_shape),
+        "network": dict(network) if isinstance(network, Mapping) else None,
+        "info": configs.encode(model.info),
+    }
 
 
-class StorageError(UserError):
-    """A stored model that cannot be read or does not fit; the message is one clear line."""
-
-
-class Storable(Protocol):
-    """The parts of a model that are stored."""
-
-    @property
-    def network(self) -> Any:
-        """A torch.nn.Module."""
-
-    @property
-    def flow(self) -> Flow:
-        """The kind of data."""
-
-    @property
-    def head(self) -> Head:
-        """What the network's output means."""
-
-    @property
-    def data_shape(self) -> Shape:
-        """Shape of one sample."""
-
-    @property
-    def tables(self) -> Mapping[int, Table]:
-        """Solvers tuned to this model, by their number of calls."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Parts:
-    """A model taken from disk, in parts."""
-
-    network: nn.Module
-    flow: Flow
-    head: Head
-    data_shape: Shape
-    tables: Mapping[int, Table]
-    error_curve: ErrorCurve | None
-
-
-def save(
-    model: Storable, directory: Path | str, extras: Mapping[str, Any] | None = None, *, dtype: str = "float32"
-) -> Path:
+def save(model: BFN, directory: Path | str, *, dtype: str = "float32") -> Path:
     """Write model.safetensors and config.json into a directory, each atomically, the weights first.
 
-    extras: ``n_labels``, ``alphabet`` (the symbols of a text model) and ``card`` (a free dict), all optional.
     dtype: what the weights are kept in; float16 and bfloat16 halve the file, and are read back as float32.
     """
     if dtype not in SHIPPED_DTYPES:
@@ -108,18 +68,18 @@ def save(
     if not isinstance(model.network, nn.Module):
         raise UserError(f"network {model.network!r}: only a torch.nn.Module has weights that can be stored")
     directory = Path(directory)
-    config = describe(model, extras)
+    config = describe(model)
     weights = {
         name: (value.to(SHIPPED_DTYPES[dtype]) if value.is_floating_point() else value)
         for name, value in model.network.state_dict().items()
     }
     write_weights(directory / WEIGHTS, weights)
-    atomic_write(directory / CONFIG, json.dumps(config, indent=2) + "\n")
+    _write_config(directory, config)
     return directory
 
 
-def load_parts(name: Path | str, network: nn.Module | None = None) -> Parts:
-    """The parts of a model from a directory, or of a bundled one by its name; weights in float32.
+def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.Module, Flow, Head, Shape, ModelInfo]:
+    """What a stored model is made of: its network with the weights in float32, flow, head, data shape and info.
 
     network: needed where the model was stored with a network that is not one of :mod:`bfn.networks`.
     """
@@ -128,35 +88,34 @@ def load_parts(name: Path | str, network: nn.Module | None = None) -> Parts:
     weights = read_weights(directory / WEIGHTS)
     if network is None and config["network"] is None:
         raise StorageError(f"{directory}: stored with a network of its own: give it again, load(..., network=...)")
-    with _reading(f"{directory / CONFIG}", "get it again"):
+    try:
         network = networks.build(config["network"]) if network is None else network
-        flow = make_flow(config["flow"])
-        head, curve = make_head(config["head"], flow), ErrorCurve.from_card(config.get("card"))
+        flow = configs.decode(Flow, config["flow"], "flow")
+        head = configs.decode(Head, config["head"], "head")
+        info = configs.decode(ModelInfo, config.get("info", {}), "info")
+    except (UserError, TypeError, RuntimeError, ArithmeticError) as error:
+        raise StorageError(f"{directory / CONFIG}: {error}: get it again, or mend it") from None
     _fill(network, weights, directory)
-    tables = make_tables(config.get("tables", {}), directory / CONFIG)
-    return Parts(network, flow, head, tuple(config["data_shape"]), tables, curve)
+    return network, flow, head, tuple(config["data_shape"]), info
 
 
 def read_config(name: Path | str) -> dict[str, Any]:
-    """The config.json of a stored model: flow, head, data_shape, network, tables, n_labels, alphabet, card."""
+    """The config.json of a stored model in the present format: flow, head, data_shape, network, info."""
     path = locate(name) / CONFIG
     try:
-        config: Any = json.loads(path.read_text())
+        return configs.check(json.loads(path.read_text()))
     except FileNotFoundError:
         raise StorageError(f"{path}: not there: expected a directory with {WEIGHTS} and {CONFIG}") from None
+    except StorageError as error:
+        raise StorageError(f"{path}: {error}") from None
     except ValueError as error:
         raise StorageError(f"{path}: not a whole JSON file ({error}): get it again") from None
-    if not isinstance(config, dict):
-        raise StorageError(f"{path}: {reprlib.repr(config)}: expected an object, the config of a stored model")
-    missing = [key for key in ("format", "flow", "head", "data_shape", "network") if key not in config]
-    if missing:
-        raise StorageError(f"{path}: has no {missing[0]!r}: it is not the config of a stored model")
-    if config["format"] != FORMAT:
-        raise StorageError(f"{path}: format {config['format']!r}: this version reads format {FORMAT}")
-    for key, (fits, expected) in FIELDS.items():
-        if key in config and not fits(config[key]):
-            raise StorageError(f"{path}: {key} {reprlib.repr(config[key])}: expected {expected}")
-    return config
+
+
+def read_info(name: Path | str) -> ModelInfo:
+    """The info of a stored model, without its weights."""
+    info: ModelInfo = configs.decode(ModelInfo, read_config(name).get("info", {}), f"{locate(name) / CONFIG}: info")
+    return info
 
 
 def bundled() -> tuple[str, ...]:
@@ -170,62 +129,15 @@ def bundled() -> tuple[str, ...]:
 def locate(name: Path | str) -> Path:
     """The directory of a stored model: a path, or the name of a bundled one."""
     path = Path(name)
-    if (path / CONFIG).is_file() or (path.is_dir() and name not in bundled()):
-        return path
-    if isinstance(name, str) and name in bundled():
-        return Path(str(resources.files("bfn").joinpath("bundled", name)))
     known = bundled()
-    hint = did_you_mean(name, known)
+    if (path / CONFIG).is_file() or (path.is_dir() and name not in known):
+        return path
+    if isinstance(name, str) and name in known:
+        return Path(str(resources.files("bfn").joinpath("bundled", name)))
     raise StorageError(
-        f"{str(name)!r}: neither a directory nor one of the bundled models {', '.join(known) or '(none here)'}{hint}"
+        f"{str(name)!r}: neither a directory nor one of the bundled models {', '.join(known) or '(none here)'}"
+        f"{did_you_mean(name, known)}"
     )
-
-
-def describe(model: Storable, extras: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The config of a model, as stored."""
-    extras = dict(extras or {})
-    card = extras.pop("card", {})
-    n_labels = extras.pop("n_labels", 0)
-    alphabet = extras.pop("alphabet", None)
-    if extras:
-        raise UserError(f"extras has {next(iter(extras))!r}: expected n_labels, alphabet and card")
-    config = getattr(model.network, "config", None)
-    return {
-        "format": FORMAT,
-        "flow": describe_flow(model.flow),
-        "head": _describe(model.head, HEADS),
-        "data_shape": list(model.data_shape),
-        "network": dict(config) if isinstance(config, Mapping) else None,
-        "tables": describe_tables(model.tables),
-        "n_labels": n_labels,
-        "alphabet": alphabet,
-        "card": card,
-    }
-
-
-def describe_flow(flow: Flow) -> dict[str, Any]:
-    """A flow as plain values."""
-    classes = {"n_classes": flow.n_classes} if isinstance(flow, DiscreteFlow) else {}
-    return {"name": flow.kind, **classes, "schedule": _describe(flow.schedule, SCHEDULES)}
-
-
-def make_flow(config: Mapping[str, Any]) -> Flow:
-    """The flow of a stored config."""
-    schedule = _make(config["schedule"], SCHEDULES, "schedule")
-    if config["name"] == ContinuousFlow.kind:
-        return ContinuousFlow(schedule=schedule)
-    if config["name"] == DiscreteFlow.kind:
-        return DiscreteFlow(config["n_classes"], schedule=schedule)
-    raise StorageError(f"flow {config['name']!r}: expected continuous or discrete")
-
-
-def make_head(config: Mapping[str, Any], flow: Flow) -> Head:
-    """The head of a stored config, checked against the kind of data."""
-    head: Head = _make(config, HEADS, "head")
-    if head.kind != flow.kind:
-        fitting = ", ".join(name for name, kind in HEADS.items() if kind.kind == flow.kind)
-        raise StorageError(f"head {config['name']!r} is for {head.kind} data: {flow.kind} data take {fitting}")
-    return head
 
 
 def store_tables(name: Path | str, tables: Mapping[int, Table], out: Path | str | None = None) -> Path:
@@ -234,12 +146,14 @@ def store_tables(name: Path | str, tables: Mapping[int, Table], out: Path | str 
     The config is written last: without it a directory is no model, so that whole pairs are all that is ever there.
     """
     source, target = locate(name), place_for_tables(name, out)
-    config = read_config(target if (target / CONFIG).is_file() else source)
-    known = {**make_tables(config.get("tables", {}), target / CONFIG), **tables}
+    known = target if (target / CONFIG).is_file() else source
+    config, info = read_config(known), read_info(known)
+    info.tables = {**info.tables, **tables}
+    info.check()
     if not (target / WEIGHTS).is_file():
         with atomic(target / WEIGHTS) as temporary:
             shutil.copyfile(source / WEIGHTS, temporary)
-    atomic_write(target / CONFIG, json.dumps({**config, "tables": describe_tables(known)}, indent=2) + "\n")
+    _write_config(target, {**config, "info": configs.encode(info)})
     return target
 
 
@@ -267,68 +181,8 @@ def _is_copy(source: Path, target: Path) -> bool:
     return all(ours[key] == theirs[key] for key in ("flow", "head", "data_shape", "network"))
 
 
-def describe_tables(tables: Mapping[int, Table]) -> dict[str, Any]:
-    """Tuned tables as plain values, by their number of calls."""
-    return {str(nfe): dataclasses.asdict(table) for nfe, table in sorted(tables.items())}
-
-
-def make_tables(config: Any, path: Path) -> dict[int, Table]:
-    """The tuned tables of a stored config."""
-    if not isinstance(config, Mapping):
-        raise StorageError(f"{path}: tables {config!r}: expected an object of tables by their number of calls")
-    return {table.nfe: table for table in (_make_table(values, nfe, path) for nfe, values in config.items())}
-
-
-def _make_table(values: Any, nfe: str, path: Path) -> Table:
-    with _reading(f"{path}: the table for {nfe} calls", "remove it, or run bfn tune again"):
-        rows = tuple(
-            Row(_number(row["t"]), _number(row["a"]), _numbers(row["b"]), _number(row["c"]), _bool(row["commit"]))
-            for row in values["rows"]
-        )
-        table = Table(rows, _numbers(values["final"]), _bool(values["draws"]), dict(values["record"]))
-        _check_table(table, nfe)
-    return table
-
-
-def _check_table(table: Table, nfe: str) -> None:
-    """Refuse rows that no run through them could follow."""
-    if not table.rows or nfe != str(table.nfe):
-        raise UserError(f"has {table.nfe} rows: expected one a call, at least 1")
-    if not all(0 <= t <= 1 for t in table.times) or any(b <= a for a, b in pairwise(table.times)):
-        raise UserError(f"times {table.times}: expected increasing ones within [0, 1]")
-    for i, row in enumerate(table.rows):
-        if len(row.b) > i + 1 or row.c < 0:
-            raise UserError(f"row {i}: expected at most {i + 1} numbers b, one a call so far, and c of at least 0")
-    if not 1 <= len(table.final) <= table.nfe or abs(sum(table.final) - 1) > 1e-6:
-        raise UserError(f"final {table.final}: expected 1 to {table.nfe} weights that sum to 1")
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError(f"{value!r}: expected a finite number")
-    return float(value)
-
-
-def _numbers(values: Any) -> tuple[float, ...]:
-    return tuple(map(_number, values))
-
-
-def _bool(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise UserError(f"{value!r}: expected true or false")
-    return value
-
-
-@contextmanager
-def _reading(what: str, advice: str) -> Iterator[None]:
-    """Whatever is wrong with stored values, told in one line with their place and what to do."""
-    try:
-        yield
-    except StorageError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = str(error) if type(error) is ValueError else repr(error)
-        raise StorageError(f"{what}: cannot be used ({reason}): {advice}") from None
+def _write_config(directory: Path, config: Mapping[str, Any]) -> None:
+    atomic_write(directory / CONFIG, json.dumps(config, indent=2) + "\n")
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
@@ -346,28 +200,6 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise StorageError(f"{path}: not a whole safetensors file ({error}): get it again") from None
     return {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
-
-
-def _describe(part: Any, known: Mapping[str, type[Any]]) -> dict[str, Any]:
-    for name, kind in known.items():
-        if type(part) is kind:
-            return {"name": name, **dataclasses.asdict(part)}
-    raise UserError(f"{part!r}: only {', '.join(known)} can be stored")
-
-
-def _make(config: Mapping[str, Any], known: Mapping[str, type[Any]], what: str) -> Any:
-    arguments = dict(config)
-    name = arguments.pop("name", None)
-    if name not in known:
-        raise StorageError(f"{what} {name!r}: expected one of {', '.join(known)}")
-    fields = [field.name for field in dataclasses.fields(known[name])]
-    foreign = [key for key in arguments if key not in fields]
-    if foreign:
-        raise StorageError(f"{what} {name}: has no {foreign[0]!r}; its parameters are {', '.join(fields) or 'none'}")
-    try:
-        return known[name](**arguments)
-    except TypeError as error:
-        raise StorageError(f"{what} {name}: {error}") from None
 
 
 def _fill(network: nn.Module, weights: Mapping[str, Tensor], directory: Path) -> None:

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.sampling import strata
-from bfn.schedules import as_float64
+from bfn.schedules import as_float64, stratified_times
 
 
 class Weighting(ABC):
@@ -53,7 +52,7 @@ class Bound(Weighting):
     """The continuous-time bound itself: uniform times, factor beta'(t)/2."""
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        t = strata(n, generator)
+        t = stratified_times(n, generator)
         return t, flow.schedule.slope(t) / 2
 
 
@@ -76,7 +75,7 @@ class Importance(Weighting):
         density = as_float64(torch.tensor(self.density, dtype=torch.float64))
         n_bins = len(density)
         edges = torch.cat((density.new_zeros(1), density.cumsum(0) / n_bins))
-        position = strata(n, generator) * edges[-1]
+        position = stratified_times(n, generator) * edges[-1]
         k = (torch.searchsorted(edges, position, right=True) - 1).clamp_(0, n_bins - 1)
         t = ((k + (position - edges[k]) * n_bins / density[k]) / n_bins).clamp_(0, 1)
         return t, flow.schedule.slope(t) / 2 / density[k]
@@ -104,7 +103,7 @@ class MinSNR(Weighting):
             raise UserError(f"gamma={self.gamma}: expected a positive signal-to-noise ratio, such as 5")
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        t = strata(n, generator)
+        t = stratified_times(n, generator)
         return t, flow.schedule.beta(t).clamp(max=self.gamma)
 
 
@@ -125,7 +124,7 @@ class EDM(Weighting):
             raise UserError(f"std={self.std}, data_std={self.data_std}: expected positive standard deviations")
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        normal = torch.special.ndtri(strata(n, generator))
+        normal = torch.special.ndtri(stratified_times(n, generator))
         s = torch.exp(-(self.mean + self.std * normal)).clamp(max=float(flow.schedule.s(1.0)))
         return flow.schedule.time_of_s(s).clamp(0, 1), 1 / self.data_std**2 + s.square()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 import bfn
 from bfn import storage
 from bfn.error_curve import ErrorCurve
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.interop import PUBLISHED, configuration, convert, load_official
 
 DATA = Path(__file__).parents[1] / "data" / "official-checkpoints"
@@ -46,9 +46,9 @@ def stored(case: str, model: bfn.BFN) -> tuple[Tensor, Tensor, Tensor, Tensor, T
     return x, file["t"], params, raw, file["loss_continuous"]
 
 
-def state(model: bfn.BFN, inputs: Tensor, t: Tensor) -> tuple[Tensor, Level]:
+def state(model: bfn.BFN, inputs: Tensor, t: Tensor) -> tuple[Tensor, NoiseLevel]:
     """The state u that the network input stands for."""
-    level = model.flow.level(t, len(t), inputs.ndim - 1, like=inputs)
+    level = model.flow.noise_level(t, len(t), inputs.ndim - 1, like=inputs)
     u = inputs * (1 + level.s**2) / level.s if model.flow.kind == "continuous" else inputs.log() / level.s
     return u, level
 

@@ -77,7 +77,7 @@ def test_the_posterior_depends_on_softmax_alone(generator: torch.Generator) -> N
     model, _ = dependent()
     u = torch.randn(10, 3, 3, generator=generator, dtype=torch.float64)
     shifted = u + torch.randn(10, 3, 1, generator=generator, dtype=torch.float64) * 5
-    level = model.flow.level(0.4, 10, 2, u)
+    level = model.flow.noise_level(0.4, 10, 2, u)
     torch.testing.assert_close(model.output(u, level).mean, model.output(shifted, level).mean)
     torch.testing.assert_close(model.posterior(u, level), model.posterior(shifted, level))
 

@@ -8,7 +8,7 @@ import tiny
 from bfn import solvers
 from bfn.conditioning import DATA_END, Given, Guidance, Guided, Known, Steered, Steering
 from bfn.exact import GaussianMixture, MarkovChain, MixtureOfProducts, NGram, Points, StringSet
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.heads import Categorical, Point
 from bfn.solvers import SOLVERS
 
@@ -57,7 +57,7 @@ def test_an_exact_model_shown_the_known_part_predicts_by_summing_over_all_string
     mask = torch.tensor([True, False, False, True])
     u = torch.randn(5, 4, 3, generator=seeded(2), dtype=torch.float64) * 2
     known = Known(model.output, model.flow, x, mask.expand(5, 4), "data", torch.float64)
-    got = known(u, Level(torch.full((5,), 0.3).double(), s)).mean
+    got = known(u, NoiseLevel(torch.full((5,), 0.3).double(), s)).mean
     evidence = (u * s)[:, torch.arange(4), every][:, :, ~mask].sum(-1)
     agrees = (every[None, :, mask] == x[:, None, mask]).all(-1)
     weights = torch.softmax(torch.where(agrees, model.log_prob(every) + evidence, -torch.inf), 1)
@@ -89,7 +89,7 @@ def test_a_mixture_shown_the_known_part_is_the_conditional_mixture(s) -> None:
     conditional = GaussianMixture(means, covariances, weights=weights)
     u = torch.randn(6, 3, generator=seeded(3), dtype=torch.float64) * (1 + s)
     x, mask = torch.full((6, 3), 0.7, dtype=torch.float64), torch.tensor([True, False, False]).expand(6, 3)
-    level = Level(torch.full((6,), 0.5).double(), s)
+    level = NoiseLevel(torch.full((6,), 0.5).double(), s)
     got = Known(model.output, model.flow, x, mask, "data", torch.float64)(u, level).mean
     assert torch.allclose(got[:, 1:], conditional.output(u[:, 1:], level).mean, atol=1e-6)
     assert bool((got[:, 0] == 0.7).all())
@@ -100,7 +100,7 @@ def test_axis_aligned_and_rotated_mixtures_agree_on_levels_of_each_variable() ->
     aligned = GaussianMixture(MEANS, stds=stds)
     rotated = GaussianMixture(MEANS, torch.diag_embed(stds.square()))
     u = torch.randn(4, 3, generator=seeded(5), dtype=torch.float64)
-    level = Level(torch.ones(4).double(), torch.rand(4, 3, generator=seeded(6), dtype=torch.float64) * 3)
+    level = NoiseLevel(torch.ones(4).double(), torch.rand(4, 3, generator=seeded(6), dtype=torch.float64) * 3)
     assert torch.allclose(aligned.output(u, level).mean, rotated.output(u, level).mean, atol=1e-12)
 
 
@@ -111,7 +111,7 @@ def test_points_shown_the_known_part_weigh_only_those_that_agree(dtype, bandwidt
     model = Points(points, bandwidth, dtype=dtype, chunk=2)
     u = torch.randn(5, 3, generator=seeded(7)).to(dtype)
     x, mask = torch.tensor([0.5, 0.1, 0.0]).to(dtype).expand(5, 3), torch.tensor([True, True, False]).expand(5, 3)
-    level = Level(torch.full((5,), 0.5, dtype=dtype), 0.9)
+    level = NoiseLevel(torch.full((5,), 0.5, dtype=dtype), 0.9)
     got = Known(model.output, model.flow, x, mask, "data", dtype)(u, level).mean[:, 2]
     gaps = (points[:, :2] - x[0, :2].float()).double().square().sum(1)
     log_weights = -gaps / (2 * (bandwidth**2 + DATA_END**-2))
@@ -210,7 +210,7 @@ def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
         )
     label = torch.tensor([0, 2, -1])
     u = torch.randn(3, *model.flow.state_shape(model.data_shape), generator=seeded())
-    level = model.flow.level(0.5, 3, u.ndim - 1, u)
+    level = model.flow.noise_level(0.5, 3, u.ndim - 1, u)
 
     def raw(output) -> torch.Tensor:
         return output.logits if isinstance(output, Categorical) else output.mean
@@ -227,7 +227,7 @@ def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> Non
     model, _ = tiny.build("images")
     label = torch.tensor([0, 2])
     u = torch.randn(2, 1, 8, 8, generator=seeded())
-    level = model.flow.level(0.5, 2, 3, u)
+    level = model.flow.noise_level(0.5, 2, 3, u)
     with torch.no_grad():
         wanted = model.output(u, level, label).mean.std((1, 2, 3))
         raw = Guided(model.output, Guidance(4.0, 0))(u, level, label).mean.std((1, 2, 3))
@@ -255,7 +255,7 @@ def test_steering_by_a_linear_function_tilts_a_gaussian_exactly(s) -> None:
     model = GaussianMixture(MEANS[:1], COVARIANCES[:1])
     tilted = GaussianMixture(MEANS[:1] + (COVARIANCES[0] @ b), COVARIANCES[:1])
     u = torch.randn(5, 3, generator=seeded(), dtype=torch.float64) * (1 + s)
-    level = Level(torch.full((5,), 0.5).double(), s)
+    level = NoiseLevel(torch.full((5,), 0.5).double(), s)
     got = Steered(model.output, model.flow, Steering(lambda x: x @ b))(u, level).mean
     assert torch.allclose(got, tilted.output(u, level).mean, atol=1e-12)
 
@@ -269,7 +269,7 @@ def test_steering_by_the_likelihood_of_a_measurement_gives_the_posterior_mean() 
     model = GaussianMixture(MEANS[:1], COVARIANCES[:1])
     total = variance + a @ posterior @ a
     u = torch.randn(5, 3, generator=seeded(), dtype=torch.float64)
-    level = Level(torch.full((5,), 0.5).double(), s)
+    level = NoiseLevel(torch.full((5,), 0.5).double(), s)
     got = Steered(model.output, model.flow, Steering(lambda x: -((c - x @ a).square()) / (2 * total)))(u, level).mean
     informed = torch.linalg.inv(precision + s * s * torch.eye(3).double() + torch.outer(a, a) / variance)
     expected = (precision @ MEANS[0] + s * u + a * c / variance) @ informed
@@ -280,7 +280,7 @@ def test_steering_by_the_likelihood_of_a_measurement_gives_the_posterior_mean() 
 def test_steering_by_the_log_probability_of_a_class_is_knowing_it(s) -> None:
     model = strings()
     u = torch.randn(7, 3, 3, generator=seeded(), dtype=torch.float64)
-    level = Level(torch.full((7,), 0.5).double(), s)
+    level = NoiseLevel(torch.full((7,), 0.5).double(), s)
     got = Steered(model.output, model.flow, Steering(lambda p: p[:, 1, 1].log()))(u, level).mean
     x, mask = torch.ones(7, 3, dtype=torch.int64), torch.tensor([False, True, False]).expand(7, 3)
     expected = Known(model.output, model.flow, x, mask, "data", torch.float64)(u, level).mean
@@ -375,7 +375,7 @@ def test_a_point_stays_a_point_under_guidance() -> None:
     """Its scale is what is unknown at that level, as for the plain head."""
     model, _ = tiny.build("images")
     u = torch.zeros(1, 1, 8, 8)
-    level = model.flow.level(0.5, 1, 3, u)
+    level = model.flow.noise_level(0.5, 1, 3, u)
     with torch.no_grad():
         got = Guided(model.output, Guidance(2.0))(u, level, torch.tensor([0]))
     assert isinstance(got, Point)

@@ -9,14 +9,14 @@ import bfn
 from bfn.heads import Categorical
 from bfn.losses import squared_error
 from bfn.model import Model
-from bfn.sampling import strata
+from bfn.schedules import stratified_times
 from linear import LinearModel
 
 CONTINUOUS, DISCRETE = bfn.ContinuousFlow(sigma_1=0.1), bfn.DiscreteFlow(n_classes=4, beta_1=2.0)
 
 
 def test_strata_are_uniform_and_spread(generator: torch.Generator) -> None:
-    times = torch.stack([strata(16, generator) for _ in range(4000)])
+    times = torch.stack([stratified_times(16, generator) for _ in range(4000)])
     assert bool(((times >= 0) & (times < 1)).all())
     assert torch.equal((times * 16).floor().sort(1).values, torch.arange(16.0, dtype=torch.float64).expand(4000, 16))
     # Each entry by itself is uniform: mean 1/2, to 5 standard errors.
@@ -61,7 +61,7 @@ def entropy_bound(weight: str) -> float:
         loss = model.loss(x, generator=generator)
     else:
         # As printed, K beta_1 t_paper: large where the noise is, with t_paper = 1 - t.
-        t = strata(n, generator)
+        t = stratified_times(n, generator)
         loss = squared_error(model, x, t, generator) * 4.0 * (1 - t)
     return float(loss.mean() + model.reconstruction_loss(x, generator).mean())
 

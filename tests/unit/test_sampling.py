@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import bfn
 from bfn import grids, solvers
 from bfn.error_curve import ErrorCurve
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.heads import Categorical, Output, Point
 from bfn.model import Model
 from bfn.sampling import make_table
@@ -33,7 +33,7 @@ class Constant(Model):
         self.flow, self.prediction = flow, prediction
         self.data_shape = (3,)
 
-    def output(self, u: torch.Tensor, level: Level, label: torch.Tensor | None = None) -> Output:
+    def output(self, u: torch.Tensor, level: NoiseLevel, label: torch.Tensor | None = None) -> Output:
         prediction = self.prediction.expand_as(u)
         return Point(prediction, 1.0) if self.flow.kind == "continuous" else Categorical(prediction.log())
 

@@ -1,11 +1,13 @@
 """The work behind the page: samples drawn call by call, in a way that can be watched and stopped."""
 
+from __future__ import annotations
+
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,9 +15,12 @@ from torch import Tensor
 from bfn import solvers
 from bfn.app.requests import Draw, Panel
 from bfn.loaded import Loaded
-from bfn.sampling import Predictor, Step, make_table, sample
+from bfn.sampling import Step, make_table, sample
 from bfn.solvers import Table
 from bfn.viz.pictures import Recorder
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 T = TypeVar("T")
 
@@ -72,14 +77,14 @@ class View:
     finished: bool
 
 
-def table(model: Predictor, solver: str, calls: int, t_start: float | None = None, g: float | None = None) -> Table:
+def table(model: Model, solver: str, calls: int, t_start: float | None = None, g: float | None = None) -> Table:
     """The rows that sampling from this model with these settings runs through; a ValueError where there are none."""
     return make_table(
         model.flow, solver, calls, None, t_start, g, model.starts_at_zero, model.tables, model.error_curve
     )  # fmt: skip
 
 
-def fitting(model: Predictor) -> tuple[str, ...]:
+def fitting(model: Model) -> tuple[str, ...]:
     """Names of the solvers that work with this model: some need what not every model has."""
 
     def works(name: str) -> bool:

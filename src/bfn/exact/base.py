@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn.errors import UserError
-from bfn.flows import DiscreteFlow, Flow, Level, Shape
+from bfn.flows import DiscreteFlow, Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output
 from bfn.model import Model
 
@@ -44,14 +44,14 @@ class ExactModel(Model, nn.Module):
         """Exact log-probability (log-density for continuous data) of x, (batch,), nats."""
 
     @abstractmethod
-    def log_evidence(self, u: Tensor, level: Level) -> Tensor:
+    def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
         """Log-density of the state u at that level, log E_x N(u; s w(x), kappa I): (batch,), nats."""
 
     @abstractmethod
-    def posterior_output(self, u: Tensor, level: Level) -> Output:
+    def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         """The output distribution whose mean is E[data | u]."""
 
-    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         if label is not None:
             raise UserError("label given: an exact model has no classes to condition on; leave label out")
         expected = self.flow.state_shape(self.data_shape)
@@ -59,7 +59,7 @@ class ExactModel(Model, nn.Module):
             raise UserError(f"state of shape {tuple(u.shape)}: expected (batch, *{expected})")
         return self.posterior_output(u, level)
 
-    def log_sender(self, u: Tensor, x: Tensor, level: Level) -> Tensor:
+    def log_sender(self, u: Tensor, x: Tensor, level: NoiseLevel) -> Tensor:
         """log N(u; s w(x), kappa I), (batch,): the sender's density of the state."""
         residual = u - level.s * self.flow.message(x, dtype=u.dtype)
         return standard_normal_log_prob(residual.flatten(1) / self.flow.kappa**0.5) - (
@@ -89,10 +89,10 @@ class DiscreteExactModel(ExactModel):
     def log_normaliser(self, log_likelihood: Tensor) -> Tensor:
         """log sum_x p(x) exp(sum_d log_likelihood[d, x_d]): (batch,)."""
 
-    def posterior_output(self, u: Tensor, level: Level) -> Output:
+    def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         return Categorical(self.marginals(u * level.s))
 
-    def log_evidence(self, u: Tensor, level: Level) -> Tensor:
+    def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
         n_classes, length = self.flow.n_classes, self.data_shape[0]
         # ||w||^2 = K (K - 1) a variable, and u . w = K u_x - sum_k u_k.
         s = level.s.reshape(-1) if isinstance(level.s, Tensor) else level.s

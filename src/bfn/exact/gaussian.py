@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.exact.base import ExactModel, check_weights, draw_components, safe_log
-from bfn.flows import ContinuousFlow, Level
+from bfn.flows import ContinuousFlow, NoiseLevel
 from bfn.heads import Output, Point, unknown_scale
 
 
@@ -54,7 +54,7 @@ class GaussianMixture(ExactModel):
         self.register_buffer("axes", None if axes is None else axes.to(dtype))
         self.register_buffer("log_weights", safe_log(check_weights(weights, len(means))).to(means.device, dtype))
 
-    def posterior_output(self, u: Tensor, level: Level) -> Output:
+    def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         if self.axes is not None and isinstance(level.s, Tensor) and level.s[0].numel() > 1:
             return Point(self._mean_at_own_levels(u, level.s, self.axes), unknown_scale(level))
         s, centred, variances = self._components(u, level.s, 1.0)
@@ -62,7 +62,7 @@ class GaussianMixture(ExactModel):
         pull = self._rotate(resp * (s * self.variances / variances) * centred, back=True)
         return Point((resp * self.means + pull).sum(1), unknown_scale(level))
 
-    def log_evidence(self, u: Tensor, level: Level) -> Tensor:
+    def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
         _, centred, variances = self._components(u, level.s, 1.0)
         return torch.logsumexp(self._log_joint(centred, variances), 1)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.exact.base import ExactModel, check_weights, draw_components, safe_log
-from bfn.flows import ContinuousFlow, Level
+from bfn.flows import ContinuousFlow, NoiseLevel
 from bfn.heads import Output, Point, unknown_scale
 
 
@@ -61,13 +61,13 @@ class Points(ExactModel):
         self.register_buffer("centred", centred)
         self.register_buffer("log_weights", safe_log(check_weights(weights, len(points))).to(points.device, dtype))
 
-    def posterior_output(self, u: Tensor, level: Level) -> Output:
+    def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         flat, s, variance = self._state(u, level.s)
         mean, _ = self._attend(flat - s * self.centre, s, variance)
         x_hat = (self.centre + mean + s * self.bandwidth**2 * flat) / variance
         return Point(x_hat.reshape(u.shape).to(self.dtype), unknown_scale(level))
 
-    def log_evidence(self, u: Tensor, level: Level) -> Tensor:
+    def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
         flat, s, variance = self._state(u, level.s)
         return self._log_density(flat, s, variance)
 

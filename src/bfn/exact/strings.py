@@ -14,7 +14,7 @@ from bfn.exact.base import (
     restore_log_zero,
     safe_log,
 )
-from bfn.flows import DiscreteFlow, Level
+from bfn.flows import DiscreteFlow, NoiseLevel
 
 
 class StringSet(DiscreteExactModel):
@@ -42,7 +42,7 @@ class StringSet(DiscreteExactModel):
         weights = check_weights(weights, len(strings))
         self.register_buffer("log_weights", safe_log(weights).to(strings.device, dtype))
 
-    def posterior(self, u: Tensor, level: Level) -> Tensor:
+    def posterior(self, u: Tensor, level: NoiseLevel) -> Tensor:
         """Probability of each string given the state, (batch, N)."""
         return torch.softmax(self._log_joint(u * level.s), 1)
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bfn.flows import Flow, Level
+from bfn.flows import Flow, NoiseLevel
 
 
 class Output(ABC):
@@ -116,14 +116,26 @@ class Head(ABC):
     starts_at_zero: ClassVar[bool] = True
     """Whether the prediction is defined at t = 0, where nothing is known."""
 
-    def inputs(self, flow: Flow, u: Tensor, level: Level) -> Tensor:
+    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
         """The network's input: mu or theta, like u."""
         return flow.network_input(u, level.s)
 
     @abstractmethod
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         """The distribution that the network's output stands for."""
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape that the network's output must have for one sample."""
         return state_shape
+
+
+def output_of_mean(flow: Flow, mean: Tensor, level: NoiseLevel) -> Output:
+    """A distribution with this mean: all mass on x_hat, or classes with these probabilities (cut at 0)."""
+    if flow.kind == "continuous":
+        return Point(mean, unknown_scale(level))
+    return Categorical(mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
+
+
+def unknown_scale(level: NoiseLevel) -> float | Tensor:
+    """Standard deviation of what is still unknown of continuous data: (1 + beta)^(-1/2), sigma_1 at t = 1."""
+    return (1 + level.s * level.s) ** -0.5

@@ -7,17 +7,12 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.flows import Flow, Level
-from bfn.heads.base import Categorical, Head, Output, Point
+from bfn.flows import Flow, NoiseLevel
+from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
 from bfn.sde import message_from_noise
 
 NOISE_T_MIN = 1e-6
 """Below this time a noise prediction says nothing of the data (0/0 at t = 0): x_hat is 0, as in the released code."""
-
-
-def unknown_scale(level: Level) -> float | Tensor:
-    """Standard deviation of what is still unknown of continuous data: (1 + beta)^(-1/2), sigma_1 at t = 1."""
-    return (1 + level.s * level.s) ** -0.5
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,7 @@ class NoiseHead(Head):
     kind: ClassVar[str] = "continuous"
     starts_at_zero: ClassVar[bool] = False
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         if isinstance(level.s, float):
             s_min = float(flow.schedule.s(NOISE_T_MIN))
             x_hat = message_from_noise(raw, u, level.s, flow.kappa) if level.s >= s_min else torch.zeros_like(raw)
@@ -43,7 +38,7 @@ class DataHead(Head):
 
     kind: ClassVar[str] = "continuous"
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         return Point(raw, unknown_scale(level))
 
 
@@ -66,10 +61,10 @@ class PreconditionedHead(Head):
         if not 0 < self.data_std < float("inf"):
             raise UserError(f"data_std={self.data_std}: expected the positive standard deviation of the data")
 
-    def inputs(self, flow: Flow, u: Tensor, level: Level) -> Tensor:
+    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
         return u * (1 + (level.s * self.data_std) ** 2) ** -0.5
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         variance = 1 + (level.s * self.data_std) ** 2
         x_hat = u * (level.s * self.data_std**2 / variance) + raw * (self.data_std * variance**-0.5)
         return Point(x_hat, unknown_scale(level))
@@ -81,5 +76,5 @@ class LogitsHead(Head):
 
     kind: ClassVar[str] = "discrete"
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         return Categorical(raw)

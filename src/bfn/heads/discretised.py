@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.flows import Flow, Level
+from bfn.flows import Flow, NoiseLevel
 from bfn.heads.base import Categorical, Head, Output, Point
 from bfn.heads.basic import NOISE_T_MIN, NoiseHead
 
@@ -148,7 +148,7 @@ class DiscretisedHead(Head):
         """The data's shape with 2 or 3 n_components numbers a variable."""
         return (*state_shape, 2 if self.n_components == 1 else 3 * self.n_components)
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         """N(eps; m, d^2) for the noise is N(x; (u - m) / s, (d / s)^2) for the data; N(0, 1) where nothing is known."""
         parts = torch.split(raw, self.n_components, -1)
         noise, log_scale = parts[-2:]
@@ -165,7 +165,7 @@ class DiscretisedHead(Head):
 class ClippedNoiseHead(NoiseHead):
     """Noise prediction whose x_hat is cut to [-1, 1], in losses as well as in sampling, as the released code has it."""
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         """As for a noise prediction, then clipped."""
         point = super().output(flow, raw, u, level)
         return replace(point, x_hat=point.mean.clamp(-1, 1)) if isinstance(point, Point) else point
@@ -183,6 +183,6 @@ class LogitHead(Head):
             raise UserError(f"n_classes={state_shape[-1]}: one logit tells 2 classes apart; use predicts='logits'")
         return state_shape[:-1]
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         """Softmax of (0, logit) is (1 - sigmoid(logit), sigmoid(logit))."""
         return Categorical(torch.stack([torch.zeros_like(raw), raw], -1))

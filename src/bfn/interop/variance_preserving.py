@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn.errors import UserError
-from bfn.flows import ContinuousFlow, Flow, Level, Shape
+from bfn.flows import ContinuousFlow, Flow, NoiseLevel, Shape
 from bfn.heads import Head, Output, Point, unknown_scale
 from bfn.model import BFN
 from bfn.schedules import Schedule, Time, as_float64
@@ -92,10 +92,10 @@ class VariancePreservingHead(Head):
         if self.predicts not in ("epsilon", "sample", "v_prediction"):
             raise UserError(f"predicts={self.predicts!r}: expected 'epsilon', 'sample' or 'v_prediction'")
 
-    def inputs(self, flow: Flow, u: Tensor, level: Level) -> Tensor:
+    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
         return u * unknown_scale(level)
 
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: Level) -> Output:
+    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         sigma = unknown_scale(level)
         if self.predicts == "epsilon":
             x_hat = (u - raw) / level.s

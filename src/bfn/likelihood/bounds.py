@@ -10,6 +10,10 @@ r = 0 is the usual loss, alpha/2 ||x - x_hat||^2. The best r is the mean squared
 D/2 log(1 + alpha r) on average; :func:`receiver_variance` takes it from other data, so that the bound stays one.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -17,11 +21,13 @@ from bfn.errors import UserError
 from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import Part, batches, check_batch
 from bfn.losses import noised_output, squared_error
-from bfn.sampling import Predictor
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 
 def continuous_bound(
-    model: Predictor, x: Tensor, nfe: int, label: Tensor | None, generator: torch.Generator | None
+    model: Model, x: Tensor, nfe: int, label: Tensor | None, generator: torch.Generator | None
 ) -> Part:
     """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
     times = nfe - 1
@@ -35,7 +41,7 @@ def continuous_bound(
 
 
 def n_step_bound(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     nfe: int,
     variance: Tensor | None,
@@ -61,7 +67,7 @@ def n_step_bound(
 
 @torch.no_grad()
 def receiver_variance(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     n_steps: int,
     label: Tensor | None = None,
@@ -90,7 +96,7 @@ def receiver_variance(
 
 
 def _with_reconstruction(
-    model: Predictor, x: Tensor, terms: Tensor, scale: float, label: Tensor | None, generator: torch.Generator | None
+    model: Model, x: Tensor, terms: Tensor, scale: float, label: Tensor | None, generator: torch.Generator | None
 ) -> Part:
     """-(scale * mean of the terms (batch, calls) + reconstruction).
 

@@ -1,7 +1,9 @@
 """The log-likelihood of each sample, by the method that is asked for."""
 
+from __future__ import annotations
+
 import math
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,7 +15,9 @@ from bfn.likelihood.batches import Part, batches, check_batch
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
 from bfn.likelihood.ode import Dequantise, Ode
 from bfn.likelihood.results import Likelihood
-from bfn.sampling import Predictor
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 Method = Literal["ode", "bound", "n-step"]
 Divergence = Literal["exact", "hutchinson"]
@@ -30,7 +34,7 @@ MAX_NFE = 10_000
 
 @torch.no_grad()
 def log_likelihood(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     method: Method = "ode",
     nfe: int | None = None,
@@ -122,7 +126,7 @@ def _check_finite(log_prob: Tensor) -> None:
 
 
 def _check_settings(
-    model: Predictor,
+    model: Model,
     x: Tensor,
     method: Method,
     nfe: int | None,

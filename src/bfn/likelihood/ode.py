@@ -17,19 +17,24 @@ with s = sinh(c) / d: what is left, dv/dc = w_hat / (sqrt(kappa) d) - tanh(c) v,
   p and q agree along it, and the state is kept without it.
 """
 
+from __future__ import annotations
+
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from bfn.errors import NetworkError
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.heads import Output
 from bfn.likelihood.batches import Part
 from bfn.likelihood.divergence import exact_trace, hutchinson_traces
 from bfn.likelihood.integrators import adams, dormand_prince
-from bfn.sampling import LEAST_T_START, Predictor
+from bfn.solvers.plan import LEAST_T_START
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 Dequantise = Literal["uniform", "noise"]
 
@@ -42,7 +47,7 @@ class Ode:
 
     def __init__(
         self,
-        model: Predictor,
+        model: Model,
         x: Tensor,
         label: Tensor | None,
         draws: int,
@@ -131,7 +136,7 @@ class Ode:
         u = (v * (cosh * math.sqrt(flow.kappa)).unsqueeze(1)).to(model.dtype).view(-1, *self.state_shape)
         u.requires_grad_()
         t = flow.schedule.time_of_s(s).clamp(max=1)
-        level = Level(t.to(u), s.to(u).view(-1, *(1,) * (u.ndim - 1)))
+        level = NoiseLevel(t.to(u), s.to(u).view(-1, *(1,) * (u.ndim - 1)))
         with torch.enable_grad():
             label = None if self.label is None else self.label[rows]
             output = model.output(u, level) if label is None else model.output(u, level, label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -26,7 +26,9 @@ from bfn.quality.parts import (
     pooled,
 )
 from bfn.quality.reference import Real, View, read_images, read_values
-from bfn.sampling import Predictor
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 METRICS = {
     "text": "spelling, n-grams and words of text, against held-out text",
@@ -42,7 +44,7 @@ INCEPTION_BATCH = 50
 
 
 def judge_for(
-    model: Predictor,
+    model: Model,
     config: Mapping[str, Any] | None = None,
     metric: str | None = None,
     data: str | Path | Tensor | None = None,
@@ -87,7 +89,7 @@ def judge_for(
     return _image_judge(chosen, real, view, conditional, _frechet(chosen, real, features, n))
 
 
-def _fitting(model: Predictor, alphabet: str | None) -> list[str]:
+def _fitting(model: Model, alphabet: str | None) -> list[str]:
     """Metrics that fit the data, the most general last."""
     shape = tuple(model.data_shape)
     if alphabet is not None:
@@ -97,7 +99,7 @@ def _fitting(model: Predictor, alphabet: str | None) -> list[str]:
     return ["values"]
 
 
-def _text_judge(model: Predictor, alphabet: Alphabet, source: str | Path | Tensor) -> Judge:
+def _text_judge(model: Model, alphabet: Alphabet, source: str | Path | Tensor) -> Judge:
     length = model.data_shape[0]
 
     def view(x: Tensor) -> Tensor:

@@ -1,34 +1,8 @@
-"""Solvers by name. A family is one file with a tuple ``SOLVERS``; one export here makes it known everywhere."""
+"""Solvers: rules that make a table of coefficients from a flow and a grid, and the plan that picks one for a model."""
 
-from bfn.errors import UserError, did_you_mean
-from bfn.solvers import diffusion, few_step, optimal_variance, paper
-from bfn.solvers.table import BoundRow, BoundTable, Number, Row, Solver, Table
+from bfn.solvers.multistep import Multistep
+from bfn.solvers.named import SOLVERS, get, names
+from bfn.solvers.plan import Plan, plan
+from bfn.solvers.table import Row, Solver, Table
 
-SOLVERS: dict[str, Solver] = {
-    solver.name: solver for family in (paper, optimal_variance, diffusion, few_step) for solver in family.SOLVERS
-}
-
-__all__ = ["SOLVERS", "BoundRow", "BoundTable", "Number", "Row", "Solver", "Table", "get", "names"]
-
-
-def names(kind: str | None = None) -> list[str]:
-    """Names of all solvers, or of those for one kind of data ("continuous", "discrete")."""
-    return [name for name, solver in SOLVERS.items() if kind is None or kind in solver.kinds]
-
-
-def get(solver: str | Solver, kind: str | None = None) -> Solver:
-    """The solver of that name, checked against the kind of data."""
-    fitting = names(kind)
-    if isinstance(solver, str) and solver.startswith("multistep:"):
-        solver = few_step.family(solver)
-    if isinstance(solver, str):
-        if solver not in SOLVERS:
-            hint = did_you_mean(solver, fitting)
-            raise UserError(f"solver={solver!r}: expected one of {', '.join(fitting)}{hint}")
-        solver = SOLVERS[solver]
-    if kind is not None and kind not in solver.kinds:
-        raise UserError(
-            f"solver={solver.name!r} is for {' and '.join(solver.kinds)} data: for {kind} data take one of "
-            f"{', '.join(fitting)}"
-        )
-    return solver
+__all__ = ["SOLVERS", "Multistep", "Plan", "Row", "Solver", "Table", "get", "names", "plan"]

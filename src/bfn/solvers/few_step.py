@@ -1,72 +1,100 @@
-"""Beyond the paper: few-step solvers with their own grids, and the rule that picks one."""
+"""Beyond the paper: few-step solvers, and the default. Each is a list of presets that one can print.
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+``fast-ode`` and ``fast-sde`` pick a multistep solver by the kind of data and the number of calls; ``auto`` is
+``fast-sde``, but for the numbers of calls that a model has a tuned table for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from bfn.errors import UserError
 from bfn.flows import Flow
+from bfn.grids import Log1p, Log1pEarly, Power, Uniform
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Solver, Table
 
+__all__ = ["FAST_ODE", "FAST_SDE", "SOLVERS", "Preset", "Presets", "multistep_by_name"]
+
 BOTH = ("continuous", "discrete")
-FEW = 8
-"""Fewer calls than these ask for other grids."""
+FEW = 7
+"""Up to so many calls ask for other grids."""
 QUIET = 2
-"""First steps without noise on continuous data."""
+"""First steps without noise on continuous data: they say too little about the data to draw the state afresh from."""
 
 
 @dataclass(frozen=True)
-class Choice(Solver):
-    """A name for a rule (flow, calls) -> solver."""
+class Preset:
+    """A solver for a kind of data, up to a number of calls. n_classes: for so many classes only."""
 
-    rule: Callable[[Flow, int], Multistep] = field(kw_only=True)
+    kind: str
+    solver: Multistep
+    most_calls: float = inf
+    n_classes: int | None = None
+
+    def fits(self, flow: Flow, nfe: int) -> bool:
+        """Whether it is meant for this flow at that many calls."""
+        return self.kind == flow.kind and nfe <= self.most_calls and self.n_classes in (None, flow.kappa)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Presets(Solver):
+    """A name for the first preset that fits the data and the number of calls."""
+
+    presets: tuple[Preset, ...]
 
     def resolve(self, flow: Flow, nfe: int) -> Solver:
-        return self.rule(flow, nfe)
+        solver = next((preset.solver for preset in self.presets if preset.fits(flow, nfe)), None)
+        if solver is None:
+            raise UserError(f"solver={self.name!r}: it has no preset for {flow.kind} data at {nfe} calls")
+        return solver
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
 
 
-def fast_ode(flow: Flow, nfe: int) -> Multistep:
-    """Order 3 (classes: 4) with the free corrector; continuous data in asinh(10s), the flow's end extrapolated.
-
-    d = 1/10 instead of the data's standard deviation, 1/2: of images the large directions are resolved much earlier.
-    """
-    summary = "high order with a free corrector, ODE"
-    if flow.kind == "continuous":
-        return Multistep(
-            "fast-ode", summary, ("continuous",), order=3, grid=f"log1p:{max(2.0, nfe * nfe / 4):g}:0.1", t_start=0.0,
-            coordinate="asinh 10s", corrector=True, extrapolates_end=nfe >= 8,
-        )  # fmt: skip
-    return Multistep("fast-ode", summary, ("discrete",), order=4, grid="power:1.25", t_start=0.0, corrector=True)
+def _ode(kind: str, **settings: Any) -> Multistep:
+    return Multistep("fast-ode", "high order with a free corrector, ODE", (kind,), t_start=0.0, corrector=True,
+                     **settings)  # fmt: skip
 
 
-def fast_sde(flow: Flow, nfe: int) -> Multistep:
-    """Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong.
-
-    An exact model has nothing to mend; the dial, grids and coordinates are for trained networks, set by measurements on
-    the bundled ones (docs/results/dial.md). With few calls all of them want an early end: what is left to resolve
-    there is less than the network's own error.
-    """
-    few = nfe < FEW
-    if flow.kind == "continuous":
-        # The first steps say too little about the data to draw the state afresh from them: they are quiet, and with
-        # three calls there are no others.
-        g = 0.0 if nfe <= QUIET + 1 else 4.0 if few else 2.0
-        settings: dict[str, Any] = {"grid": "log1p-early", "coordinate": "asinh", "g": g, "quiet": QUIET}
-    elif flow.kappa == 2:
-        settings = {"grid": "power:1.5:0.65" if few else "power:1.5:0.8", "coordinate": "s", "g": 3.0}
-    else:
-        # Among many classes the probability of the right one rises late and steeply, the more so the longer the step.
-        settings = {"grid": "power:1:0.75", "coordinate": "s^3"} if few else {"grid": "uniform", "coordinate": "beta"}
-        settings["g"] = 10.0
-    summary = "order 2 with the stochasticity dial, SDE"
-    return Multistep("fast-sde", summary, (flow.kind,), order=2, t_start=0.0, has_dial=True, **settings)
+def _sde(kind: str, **settings: Any) -> Multistep:
+    return Multistep("fast-sde", "order 2 with the stochasticity dial, SDE", (kind,), order=2, t_start=0.0,
+                     has_dial=True, **settings)  # fmt: skip
 
 
-def family(name: str) -> Solver:
+# d = 1/10 instead of the data's standard deviation, 1/2: of images the large directions are resolved much earlier.
+_IMAGES: dict[str, Any] = {"order": 3, "grid": Log1p(scale=0.1), "coordinate": "asinh 10s"}
+
+FAST_ODE = (
+    Preset("continuous", _ode("continuous", **_IMAGES), most_calls=FEW),
+    Preset("continuous", _ode("continuous", extrapolates_end=True, **_IMAGES)),
+    Preset("discrete", _ode("discrete", order=4, grid=Power(1.25))),
+)
+"""Order 3 (classes: 4) with the free corrector; continuous data in asinh(10s), the flow's end extrapolated."""
+
+_EARLY: dict[str, Any] = {"grid": Log1pEarly(), "coordinate": "asinh", "quiet": QUIET}
+
+FAST_SDE = (
+    Preset("continuous", _sde("continuous", g=0.0, **_EARLY), most_calls=QUIET + 1),  # all its steps are quiet
+    Preset("continuous", _sde("continuous", g=4.0, **_EARLY), most_calls=FEW),
+    Preset("continuous", _sde("continuous", g=2.0, **_EARLY)),
+    Preset("discrete", _sde("discrete", g=3.0, grid=Power(1.5, 0.65), coordinate="s"), FEW, n_classes=2),
+    Preset("discrete", _sde("discrete", g=3.0, grid=Power(1.5, 0.8), coordinate="s"), n_classes=2),
+    # Among many classes the probability of the right one rises late and steeply, the more so the longer the step.
+    Preset("discrete", _sde("discrete", g=10.0, grid=Power(1.0, 0.75), coordinate="s^3"), FEW),
+    Preset("discrete", _sde("discrete", g=10.0, grid=Uniform(), coordinate="beta")),
+)
+"""Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong.
+
+An exact model has nothing to mend; the dial, grids and coordinates are for trained networks, set by measurements on
+the bundled ones (docs/results/dial.md). With few calls all of them want an early end: what is left to resolve there is
+less than the network's own error.
+"""
+
+
+def multistep_by_name(name: str) -> Solver:
     """Any multistep solver by name, "multistep:ORDER:COORDINATE" or "multistep:ORDER:COORDINATE:corrector".
 
     From t = 0 (in log s from 1e-3) on a grid for the kind of data, with the dial, which stands at 0.
@@ -81,18 +109,14 @@ def family(name: str) -> Solver:
         name, "of the multistep family", BOTH, order=order, coordinate=coordinate, corrector=corrector, has_dial=True,
         t_start=1e-3 if coordinate == "log s" else 0.0,
     )  # fmt: skip
+    presets = (Preset("continuous", replace(base, grid=Log1p())), Preset("discrete", replace(base, grid=Power())))
+    return Presets(name, base.summary, BOTH, order=order, has_dial=True, presets=presets)
 
-    def rule(flow: Flow, nfe: int) -> Multistep:
-        return replace(base, grid="log1p" if flow.kind == "continuous" else "power")
 
-    return Choice(name, base.summary, BOTH, order=order, has_dial=True, rule=rule)
-
+_DIAL: dict[str, Any] = {"order": 2, "g": 2.0, "has_dial": True, "presets": FAST_SDE}
 
 SOLVERS: tuple[Solver, ...] = (
-    Choice("fast-ode", "our best deterministic few-step solver", BOTH, order=3, rule=fast_ode),
-    Choice("fast-sde", "our best with the stochasticity dial", BOTH, order=2, g=2.0, has_dial=True, rule=fast_sde),
-    Choice(
-        "auto", "the default: fast-sde, or the model's tuned table", BOTH, order=2, g=2.0, has_dial=True, rule=fast_sde
-    ),
-    Choice("untuned", "auto without the model's tuned tables", BOTH, order=2, g=2.0, has_dial=True, rule=fast_sde),
+    Presets("fast-ode", "our best deterministic few-step solver", BOTH, order=3, presets=FAST_ODE),
+    Presets("fast-sde", "our best with the stochasticity dial", BOTH, **_DIAL),
+    Presets("auto", "the default: fast-sde, or the model's tuned table", BOTH, prefers_tuned=True, **_DIAL),
 )

@@ -10,6 +10,7 @@ import torch
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import Flow
+from bfn.grids import Uniform
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Solver, Table
 
@@ -32,8 +33,8 @@ class OptimalVariance(Multistep):
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         if self.curve is None:
             raise UserError(
-                f"solver={self.name!r}: the model has no error curve; training stores one, or set model.error_curve = "
-                "bfn.losses.error_curve(model, x)"
+                f"solver={self.name!r}: the model has no error curve; training stores one, or set "
+                "model.info.error_curve = bfn.losses.error_curve(model, x)"
             )
         plain = super().table(flow, nodes)
         errors = self.curve.at(torch.tensor(plain.times, dtype=torch.float64)).tolist()
@@ -44,6 +45,6 @@ class OptimalVariance(Multistep):
 SOLVERS: tuple[Solver, ...] = (
     OptimalVariance(
         "bfn-optimal", "the original sampler with the optimal variance, from the model's error curve",
-        ("continuous", "discrete"), order=1, g=1.0, grid="uniform", t_start=0.0, from_prior=True,
+        ("continuous", "discrete"), order=1, g=1.0, grid=Uniform(), t_start=0.0, from_prior=True,
     ),
 )  # fmt: skip

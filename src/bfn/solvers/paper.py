@@ -1,5 +1,6 @@
 """The paper's samplers: the original one, Euler baselines, and the seven BFN-Solvers, as settings of three rules."""
 
+from bfn.grids import Uniform
 from bfn.solvers.euler import Euler
 from bfn.solvers.midpoint import Midpoint
 from bfn.solvers.multistep import Multistep
@@ -10,7 +11,7 @@ CONTINUOUS, DISCRETE, BOTH = ("continuous",), ("discrete",), ("continuous", "dis
 SOLVERS: tuple[Solver, ...] = (
     Multistep(
         "bfn", "the original sampler: Bayesian updates from the exact prior, classes drawn",
-        BOTH, order=1, g=1.0, draws=True, grid="uniform", t_start=0.0, from_prior=True,
+        BOTH, order=1, g=1.0, draws=True, grid=Uniform(), t_start=0.0, from_prior=True,
     ),
     Euler("euler-ode", "Euler on the probability-flow ODE of mu or z", BOTH, order=1),
     Euler("euler-sde", "Euler-Maruyama on the reverse SDE of mu or z", BOTH, order=1, g=1.0),

@@ -11,6 +11,7 @@ module holds the rows and the one function that applies them, ``bfn.sampling`` t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -19,8 +20,8 @@ from torch import Tensor
 
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
-from bfn.flows import Flow, Level
-from bfn.grids import Grid
+from bfn.flows import Flow, NoiseLevel
+from bfn.grids import Grid, Paper
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,23 @@ class Table:
     def depth(self) -> int:
         """How many predictions must be kept."""
         return max([len(self.final), *(len(row.b) for row in self.rows)])
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether a run through it draws anything after the start."""
+        return self.draws or any(row.c > 0 for row in self.rows)
+
+    def check(self) -> None:
+        """Refuse rows that no run through them could follow: those of a file may say anything."""
+        if not self.rows:
+            raise UserError("has no rows: expected one a call, at least 1")
+        if not all(0 <= t <= 1 for t in self.times) or any(b <= a for a, b in pairwise(self.times)):
+            raise UserError(f"times {self.times}: expected increasing ones within [0, 1]")
+        for i, row in enumerate(self.rows):
+            if len(row.b) > i + 1 or row.c < 0:
+                raise UserError(f"row {i}: expected at most {i + 1} numbers b, one a call so far, and c of at least 0")
+        if not 1 <= len(self.final) <= self.nfe or abs(sum(self.final) - 1) > 1e-6:
+            raise UserError(f"final {self.final}: expected 1 to {self.nfe} weights that sum to 1")
 
 
 Number = float | Tensor
@@ -133,7 +151,7 @@ class BoundTable:
     """
 
     times: tuple[float, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[NoiseLevel, ...]
     rows: tuple[BoundRow, ...]
     final: tuple[Number, ...]
     draws: bool = False
@@ -144,7 +162,7 @@ class BoundTable:
         times = torch.tensor(table.times, dtype=like.dtype, device=like.device).unsqueeze(1).expand(-1, len(like))
         levels = zip(times.unbind(0), flow.schedule.s_of(table.times), strict=True)
         rows = (BoundRow.bind(flow, like, row.a, row.b, row.c, row.commit) for row in table.rows)
-        return cls(table.times, tuple(Level(t, s) for t, s in levels), tuple(rows), table.final, table.draws)
+        return cls(table.times, tuple(NoiseLevel(t, s) for t, s in levels), tuple(rows), table.final, table.draws)
 
     @property
     def nfe(self) -> int:
@@ -157,15 +175,19 @@ class BoundTable:
         return max([len(self.final), *(len(row.b) for row in self.rows)])
 
 
+PAPER_GRID = Paper()
+
+
 @dataclass(frozen=True)
 class Solver(ABC):
     """A rule (flow, nodes) -> table, with what one needs to know to choose it.
 
     kinds: the kinds of data it is for. order: of the ODE's solution, or weak order of the SDE's.
-    grid: the name of its own grid; t_start: where that grid starts.
+    grid: its own grid; t_start: where that grid starts.
     g: stochasticity, 0 the ODE, 1 the reverse SDE; has_dial: whether it may be set from outside.
     from_prior: it starts at t = 0 whatever the network predicts (a noise prediction then counts as x_hat = 0).
     needs_curve: it is made from the model's error curve.
+    prefers_tuned: a table that was tuned to the model takes its place, where there is one for the number of calls.
     """
 
     needs_curve: ClassVar[bool] = False
@@ -174,14 +196,15 @@ class Solver(ABC):
     summary: str
     kinds: tuple[str, ...]
     order: int
-    grid: str = "paper"
+    grid: Grid = PAPER_GRID
     t_start: float = 1e-3
     g: float = 0.0
     has_dial: bool = False
     from_prior: bool = False
+    prefers_tuned: bool = field(default=False, kw_only=True)
 
     def resolve(self, flow: Flow, nfe: int) -> "Solver":
-        """The solver that does the work: this one, or the one that a rule such as "auto" picks."""
+        """The solver that does the work: this one, or the one that a :class:`Rule` picks."""
         return self
 
     def with_curve(self, curve: ErrorCurve | None) -> "Solver":

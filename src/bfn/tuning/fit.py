@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
-from bfn.flows import Flow, Level
+from bfn.flows import Flow, NoiseLevel
 from bfn.model import Model
 from bfn.sampling import make_table, walk
 from bfn.solvers import BoundRow, BoundTable, Row, Table
@@ -146,7 +146,7 @@ class Knobs:
         s, a, b, c, final = self.coefficients()
         times = self.flow.schedule.time_of_s(s).clamp(max=1)
         calls = zip(times.to(u), s.to(u), strict=True)
-        levels = tuple(Level(t.expand(len(u)), each.view(1, *(1,) * (u.ndim - 1))) for t, each in calls)
+        levels = tuple(NoiseLevel(t.expand(len(u)), each.view(1, *(1,) * (u.ndim - 1))) for t, each in calls)
         steps = zip(a.to(u), b.to(u), c.to(u), strict=True)
         rows = [BoundRow.bind(self.flow, u, a, b[: i + 1].unbind(), c) for i, (a, b, c) in enumerate(steps)]
         last = BoundRow.bind(self.flow, u, 1.0, (), 0.0)

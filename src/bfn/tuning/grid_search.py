@@ -1,14 +1,20 @@
 """A grid of one's own for a model: coordinate descent on a few trajectories, without gradients."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bfn import solvers
 from bfn.errors import UserError
-from bfn.sampling import Predictor, make_table, sample
+from bfn.sampling import make_table, sample
 from bfn.solvers import Solver
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 ROUNDS = 6
 """Times that each time of a grid is moved, at most."""
@@ -16,7 +22,7 @@ ROUNDS = 6
 
 @torch.no_grad()
 def search_grid(
-    model: Predictor,
+    model: Model,
     nfe: int,
     solver: str | Solver = "fast-ode",
     *,

@@ -1,7 +1,9 @@
 """Samples forming: the states along the way, as lines over time, in the plane, and on the simplex."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from matplotlib.axes import Axes
@@ -10,8 +12,11 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.exact.base import ExactModel
 from bfn.flows import Flow
-from bfn.sampling import Predictor, Samples, Step, sample
+from bfn.sampling import Samples, Step, sample
 from bfn.viz.style import colour, on
+
+if TYPE_CHECKING:
+    from bfn.model import Model
 
 SHOWN_AT_ONCE = 12
 
@@ -33,7 +38,7 @@ class Paths:
         return torch.stack([self.flow.network_input(u, s) for u, s in zip(self.u, levels, strict=True)])
 
 
-def record(model: Predictor, n: int, **settings: Any) -> Paths:
+def record(model: Model, n: int, **settings: Any) -> Paths:
     """Draw n samples as :func:`bfn.sample` does, and keep the way there."""
     steps: list[Step] = []
     samples = sample(model, n, on_step=steps.append, **settings)

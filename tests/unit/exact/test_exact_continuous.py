@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bfn.exact import GaussianMixture, Points
-from bfn.flows import ContinuousFlow, Level
+from bfn.flows import ContinuousFlow, NoiseLevel
 
 TIMES = [0.0, 1e-12, 1e-3, 0.3, 1.0]
 
@@ -26,10 +26,10 @@ def random_points(bandwidth: float = 0.1, **settings) -> Points:
     return Points(points, bandwidth, weights=weights / weights.sum(), sigma_1=0.02, **settings)
 
 
-def state_at(model, t: float, batch: int = 7, scale: float = 1.0) -> tuple[torch.Tensor, Level]:
+def state_at(model, t: float, batch: int = 7, scale: float = 1.0) -> tuple[torch.Tensor, NoiseLevel]:
     generator = torch.Generator().manual_seed(3)
     x = model.sample_data(batch, generator)
-    level = model.flow.level(t, batch, x.ndim - 1, like=x)
+    level = model.flow.noise_level(t, batch, x.ndim - 1, like=x)
     eps = torch.randn(x.shape, generator=generator, dtype=model.dtype)
     return model.flow.noised(x, level.s, scale * eps), level
 
@@ -109,7 +109,7 @@ def test_chunks_do_not_matter(chunk):
 def test_points_alone_are_found_at_the_data_end():
     points = torch.eye(5, dtype=torch.float32)
     model = Points(points, sigma_1=1e-3, dtype=torch.float32)
-    level = model.flow.level(1.0, 5, 1, like=points)
+    level = model.flow.noise_level(1.0, 5, 1, like=points)
     torch.testing.assert_close(model.output(model.flow.noised(points, level.s, torch.ones(5, 5)), level).mean, points)
 
 
@@ -118,10 +118,10 @@ def test_a_level_for_each_sample(make):
     model = make()
     t = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
     u, _ = state_at(model, 0.5, batch=3)
-    level = model.flow.level(t, 3, u.ndim - 1, like=u)
+    level = model.flow.noise_level(t, 3, u.ndim - 1, like=u)
     together = model.output(u, level).mean, model.log_evidence(u, level)
     for i in range(3):
-        alone = model.flow.level(float(t[i]), 1, u.ndim - 1, like=u)
+        alone = model.flow.noise_level(float(t[i]), 1, u.ndim - 1, like=u)
         torch.testing.assert_close(together[0][i : i + 1], model.output(u[i : i + 1], alone).mean)
         torch.testing.assert_close(together[1][i : i + 1], model.log_evidence(u[i : i + 1], alone))
 
@@ -142,7 +142,7 @@ def test_float32_keeps_the_digits_of_many_dimensions(t, generator):
     """At sigma_1 = 1e-3 squares of 1e8 cancel to some hundreds."""
     images = torch.rand(50, 1, 28, 28, generator=generator) * 2 - 1
     single, double = Points(images, dtype=torch.float32), Points(images)
-    level = single.flow.level(t, 50, 3, like=images)
+    level = single.flow.noise_level(t, 50, 3, like=images)
     u = single.flow.noised(images, level.s, torch.randn(images.shape, generator=generator))
     torch.testing.assert_close(
         single.output(u, level).mean, double.output(u.double(), level).mean.float(), atol=1e-5, rtol=0
@@ -210,8 +210,8 @@ EYE = torch.eye(2)
         (lambda: Points(EYE, bandwidth=-1.0), "bandwidth=-1.0"),
         (lambda: Points(EYE, chunk=0), "chunk=0"),
         (lambda: Points(EYE).log_prob(EYE), "bandwidth=0"),
-        (lambda: Points(EYE).output(torch.zeros(1, 3), Level(torch.zeros(1), 0.0)), "state of shape"),
-        (lambda: Points(EYE).output(EYE, Level(torch.zeros(2), 0.0), torch.zeros(2)), "label given"),
+        (lambda: Points(EYE).output(torch.zeros(1, 3), NoiseLevel(torch.zeros(1), 0.0)), "state of shape"),
+        (lambda: Points(EYE).output(EYE, NoiseLevel(torch.zeros(2), 0.0), torch.zeros(2)), "label given"),
     ],
 )
 def test_wrong_input(make, message):

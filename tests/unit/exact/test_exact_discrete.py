@@ -54,7 +54,7 @@ def state_at(model, t, batch=6, scale=1.0):
     x = model.sample_data(batch, generator)
     shape = (batch, *model.flow.state_shape(model.data_shape))
     eps = torch.randn(shape, generator=generator, dtype=model.dtype)
-    level = model.flow.level(t, batch, 2, like=eps)
+    level = model.flow.noise_level(t, batch, 2, like=eps)
     return model.flow.noised(x, level.s, scale * eps), level
 
 
@@ -123,10 +123,10 @@ def test_a_level_for_each_sample(make):
     model = make()
     t = torch.tensor([0.0, 0.3, 1.0], dtype=torch.float64)
     u, _ = state_at(model, 0.5, batch=3)
-    level = model.flow.level(t, 3, 2, like=u)
+    level = model.flow.noise_level(t, 3, 2, like=u)
     mean, evidence = model.output(u, level).mean, model.log_evidence(u, level)
     for i in range(3):
-        alone = model.flow.level(float(t[i]), 1, 2, like=u)
+        alone = model.flow.noise_level(float(t[i]), 1, 2, like=u)
         torch.testing.assert_close(mean[i : i + 1], model.output(u[i : i + 1], alone).mean)
         torch.testing.assert_close(evidence[i : i + 1], model.log_evidence(u[i : i + 1], alone))
 
@@ -179,7 +179,7 @@ def test_real_size_chain(generator):
     double = MarkovChain(initial, transition, 64)
     single = MarkovChain(initial, transition, 64, dtype=torch.float32)
     x = double.sample_data(8, generator)
-    level = single.flow.level(0.7, 8, 2, like=torch.zeros(()))
+    level = single.flow.noise_level(0.7, 8, 2, like=torch.zeros(()))
     u = single.flow.noised(x, level.s, torch.randn(8, 64, 27, generator=generator))
     expected = double.output(u.double(), level).mean
     torch.testing.assert_close(single.output(u, level).mean.double(), expected, atol=1e-5, rtol=0)

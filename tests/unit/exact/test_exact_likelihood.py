@@ -36,7 +36,7 @@ def mean_and_error(values: torch.Tensor) -> tuple[float, float]:
 
 def final_state(model, x, generator):
     eps = torch.randn(len(x), *model.flow.state_shape(model.data_shape), generator=generator, dtype=torch.float64)
-    level = model.flow.level(1.0, len(x), eps.ndim - 1, like=eps)
+    level = model.flow.noise_level(1.0, len(x), eps.ndim - 1, like=eps)
     return model.flow.noised(x, level.s, eps), level
 
 

@@ -78,7 +78,7 @@ def test_context_one_is_a_markov_chain(generator):
     chain = MarkovChain(initial, transition, 9, flow=model.flow)
     x = model.sample_data(6, generator)
     torch.testing.assert_close(model.log_prob(x), chain.log_prob(x))
-    level = model.flow.level(0.6, 6, 2, like=torch.zeros((), dtype=torch.float64))
+    level = model.flow.noise_level(0.6, 6, 2, like=torch.zeros((), dtype=torch.float64))
     u = model.flow.noised(x, level.s, torch.randn(6, 9, 5, generator=generator, dtype=torch.float64))
     torch.testing.assert_close(model.output(u, level).mean, chain.output(u, level).mean, atol=1e-12, rtol=1e-10)
     torch.testing.assert_close(model.log_evidence(u, level), chain.log_evidence(u, level))

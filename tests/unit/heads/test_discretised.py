@@ -8,7 +8,7 @@ from scipy import integrate
 from torch import Tensor
 
 import bfn
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.heads.discretised import (
     SCALE_RANGE,
     ClippedNoiseHead,
@@ -174,7 +174,7 @@ def test_noise_deviation_becomes_data_deviation() -> None:
     """N(eps; m, d^2) is N(x; (u - m)/s, (d/s)^2); cut to the range, and N(0, 1) at t = 0."""
     u = torch.tensor([[0.5]], dtype=BITS)
     s = float(FLOW.schedule.s(0.3))
-    at = Level(torch.tensor([0.3], dtype=BITS), s)
+    at = NoiseLevel(torch.tensor([0.3], dtype=BITS), s)
     output = DiscretisedHead(16).output(FLOW, raw(u - 0.4, torch.zeros_like(u)), u, at)
     assert isinstance(output, Discretised)
     assert float(output.means) == pytest.approx(0.4 / s)
@@ -183,7 +183,7 @@ def test_noise_deviation_becomes_data_deviation() -> None:
         output = DiscretisedHead(16).output(FLOW, raw(u, torch.full_like(u, log_scale)), u, at)
         assert isinstance(output, Discretised)
         assert float(output.scales) == pytest.approx(expected)
-    start = Level(torch.zeros(1, dtype=BITS), 0.0)
+    start = NoiseLevel(torch.zeros(1, dtype=BITS), 0.0)
     output = DiscretisedHead(16).output(FLOW, raw(u, u), u, start)
     torch.testing.assert_close(output.mean, torch.zeros_like(u))
     torch.testing.assert_close(output.log_prob(u), normal(0, 1).log_prob(u))
@@ -229,7 +229,7 @@ def test_one_logit_is_a_bernoulli() -> None:
     flow = bfn.DiscreteFlow(n_classes=2, beta_1=9.0)
     logit = torch.tensor([[-30.0, -0.5, 0.0, 2.0]], dtype=BITS)
     u = torch.zeros(1, 4, 2, dtype=BITS)
-    output = LogitHead().output(flow, logit, u, flow.level(0.5, 1, 2, like=u))
+    output = LogitHead().output(flow, logit, u, flow.noise_level(0.5, 1, 2, like=u))
     torch.testing.assert_close(output.mean, torch.stack([torch.sigmoid(-logit), torch.sigmoid(logit)], -1))
     for label in (0, 1):
         x = torch.full((1, 4), label)

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 import bfn
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.heads import Categorical, Point, PreconditionedHead
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.01)
 
 
-def at(t: float, batch: int = 4) -> Level:
-    return Level(torch.full((batch,), t, dtype=torch.float64), float(FLOW.schedule.s(t)))
+def at(t: float, batch: int = 4) -> NoiseLevel:
+    return NoiseLevel(torch.full((batch,), t, dtype=torch.float64), float(FLOW.schedule.s(t)))
 
 
 @pytest.mark.parametrize("predicts", ["noise", "data"])

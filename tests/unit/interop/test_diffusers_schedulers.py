@@ -248,7 +248,7 @@ def test_added_noise_on_classes_is_the_flows() -> None:
     scheduler = DiscreteBFNScheduler(5)
     x, eps, timesteps = torch.arange(24).view(4, 6) % 5, noise_for("discrete"), torch.tensor([900.0, 500.0, 100.0, 0.0])
     noised = scheduler.add_noise(x, eps, timesteps)
-    level = scheduler.flow.level(1 - timesteps / 1000, 4, 2, eps)
+    level = scheduler.flow.noise_level(1 - timesteps / 1000, 4, 2, eps)
     u = scheduler.flow.noised(x, level.s, eps)
     torch.testing.assert_close(noised * (1 + level.s**2) ** 0.5, u)
     theta = scheduler.scale_model_input(noised, timesteps)

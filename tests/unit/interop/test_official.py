@@ -215,7 +215,7 @@ print(1024 * (kilobytes("VmHWM") - before) / sum(4 * p.numel() for p in model.pa
 shape = (1, *model.flow.state_shape(model.data_shape))
 u = torch.randn(shape, generator=torch.Generator().manual_seed(0))
 with torch.no_grad():
-    mean = model.output(u, model.flow.level(0.5, 1, len(shape) - 1, u)).mean
+    mean = model.output(u, model.flow.noise_level(0.5, 1, len(shape) - 1, u)).mean
 print(bool(torch.isfinite(mean).all()), tuple(mean.shape) == shape)
 """
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.flows import ContinuousFlow, Level
+from bfn.flows import ContinuousFlow, NoiseLevel
 from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule, variance_preserving
 
 N = 1000
@@ -27,7 +27,7 @@ def network(exact: bfn.exact.GaussianMixture, predicts: str = "epsilon"):  # typ
         t = 1 - timestep.double() / (N - 1)
         s = SCHEDULE.s(t).view(-1, 1)
         sigma = (1 + s * s).rsqrt()
-        x_hat = exact.output(x_t.double() / sigma, Level(t, s)).mean
+        x_hat = exact.output(x_t.double() / sigma, NoiseLevel(t, s)).mean
         eps = (x_t.double() - s * sigma * x_hat) / sigma
         told = {"epsilon": eps, "sample": x_hat, "v_prediction": s * sigma * eps - sigma * x_hat}
         return told[predicts].to(x_t.dtype)

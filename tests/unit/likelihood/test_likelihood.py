@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.exact import GaussianMixture, ProductOfCategoricals, StringSet
-from bfn.flows import Level
+from bfn.flows import NoiseLevel
 from bfn.heads import DiscretisedHead, Output
 from bfn.heads.discretised import quantise
 from bfn.likelihood import log_likelihood, receiver_variance
@@ -33,7 +33,7 @@ def strings(beta_1: float) -> StringSet:
 
 def smoothed(model: GaussianMixture, x: Tensor) -> Tensor:
     """The density that the ODE has at the data end: of u / s, data with noise of standard deviation 1/s."""
-    level = model.flow.level(1.0, len(x), 1, like=x)
+    level = model.flow.noise_level(1.0, len(x), 1, like=x)
     return model.log_evidence(level.s * x, level) + x.shape[1] * math.log(level.s)
 
 
@@ -219,7 +219,7 @@ def test_the_best_receiver_variance_cuts_the_excess_tenfold() -> None:
     generator = seeded(7)
     model = mixture(2, 5, 0.15, generator)
     x, others = model.sample_data(2000, generator), model.sample_data(2000, generator)
-    level = model.flow.level(1.0, len(x), 1, like=x)
+    level = model.flow.noise_level(1.0, len(x), 1, like=x)
     u = model.flow.noised(x, level.s, torch.randn(x.shape, generator=generator, dtype=torch.float64))
     exact = float((model.log_sender(u, x, level) - model.log_evidence(u, level)).mean())
     variance = receiver_variance(model, others, 10, generator=generator)
@@ -323,9 +323,9 @@ class Stretched:
         self.model, self.flow, self.data_shape = model, model.flow, model.data_shape
         self.dtype, self.device, self.starts_at_zero = torch.float32, torch.device("cpu"), True
 
-    def output(self, u: Tensor, level: Level, label: Tensor | None = None) -> Output:
+    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         s = level.s.double() if isinstance(level.s, Tensor) else level.s
-        return self.model.output(u.double(), Level(level.t.double(), s))
+        return self.model.output(u.double(), NoiseLevel(level.t.double(), s))
 
 
 def test_states_of_single_precision_do() -> None:

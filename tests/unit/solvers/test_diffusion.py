@@ -15,7 +15,7 @@ from scipy.integrate import quad
 
 import bfn
 from bfn import solvers
-from bfn.flows import Flow, Level
+from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output, Point
 from bfn.model import Model
 from bfn.sampling import make_table
@@ -37,7 +37,7 @@ class Smooth(Model):
     data_shape: tuple[int, ...] = (3,)
     dtype = torch.float64
 
-    def output(self, u: torch.Tensor, level: Level, label: torch.Tensor | None = None) -> Output:
+    def output(self, u: torch.Tensor, level: NoiseLevel, label: torch.Tensor | None = None) -> Output:
         return Point(x_hat(u * (level.s / (1 + level.s**2)), level.s), 1.0)
 
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from bfn import storage
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Level
+from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
 from bfn.heads import Head
 from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule
 from bfn.model import BFN
@@ -174,13 +174,13 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     def _times(self, timesteps: Tensor) -> Tensor:
         return 1 - timesteps / self._last_timestep
 
-    def _level(self, timestep: Timestep, sample: Tensor) -> Level:
+    def _level(self, timestep: Timestep, sample: Tensor) -> NoiseLevel:
         """The noise level of one timestep, exact if it is one of the table's, or of a batch of them."""
         like, ndim = _precise(sample), sample.ndim - 1
         if isinstance(timestep, Tensor) and timestep.numel() > 1:
-            return self.flow.level(self._times(timestep.to(like)), len(sample), ndim, like)
+            return self.flow.noise_level(self._times(timestep.to(like)), len(sample), ndim, like)
         t = self._time_of.get(float(timestep), 1 - float(timestep) / self._last_timestep)
-        return self.flow.level(t, len(sample), ndim, like)
+        return self.flow.noise_level(t, len(sample), ndim, like)
 
     def _run_at(self, timestep: Timestep, sample: Tensor) -> Run:
         """The run that this timestep continues, or a new one that it starts."""
@@ -333,6 +333,6 @@ def _precise(sample: Tensor) -> Tensor:
     return sample.to(torch.promote_types(sample.dtype, torch.float32))
 
 
-def _norm(level: Level) -> float | Tensor:
+def _norm(level: NoiseLevel) -> float | Tensor:
     """sqrt(1 + s^2): from a sample to the state u."""
     return (1 + level.s * level.s) ** 0.5

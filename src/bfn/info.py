@@ -1,0 +1,143 @@
+"""What is known of a model beside its weights: classes, alphabet, range of the data, error curve, tuned tables, card.
+
+A model owns these facts (``model.info``): sampling reads them, commands show them, storage keeps them. A new fact is a
+new field here, of a type that storage can write: numbers, strings, tuples, mappings, and dataclasses of these.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError, did_you_mean
+from bfn.solvers.table import Table
+
+__all__ = ["NO_CLASS", "Classes", "Label", "ModelInfo"]
+
+NO_CLASS = -1
+"""The label that asks a class-conditional network for its prediction without a class."""
+
+Label = int | str | Sequence[int | str] | Tensor
+"""Classes as a user gives them: one for all samples or one each, numbers or names; arrays will do too."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a class-conditional model: their names, and their shares in the data it was trained on."""
+
+    names: tuple[str, ...]
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.names or len(self.names) != len(self.shares):
+            raise UserError(f"{len(self.names)} class names, {len(self.shares)} shares: expected as many, at least one")
+        if len(set(self.names)) != len(self.names):
+            raise UserError(f"class names {', '.join(self.names)}: expected each name once")
+        if not all(share >= 0 for share in self.shares) or not 0.999 < sum(self.shares) < 1.001:
+            raise UserError(f"class shares {self.shares}: expected numbers from 0 up that sum to 1")
+
+    @classmethod
+    def equal(cls, n: int) -> "Classes":
+        """n classes named by their numbers, all equally frequent."""
+        return cls(tuple(map(str, range(n))), (1 / n,) * n)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def draw(self, n: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:
+        """n classes by their shares, (n,) int64."""
+        shares = torch.tensor(self.shares, dtype=torch.float64, device=device)
+        return torch.multinomial(shares, n, replacement=True, generator=generator)
+
+    def in_turn(self, n: int) -> Tensor:
+        """n classes, each in its turn: what measurements ask for, so that every class counts alike."""
+        return torch.arange(n) % len(self)
+
+    def index(self, label: int | str) -> int:
+        """The number of a class that is given by its name or its number; -1 for none."""
+        if isinstance(label, str) and label in self.names:
+            return self.names.index(label)
+        try:
+            number = int(label)
+        except ValueError:
+            number = len(self)
+        if not NO_CLASS <= number < len(self):
+            known = ", ".join(self.names[:12]) + (", ..." if len(self) > 12 else "")
+            raise UserError(
+                f"label={label!r}: expected one of the {len(self)} classes {known}, its number, or -1 for none"
+                f"{did_you_mean(label, self.names)}"
+            )
+        return number
+
+
+@dataclass
+class ModelInfo:
+    """The facts of a model. All are optional, and plain attributes that may be set.
+
+    classes: of a class-conditional model. alphabet: symbols of a text model, one a class of its data.
+    value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
+    error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
+    tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
+    card: where the model comes from and how good it is, free plain values; training stores its settings there.
+    """
+
+    classes: Classes | None = None
+    alphabet: str | None = None
+    value_range: tuple[float, float] | None = None
+    error_curve: ErrorCurve | None = None
+    tables: Mapping[int, Table] = field(default_factory=dict)
+    card: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Refuse facts that cannot be: called when a model is stored or loaded."""
+        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
+            raise UserError(f"value_range {self.value_range}: expected (lowest, highest), such as (-1, 1)")
+        if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
+            raise UserError(f"alphabet {self.alphabet!r}: expected each symbol once")
+        for nfe, table in self.tables.items():
+            try:
+                table.check()
+                if nfe != table.nfe:
+                    raise UserError(f"has {table.nfe} rows: expected one a call")
+            except UserError as error:
+                raise UserError(f"the table for {nfe} calls: {error}") from None
+
+    @property
+    def trained_on(self) -> Mapping[str, Any]:
+        """The data that the model was trained on, as the settings of its training have them: name and options."""
+        settings = self.card.get("settings")
+        data = settings.get("data") if isinstance(settings, Mapping) else None
+        return data if isinstance(data, Mapping) else {}
+
+    def labels(
+        self, label: Label | None, n: int, generator: torch.Generator | None = None, device: torch.device | None = None
+    ) -> Tensor | None:
+        """The classes of n samples, (n,) int64: those asked for, or drawn by their shares in the data if None.
+
+        None for a model without classes that is asked for none.
+        """
+        if label is None:
+            return None if self.classes is None else self.classes.draw(n, generator, device)
+        given = label.tolist() if isinstance(label, Tensor) or type(label).__module__ == "numpy" else label
+        values = [given] * n if isinstance(given, int | str) else given
+        if not isinstance(values, Sequence) or len(values) != n:
+            raise UserError(f"label={_brief(label)}: expected one class for all samples, or one for each of the {n}")
+        wrong = next((value for value in values if isinstance(value, bool) or not isinstance(value, int | str)), None)
+        if wrong is not None:
+            raise UserError(f"label={wrong!r}: expected whole numbers, -1 for none, or names of classes")
+        if self.classes is None:
+            named = next((value for value in values if isinstance(value, str)), None)
+            if named is not None:
+                raise UserError(f"label={named!r}: this model has no names of classes; give their numbers")
+            return torch.tensor(values, dtype=torch.int64, device=device)
+        return torch.tensor([self.classes.index(value) for value in values], dtype=torch.int64, device=device)
+
+
+def _brief(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]

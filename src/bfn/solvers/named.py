@@ -1,0 +1,34 @@
+"""Solvers by name. A family is one file with a tuple ``SOLVERS``; one line here makes it known everywhere."""
+
+from bfn.errors import UserError, did_you_mean
+from bfn.solvers import diffusion, few_step, optimal_variance, paper
+from bfn.solvers.table import Solver
+
+__all__ = ["SOLVERS", "get", "names"]
+
+SOLVERS: dict[str, Solver] = {
+    solver.name: solver for family in (paper, optimal_variance, diffusion, few_step) for solver in family.SOLVERS
+}
+
+
+def names(kind: str | None = None) -> list[str]:
+    """Names of all solvers, or of those for one kind of data ("continuous", "discrete")."""
+    return [name for name, solver in SOLVERS.items() if kind is None or kind in solver.kinds]
+
+
+def get(solver: str | Solver, kind: str | None = None) -> Solver:
+    """The solver of that name, checked against the kind of data."""
+    fitting = names(kind)
+    if isinstance(solver, str) and solver.startswith("multistep:"):
+        solver = few_step.multistep_by_name(solver)
+    if isinstance(solver, str):
+        if solver not in SOLVERS:
+            hint = did_you_mean(solver, fitting)
+            raise UserError(f"solver={solver!r}: expected one of {', '.join(fitting)}{hint}")
+        solver = SOLVERS[solver]
+    if kind is not None and kind not in solver.kinds:
+        raise UserError(
+            f"solver={solver.name!r} is for {' and '.join(solver.kinds)} data: for {kind} data take one of "
+            f"{', '.join(fitting)}"
+        )
+    return solver

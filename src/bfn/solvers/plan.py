@@ -1,0 +1,102 @@
+"""From a model and a wish to a table: the one place that decides what a sample runs through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from bfn import grids
+from bfn.errors import UserError
+from bfn.grids import Grid
+from bfn.solvers.named import get
+from bfn.solvers.table import Solver, Table, check_nfe
+
+if TYPE_CHECKING:
+    from bfn.model import Model
+
+__all__ = ["CALLS", "LEAST_T_START", "Plan", "plan"]
+
+CALLS = 10
+"""Network calls where nobody says how many."""
+
+LEAST_T_START = 1e-3
+"""Where a solver that starts at t = 0 starts instead if the network predicts noise, which is 0/0 there, or the grid has
+no point there."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sample runs through. solver: what made the table; None for a table of the model's own, or a given one."""
+
+    table: Table
+    solver: Solver | None = None
+
+    def __str__(self) -> str:
+        """One line for people."""
+        what = "a tuned table" if self.solver is None else f"{self.solver.name} (order {self.solver.order}"
+        dial = "" if self.solver is None else f", g = {self.solver.g:g}, grid {self.solver.grid})"
+        first, last = self.table.times[0], self.table.times[-1]
+        return f"{what}{dial}: {self.table.nfe} calls from t = {first:.4g} to {last:.4g}"
+
+
+def plan(
+    model: Model,
+    solver: str | Solver | Table = "auto",
+    nfe: int | None = None,
+    *,
+    grid: str | Grid | Sequence[float] | Tensor | None = None,
+    t_start: float | None = None,
+    g: float | None = None,
+) -> Plan:
+    """The plan of ``model.sample`` with these settings.
+
+    "auto" takes the table that was tuned to the model for that number of calls, if there is one and nothing else is
+    asked for. Where neither nfe nor a grid of times is given, there are :data:`CALLS` calls.
+
+    >>> import bfn
+    >>> print(plan(bfn.exact.GaussianMixture([[0.0], [0.5]], [0.1, 0.1]), "auto", 8))
+    fast-sde (order 2, g = 2, grid log1p-early): 8 calls from t = 0 to 0.2852
+    """
+    asked = {"grid": grid, "t_start": t_start, "g": g}
+    if isinstance(solver, Table):
+        _check_given_table(solver, nfe, asked)
+        return Plan(solver)
+    chosen = get(solver, model.flow.kind)
+    times = None if grid is None or isinstance(grid, str | Grid) else grids.check_times(grid)
+    if times is not None and t_start is not None:
+        raise UserError(f"t_start={t_start:g} beside a grid of times: it starts at its first one; leave t_start out")
+    calls = len(times) if times is not None else CALLS if nfe is None else nfe
+    check_nfe(calls)
+    if chosen.prefers_tuned and calls in model.info.tables and all(value is None for value in asked.values()):
+        return Plan(model.info.tables[calls])
+    chosen = chosen.resolve(model.flow, calls).with_curve(model.info.error_curve)
+    if g is not None:
+        chosen = chosen.with_dial(g)
+    singular = not (model.starts_at_zero or chosen.from_prior)
+    if times is None:
+        named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else chosen.grid
+        start = LEAST_T_START if chosen.t_start == 0 and (singular or named.needs_start) else chosen.t_start
+        rule = named.with_curve(model.info.error_curve)
+        times = chosen.nodes(model.flow, rule, calls, start if t_start is None else t_start)
+        times = grids.check_times(times, f"grid {str(named)!r} of {len(times)} times")
+    if singular and float(times[0]) == 0:
+        raise UserError(
+            f"a grid that starts at t = 0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
+            f"start at {LEAST_T_START}, or take a network that predicts the data"
+        )
+    table = chosen.table(model.flow, times.tolist())
+    if nfe is not None and nfe != table.nfe:
+        raise UserError(f"nfe={nfe}: the given grid of {len(times)} times makes {table.nfe} calls; leave nfe out")
+    return Plan(table, chosen)
+
+
+def _check_given_table(table: Table, nfe: int | None, asked: dict[str, object]) -> None:
+    """A table has its grid and dial already."""
+    given = next((name for name, value in asked.items() if value is not None), None)
+    if given is not None:
+        raise UserError(f"{given}={asked[given]} beside a table, which has its own: leave it out")
+    if nfe is not None and nfe != table.nfe:
+        raise UserError(f"nfe={nfe}: the given table makes {table.nfe} calls; leave nfe out")
