@@ -4,19 +4,19 @@ from pathlib import Path
 
 import torch
 
-from bfn import BFN, ContinuousFlow, DiscreteFlow, networks, storage
+from bfn import BFN, ContinuousFlow, DiscreteFlow, ModelInfo, networks
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyz"
 UNET = {"name": "unet", "in_channels": 1, "channels": 8, "multipliers": [1], "n_blocks": 1, "attention_levels": []}
 TRANSFORMER = {"name": "transformer", "n_classes": 27, "width": 16, "n_blocks": 1, "n_heads": 2, "max_length": 32}
 
 
-def build(kind: str) -> tuple[BFN, dict[str, object]]:
-    """A model and its extras: "images" (3 classes of them), "binary", "text" or "vectors"."""
-    config, flow, head, shape, extras = {
+def build(kind: str) -> BFN:
+    """A model with its info: "images" (3 classes of them), "binary", "text" or "vectors"."""
+    config, flow, head, shape, info = {
         "images": (
             {**UNET, "condition_features": 16, "n_labels": 3}, ContinuousFlow(), "preconditioned", (1, 8, 8),
-            {"n_labels": 3, "card": {"quality": {"bits a dimension": 1.23456}, "recipe": "digits"}},
+            {"value_range": (-1.0, 1.0), "card": {"quality": {"bits a dimension": 1.23456}, "recipe": "digits"}},
         ),
         "binary": ({**UNET, "condition_features": 16, "n_classes": 2}, DiscreteFlow(2), "logits", (1, 8, 8), {}),
         "text": (TRANSFORMER, DiscreteFlow(27), "logits", (20,), {"alphabet": ALPHABET}),
@@ -28,10 +28,9 @@ def build(kind: str) -> tuple[BFN, dict[str, object]]:
         for parameter in network.parameters():
             # Output layers start at zero: without this every prediction would be the same.
             torch.nn.init.normal_(parameter, std=0.2)
-    return BFN(network, flow, head, shape), extras
+    return BFN(network, flow, head, shape, ModelInfo(**info))
 
 
 def save(kind: str, directory: Path) -> Path:
     """Such a model, stored."""
-    model, extras = build(kind)
-    return storage.save(model, directory, extras)
+    return build(kind).save(directory)
