@@ -12,7 +12,6 @@ from torch import Tensor
 from bfn import data, storage
 from bfn.app import figures, work
 from bfn.app.requests import KEEPS, Draw, Facts
-from bfn.data.fetching import MANIFEST
 from bfn.errors import UserError
 from bfn.loaded import Loaded, load
 from bfn.viz.pictures import sheet
@@ -103,12 +102,11 @@ def _pictures(loaded: Loaded) -> Tensor | None:
     """Test pictures of the standard set that a model was trained on, if this machine has it: nothing is fetched."""
     options = loaded.config.get("card", {}).get("settings", {}).get("data", {})
     name = options.get("name")
-    here = name == "digits" or (name in data.names() and (data.home() / "data" / name / MANIFEST).is_file())
-    if not here:
+    if name is None or not data.is_at_hand(name):
         return None
     try:
         images = data.load(name, "test", progress=False)
-    except (ImportError, OSError, ValueError, data.FetchError):
+    except (ImportError, OSError, ValueError):
         return None
     if not isinstance(images, data.Images) or images.data_shape != tuple(loaded.model.data_shape):
         return None

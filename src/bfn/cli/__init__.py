@@ -27,6 +27,7 @@ EXTRAS = {
     "tyro": "cli",
     "PIL": "cli",
     "sklearn": "data",
+    "pooch": "data",
     "accelerate": "train",
     "yaml": "train",
     "spylls": "metrics",

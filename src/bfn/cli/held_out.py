@@ -16,12 +16,12 @@ Part = Literal["train", "validation", "test", "all"]
 
 def own_data(loaded: Loaded) -> str:
     """The name of the set that the model was trained on, which needs no download."""
-    from bfn.data import home, names
+    from bfn.data import is_at_hand, names
 
     name: str | None = loaded.trained_on.get("name")
     if name is None:
         raise UserError("--data: the model's card does not say what it was trained on; give a standard set or a path")
-    if name in names() and name != "digits" and not (home() / "data" / name).is_dir():
+    if name in names() and not is_at_hand(name):
         raise UserError(f"{name} is not in the cache: run bfn data fetch {name}, or give --data")
     return name
 
@@ -44,8 +44,7 @@ def held_out(loaded: Loaded, source: str, part: Part, n: int, seed: int) -> tupl
     order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(seed))
     some = everything[order[:n]]
     labels = some.labels if loaded.n_labels else None
-    binary = flow.kind == "discrete" and loaded.levels == 2 and some.levels > 2
-    some = some.prepared({"binarise": True, **loaded.trained_on} if binary else loaded.trained_on)
+    some = some.for_model(loaded.levels, loaded.trained_on)
     return some.to_float() if flow.kind == "continuous" else some.to_classes(), labels
 
 

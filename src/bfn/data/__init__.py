@@ -9,19 +9,9 @@ and make floats in [-1, 1] or int64 classes a batch at a time:
     x = text.windows(64, 256, generator)          # (64, 256) int64
 """
 
-from bfn.data.digits import read_digits
 from bfn.data.fetching import FetchError, fetch
-from bfn.data.images import (
-    Images,
-    concatenate,
-    from_array,
-    read_cifar_folder,
-    read_folder,
-    read_idx_images,
-    read_npy,
-    read_npz,
-)
-from bfn.data.loading import Part, load, names
+from bfn.data.images import Images, concatenate, from_array
+from bfn.data.loading import Part, is_at_hand, load, names
 from bfn.data.text import TEXT8, Alphabet, Text, read_text
 from bfn.files import home
 
@@ -36,13 +26,8 @@ __all__ = [
     "fetch",
     "from_array",
     "home",
+    "is_at_hand",
     "load",
     "names",
-    "read_cifar_folder",
-    "read_digits",
-    "read_folder",
-    "read_idx_images",
-    "read_npy",
-    "read_npz",
     "read_text",
 ]

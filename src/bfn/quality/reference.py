@@ -67,9 +67,9 @@ def read_images(metric: str, source: str | Path, view: View, trained_on: Mapping
     parts = {name: cast(Images, part) for name, part in loaded.items()}
     if parts["train"].data_shape != view.shape:
         raise UserError(f"{source}: images of shape {parts['train'].data_shape}, and the model's data are {view.shape}")
-    binary = view.n_classes == 2 and parts["train"].levels > 2
-    options = {"binarise": True, **trained_on} if binary else trained_on
-    train, validation, test = (parts[name].prepared(options) for name in ("train", "validation", "test"))
+    train, validation, test = (
+        parts[name].for_model(view.n_classes, trained_on) for name in ("train", "validation", "test")
+    )
     seen = concatenate(train, validation)
     n_features = 64 if metric == "mnist" else min(math.prod(view.shape), view.shape[0] * POOLED**2)
     if metric == "inception":

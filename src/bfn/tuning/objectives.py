@@ -261,8 +261,7 @@ def objective_for(model: Model, config: Mapping[str, Any], data: str | Path | No
     if real.data_shape != shape:
         raise UserError(f"{source}: images of shape {real.data_shape}, and the model's data are {shape}")
     some = real[torch.arange(min(MOST_IMAGES, len(real))) * len(real) // min(MOST_IMAGES, len(real))]
-    binary = n_classes == 2 and real.levels > 2
-    images = some.prepared({"binarise": True, **trained_on} if binary else trained_on).to_float()
+    images = some.for_model(n_classes, trained_on).to_float()
     if source == "mnist":
         return FeatureDistance(metrics.load_classifier().to(model.device).features, images.to(model.device), n_classes)
     return FeatureDistance(_pooled, images.to(model.device), n_classes)

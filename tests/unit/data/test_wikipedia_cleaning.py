@@ -2,12 +2,12 @@ import io
 
 import pytest
 
-from bfn.data import wikipedia
+from bfn.data import wikipedia_cleaning
 
 
 def clean(text: str) -> str:
     page = f'<page>\n<title>Dropped</title>\n<text xml:space="preserve">{text}</text>\n<id>7</id></page>'
-    return b"".join(wikipedia.clean(io.BytesIO(page.encode()))).decode()
+    return b"".join(wikipedia_cleaning.clean(io.BytesIO(page.encode()))).decode()
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_recipe_keeps_what_a_reader_sees(markup, visible):
 
 def test_only_text_elements_are_kept():
     dump = b'<a>no</a><text x="">one</text><b>no</b><text x="">#redirect no</text><text x="">two</text>'
-    assert b"".join(wikipedia.clean(io.BytesIO(dump))) == b" one two"
+    assert b"".join(wikipedia_cleaning.clean(io.BytesIO(dump))) == b" one two"
 
 
 @pytest.mark.parametrize("block", [1, 2, 7, 1 << 20])
 def test_the_size_of_the_blocks_read_changes_nothing(monkeypatch, block):
     dump = b'<x/><text a="">Some [[link|words]] 3</text>\n<y>z</y><text b="">more, and no end'
-    monkeypatch.setattr(wikipedia, "_BLOCK", block)
-    assert b"".join(wikipedia.clean(io.BytesIO(dump))) == b" some words three more and no end"
+    monkeypatch.setattr(wikipedia_cleaning, "_BLOCK", block)
+    assert b"".join(wikipedia_cleaning.clean(io.BytesIO(dump))) == b" some words three more and no end"

@@ -1,0 +1,200 @@
+"""Readers for the files that pictures come in: numpy arrays, idx files, CIFAR-10's batches, folders of images."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm.auto import tqdm
+
+from bfn.data.images import Images, from_array
+from bfn.data.optional_packages import require
+from bfn.errors import UserError
+
+__all__ = [
+    "CIFAR10_CLASSES",
+    "read_cifar_binary",
+    "read_cifar_folder",
+    "read_folder",
+    "read_idx",
+    "read_idx_images",
+    "read_npy",
+    "read_npz",
+    "read_row_png",
+]
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+_GRAY_MODES = frozenset({"1", "L", "LA"})
+_DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
+_CIFAR_RECORD = 1 + 3 * 32 * 32
+
+_Array = NDArray[Any]
+
+
+def read_npy(path: Path, labels: Path | None = None) -> Images:
+    """Images of an ``.npy`` array through a memory map, with the labels of another."""
+    return from_array(_load_npy(path), None if labels is None else _load_npy(labels), name=str(path))
+
+
+def read_npz(path: Path) -> Images:
+    """Images of an ``.npz`` file: its one array of 3 or 4 axes, with its one array of a single axis as labels."""
+    with path.open("rb") as file, _plain_numpy(path), np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+    pictures = [key for key, array in arrays.items() if array.ndim in (3, 4)]
+    labels = [key for key, array in arrays.items() if array.ndim == 1]
+    if len(pictures) != 1 or len(labels) > 1:
+        shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "nothing"
+        raise UserError(f"{path}: expected one array of images and at most one of labels, found {shapes}")
+    return from_array(arrays[pictures[0]], arrays[labels[0]] if labels else None, name=str(path))
+
+
+def _load_npy(path: Path) -> _Array:
+    """The array, mapped copy-on-write: torch wants memory that it may write to, the file stays as it is."""
+    with _plain_numpy(path):
+        return np.lib.format.open_memmap(path, mode="c")
+
+
+@contextmanager
+def _plain_numpy(path: Path) -> Iterator[None]:
+    """Say of a file that numpy cannot read without unpickling which one it is."""
+    try:
+        yield
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: not a plain numpy file (pickled objects are never loaded): {reason}") from error
+
+
+def read_idx(file: BinaryIO, name: str = "file") -> _Array:
+    """An array of unsigned bytes in the idx format of the MNIST files: magic 0x000008NN, NN big-endian sizes, data."""
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:3] != b"\x00\x00\x08" or not 1 <= magic[3] <= 4:
+        raise UserError(f"{name}: starts with {magic!r}, which is not an idx file of unsigned bytes (00 00 08 0N)")
+    sizes_raw = file.read(4 * magic[3])
+    if len(sizes_raw) < 4 * magic[3]:
+        raise UserError(f"{name}: the idx file ends within its header: get it again")
+    sizes = struct.unpack(f">{magic[3]}I", sizes_raw)
+    expected = math.prod(sizes)
+    data = file.read(expected + 1)
+    if len(data) != expected:
+        more = "more than " if len(data) > expected else ""
+        raise UserError(f"{name}: the idx header says {expected} bytes, found {more}{min(len(data), expected)}")
+    array: _Array = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(sizes)
+    return array
+
+
+def read_idx_images(path: Path) -> Images:
+    """MNIST-like images from an idx file (``.gz`` too); ``...-labels-idx1-...`` beside it gives the labels."""
+    labels_path = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
+    images = _open_idx(path)
+    labels = _open_idx(labels_path) if labels_path != path and labels_path.exists() else None
+    return from_array(images, labels, name=str(path))
+
+
+def _open_idx(path: Path) -> _Array:
+    if path.suffix != ".gz":
+        with path.open("rb") as file:
+            return read_idx(file, str(path))
+    try:
+        with gzip.open(path, "rb") as packed:
+            return read_idx(packed, str(path))  # type: ignore[arg-type]  # GzipFile reads like a BinaryIO
+    except (gzip.BadGzipFile, EOFError) as error:
+        raise UserError(f"{path}: a damaged .gz file ({error}): get it again") from error
+
+
+def read_cifar_binary(data: bytes, name: str = "file") -> tuple[_Array, _Array]:
+    """Images (n, 3, 32, 32) and labels (n,) of one batch of CIFAR-10's binary version: 1 + 3072 bytes an image."""
+    if not data or len(data) % _CIFAR_RECORD:
+        raise UserError(f"{name}: {len(data)} bytes are no whole number of CIFAR-10 records of {_CIFAR_RECORD}")
+    records = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(-1, _CIFAR_RECORD)
+    return records[:, 1:].reshape(-1, 3, 32, 32), records[:, 0]
+
+
+def read_cifar_folder(folder: Path) -> Images:
+    """CIFAR-10's training images from the unpacked binary version: ``data_batch_1.bin`` and so on."""
+    batches = [read_cifar_binary(path.read_bytes(), str(path)) for path in sorted(folder.glob("data_batch_*.bin"))]
+    images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
+    return replace(from_array(images, labels, name=str(folder)), class_names=CIFAR10_CLASSES)
+
+
+def read_row_png(file: BinaryIO, size: int = 32) -> _Array:
+    """Images (n, 3, size, size) from one RGB picture whose every row is an image, its pixels in reading order."""
+    image_module = require("PIL.Image", "to read images")
+    with image_module.open(file) as sheet:
+        pixels = np.asarray(sheet.convert("RGB"))
+    if pixels.shape[1] != size * size:
+        raise UserError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, a {size}x{size} image a row")
+    array: _Array = np.ascontiguousarray(pixels.reshape(-1, size, size, 3).transpose(0, 3, 1, 2))
+    return array
+
+
+class _Picture(NamedTuple):
+    path: Path
+    label: int
+
+
+def read_folder(folder: Path, progress: bool = True) -> Images:
+    """All images under a folder; where all are in sub-folders, these are the classes, in order of their names.
+
+    Gray if every file is gray, RGB otherwise. Hidden files are passed over; every other file must be an image, all of
+    one size: this is checked from their headers before the first is decoded.
+    """
+    pictures, class_names = _find_pictures(folder)
+    first = pictures[0].path
+    gray = True
+    for path, _ in tqdm(pictures, "looking at images", leave=False, disable=not progress):
+        with _open_image(path) as image:
+            if path == first:
+                width, height = image.size
+            if image.size != (width, height):
+                raise UserError(
+                    f"{path}: {image.width}x{image.height} pixels, but {first} has {width}x{height}: "
+                    "bring all images to one size"
+                )
+            gray = gray and image.mode in _GRAY_MODES
+    x = torch.empty(len(pictures), 1 if gray else 3, height, width, dtype=torch.uint8)
+    for number, (path, _) in enumerate(tqdm(pictures, "reading images", leave=False, disable=not progress)):
+        with _open_image(path) as image:
+            try:
+                pixels = np.array(image.convert("L" if gray else "RGB"))
+            except (OSError, SyntaxError, ValueError) as error:
+                raise UserError(f"{path}: a damaged image ({error}): get it again or remove it") from error
+        x[number] = torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1)
+    labels = torch.tensor([picture.label for picture in pictures]) if class_names else None
+    return Images(x, labels, class_names=class_names)
+
+
+def _find_pictures(folder: Path) -> tuple[list[_Picture], tuple[str, ...] | None]:
+    """Every file under ``folder`` with its class, and the names of the classes, None where there are no sub-folders."""
+    parts = sorted(path.relative_to(folder).parts for path in folder.rglob("*") if path.is_file())
+    visible = [names for names in parts if not any(name.startswith(".") for name in names)]
+    if not visible:
+        raise UserError(f"{folder}: no files in this folder: expected images, such as .png or .jpg")
+    if any(len(names) == 1 for names in visible):
+        return [_Picture(folder.joinpath(*names), 0) for names in visible], None
+    numbers = {name: number for number, name in enumerate(sorted({names[0] for names in visible}))}
+    return [_Picture(folder.joinpath(*names), numbers[names[0]]) for names in visible], tuple(numbers)
+
+
+def _open_image(path: Path) -> Any:
+    """The image with its header read and its pixels not yet."""
+    image_module = require("PIL.Image", "to read images")
+    try:
+        image = image_module.open(path)
+    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+        raise UserError(f"{path}: not an image that can be read: remove it, or convert it to PNG") from error
+    if image.mode in _DEEP_MODES:
+        image.close()
+        raise UserError(f"{path}: pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits a channel")
+    return image
