@@ -73,8 +73,8 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True, again: bool 
             return folder
         for stale in [*folder.parent.glob(f".{name}-*"), *archives.glob(".client-*")]:  # left by a run that was killed
             shutil.rmtree(stale, ignore_errors=True)
-        ways, failures = _ways(name), []
-        for download in ways:
+        failures = []
+        for download in _ways(name):
             try:
                 paths = _get(download, archives, progress)
             except (OSError, ValueError) as error:
@@ -85,7 +85,7 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True, again: bool 
             _build(download, paths, folder, progress)
             shutil.rmtree(archives)
             return folder
-    by_hand = "; or ".join(download.by_hand() for download in ways)
+    by_hand = "; or ".join(download.by_hand() for download in SOURCES[name].downloads)
     raise FetchError(f"{name} could not be had ({'; '.join(failures)}). Put into {archives} {by_hand}. Then run again")
 
 

