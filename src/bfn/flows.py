@@ -66,6 +66,11 @@ class Flow(ABC):
     def message_map(self) -> tuple[float, float]:
         """(scale, shift) of the affine map from a prediction to its message, w_hat = scale * prediction + shift."""
 
+    @property
+    @abstractmethod
+    def n_values(self) -> int | None:
+        """How many values a variable can take; None where it is any number."""
+
     @abstractmethod
     def state_shape(self, data_shape: Shape) -> Shape:
         """Shape of one sample's state u."""
@@ -155,6 +160,10 @@ class ContinuousFlow(Flow):
     def message_map(self) -> tuple[float, float]:
         return 1.0, 0.0
 
+    @property
+    def n_values(self) -> int | None:
+        return None
+
     def state_shape(self, data_shape: Shape) -> Shape:
         return tuple(data_shape)
 
@@ -220,6 +229,10 @@ class DiscreteFlow(Flow):
     @property
     def message_map(self) -> tuple[float, float]:
         return float(self.n_classes), -1.0
+
+    @property
+    def n_values(self) -> int | None:
+        return self.n_classes
 
     def state_shape(self, data_shape: Shape) -> Shape:
         return (*data_shape, self.n_classes)

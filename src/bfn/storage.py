@@ -188,7 +188,10 @@ def _write_config(directory: Path, config: Mapping[str, Any]) -> None:
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     """A safetensors file, atomically."""
     with atomic(path) as temporary:
-        save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
+        try:
+            save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
+        except safetensors.SafetensorError as error:  # a full disk is told by this, not by an OSError
+            raise StorageError(f"{path}: could not be written ({error})") from None
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -1,0 +1,79 @@
+"""Data from a set or a file in the form that a model takes: what it is measured on, tuned to, or asked to complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bfn import data
+from bfn.data import Alphabet, Images, Part, Text
+from bfn.errors import UserError
+
+if TYPE_CHECKING:
+    from bfn.model import Model
+
+__all__ = ["ModelData", "as_model_data", "read_model_data"]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelData:
+    """Data as a model takes them, (n, *data_shape), and where they come from.
+
+    label: (n,), the classes of the data where the model knows classes and the data say them.
+    """
+
+    x: Tensor
+    label: Tensor | None
+    source: str
+    part: Part
+
+
+def read_model_data(
+    model: Model,
+    source: str | Path | None = None,
+    part: Part = "test",
+    n: int | None = None,
+    *,
+    seed: int = 0,
+    progress: bool = False,
+) -> ModelData:
+    """A part of a standard set or of a file, in the form that a model takes.
+
+    source: as ``bfn.data.load`` takes it; the set that the model was trained on, which is not downloaded unasked, if
+    None. n: how many samples, at most; images are chosen at random by the seed, pieces of a text evenly.
+    """
+    name = _own_source(model) if source is None else str(source)
+    alphabet = Alphabet(model.info.alphabet) if model.info.alphabet else None
+    everything = data.load(name, part, alphabet=alphabet, progress=progress)
+    if isinstance(everything, Text):
+        if model.form != "text":
+            raise UserError(f"{name}: is text, and the model is one of {model.form}")
+        length = model.data_shape[0]
+        count = len(everything) // length
+        return ModelData(everything.tiles(length, count if n is None else min(n, count)), None, name, part)
+    if model.form != "images" or everything.data_shape != model.data_shape:
+        raise UserError(f"{name}: images of shape {everything.data_shape}, and the model's data are {model.data_shape}")
+    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(seed))
+    some = everything[order[:n]]
+    return ModelData(as_model_data(model, some), some.labels if model.info.classes else None, name, part)
+
+
+def as_model_data(model: Model, images: Images) -> Tensor:
+    """Images with the levels that the model was trained on, as floats or as classes of pixels."""
+    n_values = model.flow.n_values
+    images = images.for_model(n_values, model.info.trained_on)
+    return images.to_float() if n_values is None else images.to_classes()
+
+
+def _own_source(model: Model) -> str:
+    """The name of the set that the model was trained on, which must be here."""
+    name = model.info.trained_on.get("name")
+    if not isinstance(name, str):
+        raise UserError("the model's card does not say what it was trained on; give data, a standard set or a path")
+    if name in data.names() and not data.is_at_hand(name):
+        raise UserError(f"{name} is not in the cache: run bfn data fetch {name}, or give other data")
+    return name
