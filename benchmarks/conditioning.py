@@ -19,7 +19,7 @@ from bfn import quality as metrics
 from bfn.exact import StringSet
 from bfn.files import atomic_write
 from bfn.quality import Interval, frechet_result, spelling_result, t_interval, wilson_interval
-from bfn.viz import pictures as render
+from bfn.viz import sheet, side_by_side, write_picture
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "docs" / "results" / "conditioning.json"
@@ -188,15 +188,13 @@ def pictures() -> Iterator[list[str]]:
             model.sample(10, "auto", CALLS, known=x, mask=left, label=none, generator=seeded(seed), **settings).x
         )
     folder = ROOT / "docs" / "images"
-    render.write_picture(folder / "infill-mnist.png", render.sheet(shown(torch.cat(rows)), columns=10))
+    write_picture(folder / "infill-mnist.png", sheet(shown(torch.cat(rows)), columns=10))
     parts = []
     for scale in (1.0, 2.0, 4.0):
         label = torch.arange(10).repeat_interleave(4)
         y = model.sample(40, "auto", CALLS, label=label, guidance=scale, generator=seeded(), **settings).x
-        parts.append((f"scale {scale:g}", render.sheet(shown(y), columns=8)))
-    render.write_picture(
-        folder / "guidance-mnist.png", render.side_by_side(parts, "classifier-free guidance, 10 calls")
-    )
+        parts.append((f"scale {scale:g}", sheet(shown(y), columns=8)))
+    write_picture(folder / "guidance-mnist.png", side_by_side(parts, "classifier-free guidance, 10 calls"))
     yield ["infill-mnist.png", "guidance-mnist.png"]
 
 

@@ -10,14 +10,13 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 import bfn
 from bfn import BFN, storage
 from bfn.files import atomic_write
-from bfn.viz import pictures as render
+from bfn.viz import Recorder, lines, sheet, side_by_side, write_animation, write_picture
 
 MODELS = ("mnist", "digits", "text8")
 SOLVERS = {"bfn": "the original sampler, bfn", "auto": "the default, auto"}
@@ -40,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = []
     for name in options.models:
         try:
-            model, config = bfn.load(name), storage.read_config(name)
+            model = bfn.load(name)
         except storage.StorageError as error:
             print(f"\n{name}: MISSING: {error}")
             missing.append(name)
         else:
-            show(Path(name).name, model, config, options.out, options.nfe, options.n, options.seed)
+            show(Path(name).name, model, options.out, options.nfe, options.n, options.seed)
     if missing:
         print(f"\nmissing: {', '.join(missing)}; bfn train --recipe NAME --out DIR trains one, --models DIR shows it")
     shown = len(options.models) - len(missing)
@@ -53,15 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if shown else 1
 
 
-def show(name: str, model: BFN, config: dict[str, Any], out: Path, nfe: int, n: int, seed: int) -> None:
+def show(name: str, model: BFN, out: Path, nfe: int, n: int, seed: int) -> None:
     """Sample one model with each solver, the same seed and classes, and write what came out."""
-    alphabet, n_labels = config["alphabet"], config["n_labels"]
-    n = n if alphabet is None else max(1, n // 10)
-    label = torch.arange(n) % n_labels if n_labels else None
+    text, classes = model.form == "text", model.info.classes
+    n = max(1, n // 10) if text else n
+    label = None if classes is None else classes.in_turn(n)
     drawn, captions, recorder = [], [], None
     print(f"\n{name}: {n} samples of shape {tuple(model.data_shape)}")
     for solver, words in SOLVERS.items():
-        recorder = render.Recorder(model.flow, 4 if alphabet else 16, alphabet)
+        recorder = Recorder(model, 4 if text else 16)
         generator = torch.Generator().manual_seed(seed)
         start = time.perf_counter()
         samples = model.sample(n, solver, nfe, label=label, generator=generator, on_step=recorder)
@@ -70,19 +69,18 @@ def show(name: str, model: BFN, config: dict[str, Any], out: Path, nfe: int, n: 
         print(f"  {captions[-1]}, {time.perf_counter() - start:.2f} s")
 
     files = []
-    if alphabet is None:
-        levels = getattr(model.flow, "n_classes", None)
-        columns = n_labels or None
-        pictures = [(caption, render.sheet(x, levels, columns)) for caption, x in zip(captions, drawn, strict=True)]
-        files.append(render.write_picture(out / f"{name}.png", render.side_by_side(pictures, name)))
-    else:
-        lines = []
+    if text:
+        shown = []
         for caption, x in zip(captions, drawn, strict=True):
-            lines += [caption, *(f"  {line}" for line in render.lines(x, alphabet)), ""]
-        print("\n" + "\n".join(lines))
-        atomic_write(out / f"{name}.txt", "\n".join(lines))
+            shown += [caption, *(f"  {line}" for line in lines(model, x)), ""]
+        print("\n" + "\n".join(shown))
+        atomic_write(out / f"{name}.txt", "\n".join(shown))
         files.append(out / f"{name}.txt")
-    files.append(render.write_animation(out / f"{name}-forming.gif", recorder.frames()))
+    else:
+        columns = None if classes is None else len(classes)
+        sheets = [(caption, sheet(model.flow.values(x), columns)) for caption, x in zip(captions, drawn, strict=True)]
+        files.append(write_picture(out / f"{name}.png", side_by_side(sheets, name)))
+    files.append(write_animation(out / f"{name}-forming.gif", recorder.frames()))
     print(f"  wrote {', '.join(map(str, files))} (the last: how samples of auto form)")
 
 

@@ -18,7 +18,7 @@ from diffusers import UNet2DModel
 import bfn
 from bfn import losses
 from bfn.interop.diffusers import BFNPipeline, UNetNetwork
-from bfn.viz import pictures as render
+from bfn.viz import sheet, write_picture
 from bfn.weightings import EDM
 
 CLASSES, DATA_STD = 10, 0.75
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     labels = torch.arange(40) % CLASSES
     generator = torch.Generator().manual_seed(options.seed)
     x = pipeline(40, 10, class_labels=labels, generator=generator, output_type="latent").images
-    picture = render.write_picture(options.out / "samples.png", render.sheet(x, columns=CLASSES))
+    picture = write_picture(options.out / "samples.png", sheet(x, columns=CLASSES))
     print(f"wrote the pipeline to {options.out}/ and 40 digits, 10 network calls each, to {picture}")
     return 0
 

@@ -20,7 +20,7 @@ from bfn.sampling import Samples, sample
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BFN", "Model", "load"]
+__all__ = ["BFN", "Model", "load", "pixels"]
 
 
 class Model(ABC):
@@ -104,8 +104,7 @@ class Model(ABC):
             symbols = self.info.alphabet or ""
             return ["".join(symbols[k] for k in row) for row in x.reshape(len(x), -1).tolist()]
         if self.form == "images":
-            share = (self.flow.values(x) + 1) / 2
-            return share.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
+            return pixels(self.flow.values(x)).numpy()
         return x.cpu().numpy()
 
     def log_likelihood(
@@ -175,6 +174,11 @@ class BFN(Model, nn.Module):
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""
         return storage.save(self, directory, dtype=dtype)
+
+
+def pixels(values: Tensor) -> Tensor:
+    """Images as bytes: floats in [-1, 1], (n, channel, height, width) -> uint8 (n, height, width, channel)."""
+    return ((values + 1) / 2).clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
 
 
 def _n_labels(network: Any) -> int | None:

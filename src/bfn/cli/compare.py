@@ -173,7 +173,7 @@ def _write(comparison: Comparison, json: Path | None, markdown: Path | None, plo
     if markdown is not None:
         atomic_write(markdown, comparison.markdown())
     if plot is not None:
-        from bfn.viz.quality import quality
+        from bfn.viz import quality
 
         axes = quality(comparison.records, comparison.main, real=comparison.real[comparison.main.key])
         figure = axes.get_figure(root=True)

@@ -10,13 +10,15 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.exact.base import ExactModel
 from bfn.flows import Flow
 from bfn.sampling import Samples, Step, sample
 from bfn.viz.style import colour, on
 
 if TYPE_CHECKING:
+    from bfn.exact import ExactModel
     from bfn.model import Model
+
+__all__ = ["Paths", "plane", "record", "simplex", "trajectories"]
 
 SHOWN_AT_ONCE = 12
 
@@ -55,7 +57,7 @@ def trajectories(paths: Paths, variable: int = 0, axes: Axes | None = None) -> A
     """One variable over time: mu of several samples, or for discrete data theta of each class in one sample."""
     axes = on(axes)
     inputs = paths.inputs.double().cpu()
-    if paths.flow.kind == "continuous":
+    if paths.flow.has_range:
         lines = inputs.flatten(2)
         _check_variable(variable, lines.shape[2])
         for i in range(min(SHOWN_AT_ONCE, lines.shape[1])):
@@ -80,7 +82,7 @@ def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = Non
     model: an exact model, whose data are drawn beneath. index: the colour, to tell several solvers apart.
     """
     inputs = paths.inputs.double().cpu()
-    if paths.flow.kind != "continuous" or inputs.shape[2:] != (2,):
+    if not paths.flow.has_range or inputs.shape[2:] != (2,):
         raise UserError(f"paths of shape {tuple(inputs.shape)}: expected (calls, n, 2) of continuous data")
     axes = on(axes)
     if model is not None:
@@ -98,7 +100,7 @@ def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = Non
 def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
     """Paths of one variable of three classes on the triangle of probabilities, a corner a class."""
     theta = paths.inputs.double().cpu()
-    if paths.flow.kind != "discrete" or theta.shape[-1] != 3:
+    if paths.flow.has_range or theta.shape[-1] != 3:
         raise UserError(f"paths of shape {tuple(theta.shape)}: expected three classes of discrete data")
     theta = theta.flatten(2, -2)
     _check_variable(variable, theta.shape[2])

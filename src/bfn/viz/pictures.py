@@ -1,13 +1,12 @@
-"""Samples to look at: sheets of images, lines of text, and how both form along the way.
+"""Samples to look at: sheets of images, lines of text, pictures side by side.
 
-Needs Pillow for pictures (``pip install 'bayesian-flow[cli]'``); lines of text need nothing.
+Pictures need Pillow (``pip install 'bayesian-flow[cli]'``); lines of text need nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,53 +15,43 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.files import atomic
-from bfn.flows import DiscreteFlow, Flow
-from bfn.sampling import Step
+from bfn.model import pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-    Frame = tuple[str, Picture]
-    """A picture with its caption."""
+    from bfn.model import Model
+
+__all__ = ["lines", "sheet", "side_by_side", "text_picture", "write_picture", "write_samples"]
 
 CELL = 56
 """Images on a sheet are enlarged by a whole number to about this height."""
 GAP = 2
 PAPER, INK = 255, 0
-UNKNOWN = "_"
-"""Stands for a symbol that is not known yet."""
 
 
-def lines(x: Tensor, alphabet: str | None) -> list[str]:
-    """Classes (n, ...) as one line a sample: symbols of the alphabet, or numbers where there is none."""
-    rows = x.reshape(len(x), -1).tolist()
-    if alphabet is None:
-        return [" ".join(str(k) for k in row) for row in rows]
-    return ["".join(alphabet[k] for k in row) for row in rows]
+def lines(model: Model, x: Tensor) -> list[str]:
+    """One line a sample: its text, or its numbers where the model has no alphabet."""
+    decoded = model.decode(x) if model.form == "text" else x.reshape(len(x), -1).tolist()
+    return [row if isinstance(row, str) else " ".join(map(_number, row)) for row in decoded]
 
 
-def theta_lines(theta: Tensor, alphabet: str) -> list[str]:
-    """Probabilities (n, length, K) as text: symbols with more than half of it, underscores elsewhere."""
-    top, symbol = theta.max(-1)
-    return [
-        "".join(alphabet[k] if p > 0.5 else UNKNOWN for k, p in zip(*row, strict=True))
-        for row in zip(symbol.tolist(), top.tolist(), strict=True)
-    ]
+def _number(value: float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def pixels(x: Tensor, levels: int | None = None) -> Tensor:
-    """Images in [-1, 1], or classes 0..levels-1, as bytes: (n, channel, height, width) -> uint8 (n, h, w, channel)."""
-    if x.ndim != 4 or x.shape[1] not in (1, 3):
-        raise UserError(f"images of shape {tuple(x.shape)}: expected (n, channel, height, width) with 1 or 3 channels")
-    share = (x.float() + 1) / 2 if levels is None else x.float() / (levels - 1)
-    return share.clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+def sheet(values: Tensor, columns: int | None = None) -> Picture:
+    """Images side by side, as nearly square as they come, small ones enlarged.
 
-
-def sheet(x: Tensor, levels: int | None = None, columns: int | None = None) -> Picture:
-    """Images side by side, as nearly square as they come, small ones enlarged. x and levels as in :func:`pixels`."""
+    values: floats in [-1, 1], (n, channel, height, width), as ``flow.values(x)`` and ``flow.expected_values`` give.
+    """
     from PIL import Image
 
-    tiles = pixels(x, levels)
+    if values.ndim != 4 or values.shape[1] not in (1, 3):
+        raise UserError(
+            f"images of shape {tuple(values.shape)}: expected (n, channel, height, width) with 1 or 3 channels"
+        )
+    tiles = pixels(values)
     n, height, width, channels = tiles.shape
     scale = max(1, round(CELL / height))
     tiles = tiles.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
@@ -74,14 +63,6 @@ def sheet(x: Tensor, levels: int | None = None, columns: int | None = None) -> P
         top, left = (GAP + (i // columns) * (height + GAP)), (GAP + (i % columns) * (width + GAP))
         page[top : top + height, left : left + width] = tile
     return Image.fromarray((page.squeeze(-1) if channels == 1 else page).numpy())
-
-
-def flow_sheet(flow: Flow, values: Tensor) -> Picture:
-    """A sheet of mu or x_hat, (n, channel, height, width), or of the mean level of class probabilities, (..., K)."""
-    if not isinstance(flow, DiscreteFlow):
-        return sheet(values)
-    classes = torch.arange(flow.n_classes, dtype=values.dtype)
-    return sheet(values @ classes, flow.n_classes)
 
 
 def text_picture(theta: Tensor, alphabet: str, columns: int = 64) -> Picture:
@@ -105,8 +86,8 @@ def text_picture(theta: Tensor, alphabet: str, columns: int = 64) -> Picture:
     return picture
 
 
-def side_by_side(parts: Sequence[Frame], title: str = "") -> Picture:
-    """Pictures in a row, each below its caption, all below a title."""
+def side_by_side(parts: Sequence[tuple[str, Picture]], title: str = "") -> Picture:
+    """Pictures in a row, each (caption, picture) below its caption, all below a title."""
     from PIL import Image, ImageDraw, ImageFont
 
     font, line, margin = ImageFont.load_default(13), 20, 8
@@ -133,61 +114,11 @@ def write_picture(path: Path | str, picture: Picture) -> Path:
     return Path(path)
 
 
-def write_animation(path: Path | str, frames: Iterable[Picture], seconds: float = 3.0) -> Path:
-    """An animated .gif or .png, atomically; it lasts that long, then holds its last frame as long again."""
-    path = Path(path)
-    formats = {".gif": "GIF", ".png": "PNG"}
-    if path.suffix not in formats:
-        raise UserError(f"{path}: an animation is a .gif or a .png file")
-    first, *rest = frames
-    each = max(20, round(1000 * seconds / (1 + len(rest))))
-    durations = [*[each] * len(rest), round(1000 * seconds)]
-    with atomic(path) as temporary:
-        first.save(
-            temporary, format=formats[path.suffix], save_all=True, append_images=rest, duration=durations, loop=0
-        )  # fmt: skip
-    return path
-
-
-def write_sheet(path: Path | str, x: Tensor, alphabet: str | None = None, levels: int | None = None) -> Path:
+def write_samples(path: Path | str, model: Model, x: Tensor, columns: int | None = None) -> Path:
     """Samples as a PNG sheet if they are images, as lines of a .txt file otherwise; returns the file."""
     path = Path(path)
-    if x.ndim == 4:
-        return write_picture(path.with_suffix(".png"), sheet(x, levels))
+    if model.form == "images":
+        return write_picture(path.with_suffix(".png"), sheet(model.flow.values(x), columns))
     with atomic(path.with_suffix(".txt")) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines(x, alphabet)), encoding="utf-8")
+        temporary.write_text("".join(f"{line}\n" for line in lines(model, x)), encoding="utf-8")
     return path.with_suffix(".txt")
-
-
-@dataclass
-class Recorder:
-    """An ``on_step`` callback that keeps how the first few samples form.
-
-    flow: the model's. keep: how many samples. alphabet: of a text model.
-    """
-
-    flow: Flow
-    keep: int = 16
-    alphabet: str | None = None
-    steps: list[tuple[float, Tensor, Tensor]] = field(default_factory=list)
-    """(t, what is known, what is predicted) of each call: mu and x_hat, or theta and class probabilities."""
-
-    def __call__(self, step: Step) -> None:
-        known = self.flow.network_input(step.u[: self.keep], float(self.flow.schedule.s(step.t)))
-        self.steps.append((step.t, known.cpu(), step.prediction[: self.keep].cpu()))
-
-    def frames(self) -> list[Picture]:
-        """One picture a call: what the network is shown beside what it predicts."""
-        n = len(self.steps)
-        return [
-            side_by_side(
-                [("known", self._picture(known)), ("predicted", self._picture(predicted))],
-                f"call {i} of {n}, t = {t:.3f}",
-            )
-            for i, (t, known, predicted) in enumerate(self.steps, 1)
-        ]
-
-    def _picture(self, values: Tensor) -> Picture:
-        if self.alphabet is not None:
-            return text_picture(values, self.alphabet)
-        return flow_sheet(self.flow, values)

@@ -11,7 +11,7 @@ from bfn import ContinuousFlow, DiscreteFlow
 from bfn.paper import Measure, Measured, Record, Setting, judge_for
 from bfn.quality import blind
 from bfn.quality.compare import Comparison, compare, crossed, markdown_table
-from bfn.viz.quality import quality
+from bfn.viz import quality
 
 LOW = Measure("frechet", "Frechet distance", "low")
 NOTE = Measure("note", "aside", "low", "%", 100, 1, headline=False)

@@ -5,59 +5,70 @@ import pytest
 import torch
 from PIL import Image
 
-from bfn import DiscreteFlow
+import bfn
+from bfn import viz
+from bfn.model import pixels
 from bfn.sampling import Step
-from bfn.viz import pictures as render
+
+
+def letters(alphabet: str | None = None) -> bfn.Model:
+    model = bfn.exact.StringSet(torch.tensor([[0, 1, 1, 2]]), n_classes=3)
+    model.info.alphabet = alphabet
+    return model
 
 
 def test_pixels_map_the_ends_of_the_range_and_clip_beyond():
     x = torch.tensor([-1.0, 1.0, 0.0, 3.0]).view(1, 1, 2, 2)
-    assert render.pixels(x).flatten().tolist() == [0, 255, 128, 255]
-    assert render.pixels(torch.tensor([0, 1, 2, 1]).view(1, 1, 2, 2), levels=3).flatten().tolist() == [0, 128, 255, 128]
+    assert pixels(x).flatten().tolist() == [0, 255, 128, 255]
+    classes = torch.tensor([0, 1, 2, 1]).view(1, 1, 2, 2)
+    assert pixels(bfn.DiscreteFlow(3).values(classes)).flatten().tolist() == [0, 128, 255, 128]
 
 
-def test_pixels_refuse_what_is_no_image():
+def test_a_sheet_refuses_what_is_no_image():
     with pytest.raises(ValueError, match=r"\(2, 5\)"):
-        render.pixels(torch.zeros(2, 5))
+        viz.sheet(torch.zeros(2, 5))
 
 
 def test_colours_stay_in_their_channels():
     x = torch.full((1, 3, 64, 64), -1.0)
     x[:, 1] = 1
-    assert np.asarray(render.sheet(x))[10, 10].tolist() == [0, 255, 0]
+    assert np.asarray(viz.sheet(x))[10, 10].tolist() == [0, 255, 0]
 
 
 def test_lines():
     x = torch.tensor([[1, 0, 2], [2, 2, 1]])
-    assert render.lines(x, " ab") == ["a b", "bba"]
-    assert render.lines(x, None) == ["1 0 2", "2 2 1"]
+    assert viz.lines(letters(" ab"), x) == ["a b", "bba"]
+    assert viz.lines(letters(), x) == ["1 0 2", "2 2 1"]
+    assert viz.lines(letters(), torch.tensor([[0.5, -1.25]])) == ["0.5 -1.25"]
 
 
-def test_theta_as_text_shows_what_is_known():
-    theta = torch.tensor([[[0.2, 0.8], [0.5, 0.5], [0.9, 0.1]]])
-    assert render.theta_lines(theta, "ab") == ["b_a"]
+def test_samples_are_written_as_what_they_are(tmp_path):
+    assert viz.write_samples(tmp_path / "a", letters("xyz"), torch.tensor([[2, 1]])).read_text() == "zy\n"
+    images = bfn.exact.Points(torch.zeros(1, 1, 56, 56))
+    with Image.open(viz.write_samples(tmp_path / "b", images, torch.ones(2, 1, 56, 56))) as picture:
+        assert (np.asarray(picture) == 255).all()
 
 
 def test_text_pictures_are_the_darker_the_more_is_known():
     def ink(p: float) -> float:
         theta = torch.tensor([p, 1 - p]).expand(1, 8, 2)
-        return 255 - float(np.asarray(render.text_picture(theta, "xo")).mean())
+        return 255 - float(np.asarray(viz.text_picture(theta, "xo")).mean())
 
     assert ink(0.5) == 0
     assert 0 < ink(0.7) < ink(1.0)
 
 
 def test_side_by_side_keeps_every_pixel():
-    left, right = render.sheet(torch.zeros(4, 1, 8, 8)), render.sheet(torch.ones(1, 1, 28, 28))
-    page = np.asarray(render.side_by_side([("left", left), ("right", right)], "title"))
+    left, right = viz.sheet(torch.zeros(4, 1, 8, 8)), viz.sheet(torch.ones(1, 1, 28, 28))
+    page = np.asarray(viz.side_by_side([("left", left), ("right", right)], "title"))
     assert page.shape[0] >= left.height
     assert (page == 128).sum() >= 4 * 56 * 56
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".png"])
 def test_animations_play_every_frame_and_hold_the_last(suffix, tmp_path):
-    frames = [render.sheet(torch.full((1, 1, 8, 8), value)) for value in (-1.0, 0.0, 1.0)]
-    path = render.write_animation(tmp_path / f"a{suffix}", frames, seconds=0.6)
+    frames = [viz.sheet(torch.full((1, 1, 8, 8), value)) for value in (-1.0, 0.0, 1.0)]
+    path = viz.write_animation(tmp_path / f"a{suffix}", frames, seconds=0.6)
     with Image.open(path) as animation:
         assert animation.n_frames == 3
         durations = []
@@ -69,14 +80,13 @@ def test_animations_play_every_frame_and_hold_the_last(suffix, tmp_path):
 
 def test_an_animation_of_another_kind_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"\.gif or a \.png"):
-        render.write_animation(tmp_path / "a.mp4", [render.sheet(torch.zeros(1, 1, 8, 8))])
+        viz.write_animation(tmp_path / "a.mp4", [viz.sheet(torch.zeros(1, 1, 8, 8))])
     assert not list(tmp_path.iterdir())
 
 
 def test_the_recorder_keeps_what_the_network_saw():
-    flow = DiscreteFlow(3)
     u = torch.randn(5, 4, 3, generator=torch.Generator().manual_seed(0))
-    recorder = render.Recorder(flow, keep=2, alphabet="abc")
+    recorder = viz.Recorder(letters("abc"), keep=2)
     recorder(Step(0, 0.5, u, torch.softmax(u, -1)))
     [(t, known, predicted)] = recorder.steps
     assert t == 0.5
@@ -85,7 +95,7 @@ def test_the_recorder_keeps_what_the_network_saw():
 
 
 def test_classes_of_an_image_are_drawn_as_their_mean():
-    recorder = render.Recorder(DiscreteFlow(3))
+    recorder = viz.Recorder(letters())
     values = torch.tensor([0.5, 0.0, 0.5]).expand(1, 1, 56, 56, 3)
     recorder.steps.append((0.5, values, values))
     [frame] = recorder.frames()

@@ -8,7 +8,7 @@ from matplotlib.collections import PathCollection
 import bfn
 from bfn import viz as plot
 from bfn.error_curve import ErrorCurve
-from bfn.sampling import make_table
+from bfn.solvers import Table, plan
 
 
 def mixture() -> bfn.exact.GaussianMixture:
@@ -18,6 +18,10 @@ def mixture() -> bfn.exact.GaussianMixture:
 
 def strings() -> bfn.exact.StringSet:
     return bfn.exact.StringSet(torch.tensor([[0, 1], [1, 2], [2, 2]]), n_classes=3, beta_1=4.0)
+
+
+def rows(solver: str, nfe: int, model: bfn.Model | None = None) -> Table:
+    return plan(model or mixture(), solver, nfe).table
 
 
 def test_recording_changes_nothing_and_keeps_every_call() -> None:
@@ -63,8 +67,7 @@ def test_trajectories_of_classes_sum_to_one() -> None:
 
 
 def test_table_shares_of_a_step_sum_to_one_and_reach_back_as_far_as_the_order() -> None:
-    flow = bfn.ContinuousFlow()
-    shares = plot.table(make_table(flow, "bfn-solver++2", 8)).images[0].get_array()
+    shares = plot.table(rows("bfn-solver++2", 8)).images[0].get_array()
     assert np.allclose(shares.sum(1), 1)
     assert np.all(np.triu(shares, 1) == 0)
     assert np.all(np.tril(shares, -2) == 0)
@@ -72,9 +75,8 @@ def test_table_shares_of_a_step_sum_to_one_and_reach_back_as_far_as_the_order() 
 
 
 def test_noise_is_shown_only_where_there_is_some() -> None:
-    flow = bfn.DiscreteFlow(3)
     for solver, dots in (("bfn-solver2", 0), ("sde-bfn-solver2", 4)):
-        drawn = plot.table(make_table(flow, solver, 5)).collections
+        drawn = plot.table(rows(solver, 5, strings())).collections
         assert sum(isinstance(c, PathCollection) for c in drawn) == dots
 
 
@@ -85,7 +87,7 @@ def test_loss_by_t_draws_what_is_stored() -> None:
 
 def test_saved_pictures_are_pictures(tmp_path) -> None:  # type: ignore[no-untyped-def]
     plot.save(
-        plot.nodes(bfn.ContinuousFlow(), {"fast-ode": make_table(bfn.ContinuousFlow(), "fast-ode", 5)}),
+        plot.nodes(bfn.ContinuousFlow(), {"fast-ode": rows("fast-ode", 5)}),
         tmp_path / "a.png",
     )
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -97,7 +99,7 @@ def test_saved_pictures_are_pictures(tmp_path) -> None:  # type: ignore[no-untyp
         (lambda: plot.plane(plot.record(strings(), 2, solver="bfn", nfe=3)), "continuous data"),
         (lambda: plot.simplex(plot.record(mixture(), 2, solver="bfn", nfe=3)), "three classes"),
         (lambda: plot.trajectories(plot.record(mixture(), 2, solver="bfn", nfe=3), variable=2), "from 0 to 1"),
-        (lambda: plot.table(make_table(bfn.ContinuousFlow(), "bfn", 1)), "at least 2"),
+        (lambda: plot.table(rows("bfn", 1)), "at least 2"),
         (lambda: plot.loss_by_t({}), "at least one"),
     ],
 )

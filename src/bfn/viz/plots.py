@@ -1,0 +1,136 @@
+"""Plots: a model's error over time, what solver tables do, and measured quality over the number of calls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator, ScalarFormatter
+
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError
+from bfn.estimate import Estimate
+from bfn.flows import Flow
+from bfn.solvers.table import Table
+from bfn.viz.style import colour, on
+
+if TYPE_CHECKING:
+    from bfn.quality.judges import Measure
+    from bfn.quality.measuring import Record
+
+__all__ = ["loss_by_t", "nodes", "quality", "table"]
+
+DODGE = 1.02
+"""Points at the same calls stand apart by this factor, so that their intervals can be told apart."""
+MARKERS = "osD^vP*X"
+LINES = ("-", "--", ":", "-.")
+
+
+def loss_by_t(curves: Mapping[str, ErrorCurve], axes: Axes | None = None) -> Axes:
+    """The squared error of the prediction over t, a line a model.
+
+    >>> import bfn
+    >>> axes = loss_by_t({"digits": bfn.load("digits").info.error_curve})
+    """
+    if not curves:
+        raise UserError("no curves: expected at least one error curve by its name")
+    axes = on(axes)
+    for i, (name, curve) in enumerate(curves.items()):
+        axes.plot(curve.t, curve.squared_error, color=colour(i), linewidth=1.6, label=name)
+    axes.set_yscale("log")
+    axes.set_xlabel("t (0 nothing known, 1 data)")
+    axes.set_ylabel("squared error of the prediction")
+    axes.legend(frameon=False)
+    return axes
+
+
+def table(table: Table, axes: Axes | None = None) -> Axes:
+    """Weight of each past prediction in each step, as a share of the step's whole; a dot where noise comes in.
+
+    Row i is the step after call i, column j the prediction of call j: a first-order solver is a diagonal, a corrector
+    or a higher order reaches back, and weights below zero take back what was too much.
+    """
+    steps = table.rows[:-1]
+    if not steps:
+        raise UserError("a table of one call makes no step: nothing to draw; take nfe of at least 2")
+    shares = [[0.0] * len(steps) for _ in steps]
+    for i, row in enumerate(steps):
+        total = sum(row.b) or 1.0
+        for j, weight in enumerate(row.b[: i + 1]):
+            shares[i][i - j] = weight / total
+    axes = on(axes)
+    axes.grid(False)
+    top = max(abs(value) for line in shares for value in line)
+    image = axes.imshow(shares, cmap="RdBu_r", vmin=-top, vmax=top, aspect="equal")
+    loudest = max((row.c for row in steps), default=0.0)
+    for i, row in enumerate(steps):
+        if row.c:
+            axes.scatter(len(steps) - 0.1, i, s=70 * row.c / loudest, color="#000000", clip_on=False)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, label="share of the step")
+    axes.set_xlabel("prediction of call")
+    axes.set_ylabel("step after call")
+    return axes
+
+
+def nodes(flow: Flow, tables: dict[str, Table], axes: Axes | None = None) -> Axes:
+    """Where solvers call the network, one line each, over log s: the accuracy that has been gathered."""
+    axes = on(axes)
+    least = min(s for t in tables.values() for s in flow.schedule.s_of(t.times) if s > 0)
+    for i, one in enumerate(tables.values()):
+        at = [max(s, least / 2) for s in flow.schedule.s_of(one.times)]
+        axes.plot(at, [i] * len(at), "o-", color=colour(i), markersize=5, linewidth=1)
+    axes.set_yticks(range(len(tables)), list(tables))
+    axes.set_xscale("log")
+    axes.set_xlabel("s = sqrt(beta); the leftmost dot may be s = 0")
+    axes.invert_yaxis()
+    return axes
+
+
+def quality(
+    records: Sequence[Record], measure: Measure, axes: Axes | None = None, real: Estimate | None = None
+) -> Axes:
+    """One measure over network calls, a line a sampler, bars for the intervals, a band for real data.
+
+    records, measure: of :mod:`bfn.quality`. real: what real data of the same size get.
+    """
+    if not records:
+        raise UserError("no records: nothing to draw")
+    axes = on(axes, size=(8.0, 4.2))
+    samplers = list(dict.fromkeys(record.setting.sampler for record in records))
+    for index, sampler in enumerate(samplers):
+        own = sorted((r for r in records if r.setting.sampler == sampler), key=lambda r: r.setting.nfe)
+        shift = DODGE ** (index - (len(samplers) - 1) / 2)
+        figures = [record.measures[measure.key] for record in own]
+        axes.errorbar(
+            [record.setting.nfe * shift for record in own], [measure.scale * figure.value for figure in figures],
+            yerr=list(zip(*(_reach(figure, measure.scale) for figure in figures), strict=True)),
+            color=colour(index), marker=MARKERS[index % len(MARKERS)], linestyle=LINES[index // 8 % len(LINES)],
+            markersize=4, linewidth=1.4, elinewidth=1.0, capsize=2, label=sampler,
+        )  # fmt: skip
+    if real is not None:
+        axes.axhline(measure.scale * real.value, color="#555555", linewidth=1, linestyle="--", label="real data")
+        if not math.isnan(real.low):
+            axes.axhspan(measure.scale * real.low, measure.scale * real.high, color="#555555", alpha=0.12, linewidth=0)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(sorted({float(record.setting.nfe) for record in records})))
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(FixedLocator([]))
+    axes.set_xlabel("network calls")
+    if measure.better == "low" and all(record.measures[measure.key].value > 0 for record in records):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(ScalarFormatter())
+        axes.yaxis.set_minor_formatter(ScalarFormatter())
+    towards = {"low": "lower is better", "high": "higher is better", "real": "nearer to real data is better"}
+    axes.set_ylabel(f"{measure.label}{measure.unit and f', {measure.unit}'}")
+    axes.set_title(towards[measure.better].capitalize(), fontsize=10, loc="left")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    return axes
+
+
+def _reach(figure: Estimate, scale: float) -> tuple[float, float]:
+    """How far the interval reaches below and above; nowhere if there is none."""
+    if math.isnan(figure.low):
+        return 0.0, 0.0
+    return scale * max(0.0, figure.value - figure.low), scale * max(0.0, figure.high - figure.value)
