@@ -7,8 +7,8 @@ that a new field of :class:`bfn.info.ModelInfo` needs no line here. What does no
 
 import dataclasses
 import inspect
-import math
 import reprlib
+import sys
 import types
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -31,6 +31,7 @@ REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
 }
 """The parts that a config names, each with the registry that knows them; networks have ``bfn.networks.NETWORKS``."""
 
+LARGEST = sys.float_info.max
 PLAIN = {
     bool: "true or false",
     int: "a whole number",
@@ -99,14 +100,14 @@ def _fits(origin: Any, value: Any) -> bool:
         return isinstance(value, list | tuple)
     if origin in (int, float):
         whole = isinstance(value, int) and not isinstance(value, bool)
-        return whole if origin is int else whole or (isinstance(value, float) and math.isfinite(value))
+        return whole if origin is int else (whole or isinstance(value, float)) and abs(value) <= LARGEST
     return isinstance(value, origin)
 
 
 def _key(hint: Any, key: str, place: str) -> Any:
     if hint is not int:
         return key
-    if not key.isdecimal():
+    if not key.isdecimal() or str(int(key)) != key:
         raise StorageError(f"{place} {key!r}: expected a whole number as the name")
     return int(key)
 
@@ -122,14 +123,19 @@ def _decode_dataclass(kind: Any, value: Any, place: str) -> Any:
             raise StorageError(f"{place} {name!r}: expected one of {', '.join(known)}{did_you_mean(name, known)}")
         kind, place = known[name], f"{place} {name}"
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]
+    fields = dataclasses.fields(kind)
+    names = [field.name for field in fields]
     foreign = next((key for key in values if key not in names), None)
     if foreign is not None:
         raise StorageError(f"{place}: has no {foreign!r}; it has {', '.join(names) or 'no values'}")
+    needed = (f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING)
+    missing = next((name for name in needed if name not in values), None)
+    if missing is not None:
+        raise StorageError(f"{place}: has no {missing!r}: it needs {', '.join(names)}")
     given = {key: decode(hints[key], item, f"{place}.{key}") for key, item in values.items()}
     try:
         return kind(**given)
-    except (TypeError, UserError) as error:
+    except UserError as error:
         raise StorageError(f"{place}: {error}") from None
 
 

@@ -41,12 +41,14 @@ class ErrorCurve:
         The error of a good prediction never rises with t. A bin above an earlier one is noise, or one that training
         never drew and filled with the mean of the others: it takes the earlier value.
         """
-        if not bins or not bins.get("t"):
+        if not bins:
             return None
         try:
             t, errors = (tuple(map(float, bins[key])) for key in ("t", "squared_error"))
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"loss_by_t: expected lists of numbers t and squared_error ({error!r})") from None
+        if not t:
+            return None
         return cls(t, tuple(accumulate(cls(t, errors).squared_error, min)))
 
     def at(self, t: Time) -> Tensor:

@@ -193,6 +193,10 @@ def load(name: Path | str, network: nn.Module | None = None) -> BFN:
 
     network: needed where the model was stored with a network that is not one of ``bfn.networks``.
     """
-    model = BFN(*storage.read_parts(name, network))
+    parts = storage.read_parts(name, network)
+    try:
+        model = BFN(*parts)
+    except UserError as error:
+        raise storage.StorageError(f"{storage.locate(name) / storage.CONFIG}: {error}") from None
     model.eval()
     return model

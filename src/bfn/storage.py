@@ -94,7 +94,7 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
         head = configs.decode(Head, config["head"], "head")
         info = configs.decode(ModelInfo, config.get("info", {}), "info")
     except (UserError, TypeError, RuntimeError, ArithmeticError) as error:
-        raise StorageError(f"{directory / CONFIG}: {error}: get it again, or mend it") from None
+        raise StorageError(f"{directory / CONFIG}: {' '.join(str(error).split())}") from None
     _fill(network, weights, directory)
     return network, flow, head, tuple(config["data_shape"]), info
 

@@ -94,7 +94,7 @@ def test_the_converted_model_is_the_loaded_one_to_the_bit(case: str, tmp_path: P
 
 def test_every_solver_samples_from_it(case: str, generator: torch.Generator) -> None:
     model = load(case)
-    model.error_curve = ErrorCurve((0.0,), (0.0,))
+    model.info.error_curve = ErrorCurve((0.0,), (0.0,))
     for solver in bfn.solvers.names(model.flow.kind):
         samples = model.sample(2, solver, nfe=4, generator=generator)
         assert samples.nfe == 4

@@ -36,7 +36,7 @@ def test_code_blocks_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def check_the_example_solver(solver) -> None:  # type: ignore[no-untyped-def]
     """It is BFN-Solver2 under another name: the same rows."""
     import bfn
-    from bfn.sampling import make_table
+    from planned import make_table
 
     flow = bfn.DiscreteFlow(5)
     ours, theirs = make_table(flow, solver, 6, "uniform", 0.1), make_table(flow, "bfn-solver2", 6, "uniform", 0.1)

@@ -123,7 +123,7 @@ def test_points_shown_the_known_part_weigh_only_those_that_agree(dtype, bandwidt
 
 @pytest.mark.parametrize("name", solver_names("discrete"))
 def test_known_classes_stay_under_every_solver(name) -> None:
-    model, _ = tiny.build("text")
+    model = tiny.build("text")
     known = torch.randint(27, (6, 20), generator=seeded(8))
     mask = torch.rand(6, 20, generator=seeded(9)) < 0.5
     for at in ("data", "path"):
@@ -135,7 +135,7 @@ def test_known_classes_stay_under_every_solver(name) -> None:
 
 @pytest.mark.parametrize("name", solver_names("continuous"))
 def test_known_pixels_stay_under_every_solver(name) -> None:
-    model, _ = tiny.build("images")
+    model = tiny.build("images")
     known = torch.rand(3, 1, 8, 8, generator=seeded(8)) * 2 - 1
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
     mask[:, :4] = True
@@ -164,7 +164,7 @@ def test_the_known_part_follows_its_exact_path(name) -> None:
 @pytest.mark.parametrize("kind", ["images", "text"])
 @pytest.mark.parametrize("at", ["data", "path"])
 def test_nothing_masked_is_the_plain_sample_to_the_last_bit(kind, at) -> None:
-    model, _ = tiny.build(kind)
+    model = tiny.build(kind)
     plain = model.sample(3, "auto", 10, generator=seeded())
     known = torch.full(model.data_shape, float("nan") if kind == "images" else 0)
     mask = torch.zeros(model.data_shape, dtype=torch.bool)
@@ -202,7 +202,7 @@ def test_what_is_given_is_certain() -> None:
 @pytest.mark.parametrize("kind", ["images", "binary"])
 def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
     """One call on twice the batch; scale 1 and 0 are the two ends."""
-    model, _ = tiny.build("images")
+    model = tiny.build("images")
     if kind == "binary":
         network = torch.nn.Linear(2, 2)
         model = bfn.BFN(
@@ -224,7 +224,7 @@ def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
 
 
 def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> None:
-    model, _ = tiny.build("images")
+    model = tiny.build("images")
     label = torch.tensor([0, 2])
     u = torch.randn(2, 1, 8, 8, generator=seeded())
     level = model.flow.noise_level(0.5, 2, 3, u)
@@ -238,7 +238,7 @@ def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> Non
 
 @pytest.mark.parametrize("name", solver_names("continuous"))
 def test_guidance_under_every_solver_counts_each_call_once(name) -> None:
-    model, _ = tiny.build("images")
+    model = tiny.build("images")
     label = torch.tensor([0, 1, 2])
     plain = model.sample(3, name, 6, label=label, generator=seeded())
     one = model.sample(3, name, 6, label=label, guidance=1.0, generator=seeded())
@@ -308,7 +308,7 @@ def test_steering_scale_and_zero() -> None:
 
 
 def test_all_conditions_together() -> None:
-    model, _ = tiny.build("images")
+    model = tiny.build("images")
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
     mask[:, :, :3] = True
     known = torch.full((1, 8, 8), 0.25)
@@ -344,7 +344,7 @@ TEXT, LETTERS = torch.zeros(20, dtype=torch.int64), torch.ones(20, dtype=torch.b
         ("images", {"known": IMAGE, "mask": BOOL, "known_at": "end"}, "known_at='end': expected one of data, path"),
         ("text", {"known": TEXT + 27, "mask": LETTERS}, r"known: classes from 27 to 27: expected 0..26"),
         ("text", {"known": TEXT.float(), "mask": LETTERS}, "known: data of type torch.float32"),
-        ("images", {"guidance": 2.0}, "guidance=2: it needs classes to guide to; give label"),
+        ("text", {"guidance": 2.0}, "guidance=2: it needs classes to guide to; give label"),
         ("images", {"guidance": float("nan"), "label": torch.zeros(2, dtype=torch.int64)}, "guidance=nan: expected"),
         ("text", {"guidance": 2.0, "label": torch.zeros(2, dtype=torch.int64)}, "label given to a network without"),
         ("images", {"steer": lambda x: x.sum()}, r"steer gives shape \(\): expected one number a sample, \(2,\)"),
@@ -352,14 +352,14 @@ TEXT, LETTERS = torch.zeros(20, dtype=torch.int64), torch.ones(20, dtype=torch.b
     ],
 )
 def test_wrong_input_is_one_line(kind, settings, message) -> None:
-    model, _ = tiny.build(kind)
+    model = tiny.build(kind)
     with pytest.raises(ValueError, match=message) as caught:
         model.sample(2, "auto", 3, **settings)
     assert "\n" not in str(caught.value)
 
 
 def test_wrong_values_outside_the_mask_do_not_matter() -> None:
-    model, _ = tiny.build("text")
+    model = tiny.build("text")
     known = torch.full((20,), 99)
     known[3] = 4
     out = model.sample(2, "auto", 3, known=known, mask=torch.arange(20) == 3, generator=seeded())
@@ -373,7 +373,7 @@ def test_a_rescaling_share_beyond_1_is_refused() -> None:
 
 def test_a_point_stays_a_point_under_guidance() -> None:
     """Its scale is what is unknown at that level, as for the plain head."""
-    model, _ = tiny.build("images")
+    model = tiny.build("images")
     u = torch.zeros(1, 1, 8, 8)
     level = model.flow.noise_level(0.5, 1, 3, u)
     with torch.no_grad():

@@ -44,18 +44,18 @@ def test_of_classes_it_starts_at_the_variance_of_the_message() -> None:
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20))
 def test_a_stored_curve_never_rises(errors: list[float]) -> None:
     stored = {"t": [(i + 0.5) / len(errors) for i in range(len(errors))], "squared_error": errors}
-    curve = ErrorCurve.from_card({"loss_by_t": stored})
+    curve = ErrorCurve.from_bins(stored)
     assert curve is not None
     assert all(b <= a for a, b in zip(curve.squared_error, curve.squared_error[1:], strict=False))
     assert all(a <= b for a, b in zip(curve.squared_error, errors, strict=True))
 
 
 def test_bundled_models_bring_theirs() -> None:
-    curve = bfn.load("digits").error_curve
+    curve = bfn.load("digits").info.error_curve
     assert curve is not None
     assert curve.squared_error[0] > 100 * curve.squared_error[-1]
-    assert ErrorCurve.from_card({}) is None
-    assert ErrorCurve.from_card(None) is None
+    assert ErrorCurve.from_bins({}) is None
+    assert ErrorCurve.from_bins(None) is None
 
 
 @pytest.mark.parametrize(
@@ -79,9 +79,9 @@ def test_wrong_curves(t, errors, message) -> None:
 @pytest.mark.parametrize("stored", [[1], {"t": [0.1]}, {"t": "ab", "squared_error": [1]}, {"t": 3, "squared_error": 4}])
 def test_a_card_that_holds_no_curve(stored) -> None:
     with pytest.raises(ValueError, match="expected lists of numbers t and squared_error"):
-        ErrorCurve.from_card({"loss_by_t": stored})
+        ErrorCurve.from_bins(stored)
 
 
 def test_nan_among_stored_errors_is_not_taken_for_noise() -> None:
     with pytest.raises(ValueError, match="finite"):
-        ErrorCurve.from_card({"loss_by_t": {"t": [0.1, 0.2], "squared_error": [1.0, float("nan")]}})
+        ErrorCurve.from_bins({"t": [0.1, 0.2], "squared_error": [1.0, float("nan")]})

@@ -24,7 +24,7 @@ NAMES = [*grids.GRIDS, "power:2", "power:0.5:0.7", "log1p:3", "log1p:8:0.1", "ka
     t_start=st.one_of(st.just(0.0), st.floats(1e-5, 0.2)),
 )
 def test_times_increase_from_the_start_within_the_flow(name: str, kind: str, intervals: int, t_start: float) -> None:
-    grid = grids.get(name, CURVE)
+    grid = grids.parse(name).with_curve(CURVE)
     if grid.needs_start and t_start == 0:
         with pytest.raises(ValueError, match="has no point there"):
             grid(FLOWS[kind], intervals, t_start)
@@ -41,20 +41,20 @@ def test_times_increase_from_the_start_within_the_flow(name: str, kind: str, int
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
 def test_karras_is_uniform_in_the_root_of_the_noise_level(flow: bfn.Flow) -> None:
-    sigma = 1 / flow.schedule.s(grids.get("karras")(flow, 9, 1e-3))
+    sigma = 1 / flow.schedule.s(grids.parse("karras")(flow, 9, 1e-3))
     roots = (sigma ** (1 / 7)).diff()
     torch.testing.assert_close(roots, roots.mean().expand(9), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
 def test_power_is_a_power_law_of_s(flow: bfn.Flow) -> None:
-    s = flow.schedule.s(grids.get("power:3:0.9")(flow, 4, 0.0))
+    s = flow.schedule.s(grids.parse("power:3:0.9")(flow, 4, 0.0))
     expected = torch.tensor([0, 1, 8, 27, 64], dtype=torch.float64) / 64 * flow.schedule.s(0.9)
     torch.testing.assert_close(s, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_log1p_is_uniform_in_its_coordinate() -> None:
-    s = FLOWS["continuous"].schedule.s(grids.get("log1p:5:0.25")(FLOWS["continuous"], 6, 0.0))
+    s = FLOWS["continuous"].schedule.s(grids.parse("log1p:5:0.25")(FLOWS["continuous"], 6, 0.0))
     steps = torch.log1p(s / 0.25).diff()
     torch.testing.assert_close(steps, steps.mean().expand(6), rtol=1e-7, atol=0)
     assert float(s[-1]) == pytest.approx(5)
@@ -62,7 +62,7 @@ def test_log1p_is_uniform_in_its_coordinate() -> None:
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
 def test_information_is_shared_equally(flow: bfn.Flow) -> None:
-    times = grids.get("information", CURVE)(flow, 5, 0.01)
+    times = grids.Information(CURVE)(flow, 5, 0.01)
     gained = CURVE.information(flow, torch.linspace(0.01, 1, 4097, dtype=torch.float64))[-1]
     for a, b in pairwise(times.tolist()):
         fine = torch.linspace(a, b, 4001, dtype=torch.float64)
@@ -74,7 +74,7 @@ def test_normal_data_are_shared_in_equal_steps_of_log_variance() -> None:
     flow, variance = FLOWS["continuous"], 0.5
     t = torch.linspace(0, 1, 1001, dtype=torch.float64)
     curve = ErrorCurve(tuple(t.tolist()), tuple((variance / (1 + flow.schedule.beta(t) * variance)).tolist()))
-    times = grids.get("information", curve)(flow, 8, 0.0)
+    times = grids.Information(curve)(flow, 8, 0.0)
     steps = (1 + flow.schedule.beta(times) * variance).log().diff()
     torch.testing.assert_close(steps, steps.mean().expand(8), rtol=2e-3, atol=0)
 
@@ -92,13 +92,13 @@ def test_normal_data_are_shared_in_equal_steps_of_log_variance() -> None:
 )
 def test_wrong_names(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        grids.get(name)
+        grids.parse(name)
 
 
 def test_wrong_ends() -> None:
     with pytest.raises(ValueError, match=r"t_end=0.1: expected a time after t_start=0.2"):
-        grids.get("power:1:0.1")(FLOWS["discrete"], 4, 0.2)
+        grids.parse("power:1:0.1")(FLOWS["discrete"], 4, 0.2)
     with pytest.raises(ValueError, match="the model has no error curve"):
-        grids.get("information")(FLOWS["discrete"], 4, 0.2)
+        grids.parse("information")(FLOWS["discrete"], 4, 0.2)
     with pytest.raises(ValueError, match="0 everywhere"):
-        grids.get("information", ErrorCurve((0.0,), (0.0,)))(FLOWS["discrete"], 4, 0.2)
+        grids.Information(ErrorCurve((0.0,), (0.0,)))(FLOWS["discrete"], 4, 0.2)

@@ -6,7 +6,7 @@ import sys
 CODE = """
 import sys, bfn
 assert not hasattr(bfn, "nothing") and "torch" not in sys.modules
-for name in ("search", "objectives", "tuning", "storage", "conditioning", "grids"):
+for name in ("info", "tuning", "storage", "conditioning", "grids", "quality"):
     assert getattr(bfn, name).__name__ == f"bfn.{name}" and name in dir(bfn)
 """
 

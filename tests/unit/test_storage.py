@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -5,7 +6,9 @@ import torch
 from torch import nn
 
 import bfn
-from bfn import BFN, ContinuousFlow, DiscreteFlow, networks, storage
+from bfn import BFN, Classes, ContinuousFlow, DiscreteFlow, ModelInfo, networks, storage
+from bfn.error_curve import ErrorCurve
+from bfn.errors import UserError
 from bfn.heads import DiscretisedHead, PreconditionedHead
 from bfn.solvers import Row, Table
 from bfn.storage import StorageError
@@ -26,14 +29,16 @@ def randomised(model, seed=0):
 
 def test_a_model_comes_back_as_it_was(tmp_path):
     model = randomised(small(n_labels=4))
-    storage.save(model, tmp_path / "m", {"n_labels": 4, "card": {"steps": 7}})
+    model.info.card = {"steps": 7}
+    model.save(tmp_path / "m")
     again = bfn.load(tmp_path / "m")
     assert (again.flow, again.head, again.data_shape) == (model.flow, model.head, (3,))
     assert not again.training
     u, t = torch.randn(5, 3), torch.rand(5)
     torch.testing.assert_close(again.network(u, t), model.network(u, t), rtol=0, atol=0)
-    config = storage.read_config(tmp_path / "m")
-    assert (config["n_labels"], config["card"], config["alphabet"]) == (4, {"steps": 7}, None)
+    assert again.info == model.info
+    assert storage.read_info(tmp_path / "m") == model.info
+    assert again.info.classes == Classes.equal(4)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -50,9 +55,10 @@ def test_shipped_weights_are_rounded_and_read_as_float32(tmp_path, dtype):
 
 def test_discrete_flows_and_heads_with_parameters_are_kept(tmp_path):
     text = BFN(networks.Transformer(n_classes=5, width=8, n_heads=2, n_blocks=1), DiscreteFlow(5, 0.3), "logits", (6,))
-    storage.save(text, tmp_path / "text", {"alphabet": "abcde"})
+    text.info.alphabet = "abcde"
+    storage.save(text, tmp_path / "text")
     assert bfn.load(tmp_path / "text").flow == DiscreteFlow(5, 0.3)
-    assert storage.read_config(tmp_path / "text")["alphabet"] == "abcde"
+    assert bfn.load(tmp_path / "text").info.alphabet == "abcde"
     binned = BFN(nn.Linear(3, 6), ContinuousFlow(0.1), DiscretisedHead(n_bins=16), (3,))
     storage.save(binned, tmp_path / "binned")
     assert bfn.load(tmp_path / "binned", network=nn.Linear(3, 6)).head == DiscretisedHead(n_bins=16)
@@ -95,9 +101,9 @@ def test_missing_and_foreign_things_are_named(tmp_path):
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     for change, message in [
-        ({"format": 99}, "format 99: this version reads format 1"),
-        ({"flow": {**config["flow"], "name": "wavy"}}, "flow 'wavy': expected continuous or discrete"),
-        ({"head": {"name": "logits"}}, "head 'logits' is for discrete data: continuous data take"),
+        ({"format": 99}, "format 99: this version reads formats 1 and 2"),
+        ({"flow": {**config["flow"], "name": "wavy"}}, "flow 'wavy': expected one of continuous, discrete"),
+        ({"head": {"name": "logits"}}, "it is for discrete data, the flow is continuous"),
         ({"head": {"name": "data", "depth": 2}}, "head data: has no 'depth'"),
     ]:
         path.write_text(json.dumps({**config, **change}))
@@ -105,8 +111,6 @@ def test_missing_and_foreign_things_are_named(tmp_path):
             bfn.load(tmp_path)
     with pytest.raises(ValueError, match="dtype='float8': expected one of float32"):
         storage.save(small(), tmp_path, dtype="float8")
-    with pytest.raises(ValueError, match="extras has 'cards': expected n_labels, alphabet and card"):
-        storage.save(small(), tmp_path, {"cards": {}})
 
 
 def test_a_full_disk_leaves_the_old_model(tmp_path, monkeypatch):
@@ -130,86 +134,148 @@ def tuned_table():
 
 def test_tuned_tables_come_back_to_the_last_bit_and_auto_takes_them(tmp_path):
     model = randomised(small())
-    model.tables = {3: tuned_table()}
+    model.info.tables = {3: tuned_table()}
     again = bfn.load(storage.save(model, tmp_path / "m"))
-    assert again.tables == model.tables
-    assert again.tables[3].record == {"objective": "endpoint", "seed": 3}
+    assert again.info.tables == model.info.tables
+    assert again.info.tables[3].record == {"objective": "endpoint", "seed": 3}
     draw = {"nfe": 3, "generator": None}
     x = [m.sample(4, **{**draw, "generator": torch.Generator().manual_seed(0)}).x for m in (model, again)]
     assert torch.equal(*x)
     seeded = {
-        name: again.sample(4, name, 3, generator=torch.Generator().manual_seed(0)).x
-        for name in ("tuned", "auto", "untuned")
+        name: again.sample(4, solver, 3, seed=0).x
+        for name, solver in {"auto": "auto", "fast-sde": "fast-sde", "the table": again.info.tables[3]}.items()
     }
-    assert torch.equal(seeded["tuned"], x[0])
+    assert torch.equal(seeded["the table"], x[0])
     assert torch.equal(seeded["auto"], x[0])
-    assert not torch.equal(seeded["untuned"], x[0])
+    assert not torch.equal(seeded["fast-sde"], x[0])
     assert again.sample(4, nfe=4).times != again.sample(4, nfe=3).times
     twice = bfn.load(storage.save(again, tmp_path / "twice"))
-    assert twice.tables == model.tables
+    assert twice.info.tables == model.info.tables
 
 
 def test_a_grid_or_dial_of_the_users_own_leaves_the_table_aside():
     model = small()
-    model.tables = {3: tuned_table()}
+    model.info.tables = {3: tuned_table()}
     assert model.sample(2, nfe=3).times == tuned_table().times
     assert model.sample(2, nfe=3, g=1.0).times != tuned_table().times
     assert model.sample(2, nfe=3, grid="uniform").times != tuned_table().times
     assert model.sample(2, nfe=3, t_start=0.01).times != tuned_table().times
-    with pytest.raises(ValueError, match=r"solver='tuned', nfe=4: the model has tables of its own: only at 3 calls"):
-        model.sample(2, "tuned", 4)
-    with pytest.raises(ValueError, match="nfe=3 with a grid, t_start or g"):
-        model.sample(2, "tuned", 3, g=1.0)
-    with pytest.raises(ValueError, match="of its own: none"):
-        small().sample(2, "tuned", 3)
+    with pytest.raises(ValueError, match=r"nfe=4: the given table makes 3 calls"):
+        model.sample(2, tuned_table(), 4)
+    with pytest.raises(ValueError, match=r"g=1.0 beside a table"):
+        model.sample(2, tuned_table(), g=1.0)
 
 
-def test_a_config_without_tables_is_read_as_before(tmp_path):
-    storage.save(small(), tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert config.pop("tables") == {}
+FORMAT_1 = {
+    "format": 1,
+    "flow": {"name": "continuous", "schedule": {"name": "exponential", "sigma_1": 0.02}},
+    "head": {"name": "preconditioned", "data_std": 0.7},
+    "data_shape": [3],
+    "n_labels": 4,
+    "alphabet": None,
+    "card": {"settings": {"data": {"name": "points"}}, "loss_by_t": {"t": [0.25, 0.75], "squared_error": [2.0, 3.0]}},
+}
+
+
+def test_a_model_of_format_1_is_read_as_it_was_meant(tmp_path):
+    model = randomised(small(n_labels=4))
+    model.save(tmp_path)
+    tables = json.loads(json.dumps({"3": dataclasses.asdict(tuned_table())}))
+    config = {**FORMAT_1, "network": model.network.config, "tables": tables}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert bfn.load(tmp_path).tables == {}
+    info = bfn.load(tmp_path).info
+    expected = ModelInfo(
+        classes=Classes.equal(4), error_curve=ErrorCurve((0.25, 0.75), (2.0, 2.0)), tables={3: tuned_table()},
+        card={"settings": {"data": {"name": "points"}}},
+    )  # fmt: skip
+    assert info == expected
+    assert info.trained_on == {"name": "points"}
+    for key in ("n_labels", "alphabet", "card", "tables"):
+        (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != key}))
+        bfn.load(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda c: c.update(tables=[1]), "expected an object"),
-        (lambda c: c["tables"]["3"].pop("rows"), "the table for 3 calls: cannot be used"),
-        (lambda c: c["tables"]["3"]["rows"].pop(), "has 2 rows: expected one a call"),
-        (lambda c: c["tables"]["3"]["rows"][1].update(t=0.9), "expected increasing ones"),
-        (lambda c: c["tables"]["3"]["rows"][2].update(t=1.5), "expected increasing ones"),
-        (lambda c: c["tables"]["3"]["rows"][0].update(a=float("nan")), "nan: expected a finite number"),
-        (lambda c: c["tables"]["3"]["rows"][0].update(a=10**400), "cannot be used"),
-        (lambda c: c["tables"]["3"]["rows"][0].update(t="0"), "'0': expected a finite number"),
-        (lambda c: c["tables"]["3"]["rows"][0].update(b=None), "cannot be used"),
-        (lambda c: c["tables"]["3"]["rows"][0].update(b=[0.1, 0.2]), "row 0: expected at most 1 numbers b"),
-        (lambda c: c["tables"]["3"]["rows"][1].update(c=-0.1), "row 1: .* c of at least 0"),
-        (lambda c: c["tables"]["3"]["rows"][1].update(commit=1), "1: expected true or false"),
-        (lambda c: c["tables"]["3"].update(draws="no"), "'no': expected true or false"),
-        (lambda c: c["tables"]["3"].update(final=[]), "expected 1 to 3 weights that sum to 1"),
-        (lambda c: c["tables"]["3"].update(final=[1, 0, 0, 0]), "expected 1 to 3 weights"),
-        (lambda c: c["tables"]["3"].update(final=[0.9]), "weights that sum to 1"),
-        (lambda c: c["tables"].update({"0": {**c["tables"]["3"], "rows": []}}), "has 0 rows: expected one a call"),
-        (lambda c: c["tables"].update({"03": c["tables"]["3"]}), "for 03 calls: .*has 3 rows"),
+        ({"alphabet": 5}, "alphabet 5: expected a string"),
+        ({"n_labels": "ten"}, "n_labels 'ten': expected a whole number"),
+        ({"card": []}, r"card \[\]: expected an object"),
+        ({"card": {"loss_by_t": {"t": [0.1]}}}, "expected lists of numbers t and squared_error"),
+        ({"card": {"loss_by_t": [1, 2]}}, "expected lists of numbers t and squared_error"),
+        ({"card": {"loss_by_t": {"t": [2.0], "squared_error": [1.0]}}}, r"increase within \[0, 1\]"),
+    ],
+)
+def test_wrong_values_of_format_1_are_refused_in_one_line(tmp_path, change, message):
+    model = small(n_labels=4)
+    model.save(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**FORMAT_1, "network": model.network.config, **change}))
+    with pytest.raises(UserError, match=message) as error:
+        bfn.load(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-binary", "text8"])
+def test_a_bundled_model_loses_nothing_on_the_way_through_a_directory(tmp_path, name):
+    model = bfn.load(name)
+    again = bfn.load(model.save(tmp_path))
+    assert again.info == model.info
+    assert [table.record for table in again.info.tables.values()] == [t.record for t in model.info.tables.values()]
+    assert (again.flow, again.head, again.data_shape) == (model.flow, model.head, model.data_shape)
+    assert again.network.config == model.network.config
+    weights, theirs = model.network.state_dict(), again.network.state_dict()
+    assert list(weights) == list(theirs)
+    assert all(torch.equal(weights[key], theirs[key]) for key in weights)
+    assert storage.read_config(tmp_path) == storage.describe(model)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["info"].update(tables=[1]), r"info.tables \[1\]: expected an object"),
+        (lambda c: c["info"]["tables"]["3"].pop("rows"), "info.tables.3: has no 'rows'"),
+        (lambda c: c["info"]["tables"]["3"]["rows"].pop(), "the table for 3 calls: has 2 rows: expected one a call"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][1].update(t=0.9), "expected increasing ones"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][2].update(t=1.5), "expected increasing ones"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][0].update(a=float("nan")), "nan: expected a finite number"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][0].update(a=10**400), "expected a finite number"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][0].update(t="0"), "'0': expected a finite number"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][0].update(b=None), r"rows\[0\].b None: expected a list"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][0].update(b=[0.1, 0.2]), "row 0: expected at most 1 numbers b"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][1].update(c=-0.1), "row 1: .* c of at least 0"),
+        (lambda c: c["info"]["tables"]["3"]["rows"][1].update(commit=1), "1: expected true or false"),
+        (lambda c: c["info"]["tables"]["3"].update(draws="no"), "'no': expected true or false"),
+        (lambda c: c["info"]["tables"]["3"].update(final=[]), "expected 1 to 3 weights that sum to 1"),
+        (lambda c: c["info"]["tables"]["3"].update(final=[1, 0, 0, 0]), "expected 1 to 3 weights"),
+        (lambda c: c["info"]["tables"]["3"].update(final=[0.9]), "weights that sum to 1"),
+        (lambda c: c["info"]["tables"].update({"0": {"rows": []}}), "for 0 calls: has no rows"),
+        (lambda c: c["info"]["tables"].update({"03": c["info"]["tables"]["3"]}), "'03': expected a whole number"),
         (lambda c: c.update(flow="wavy"), "flow 'wavy': expected an object"),
-        (lambda c: c["flow"].pop("schedule"), r"cannot be used \(KeyError\('schedule'\)\)"),
+        (lambda c: c["flow"].pop("schedule"), "flow continuous: has no 'schedule'"),
         (lambda c: c["flow"]["schedule"].update(sigma_1=-1.0), "sigma_1=-1"),
-        (lambda c: c.update(data_shape="abc"), "data_shape 'abc': expected a list of whole numbers"),
-        (lambda c: c.update(data_shape=[0]), r"data_shape \[0\]: expected a list of whole numbers above 0"),
-        (lambda c: c.update(alphabet=5), "alphabet 5: expected a string or null"),
-        (lambda c: c.update(n_labels="ten"), "n_labels 'ten': expected a whole number"),
-        (lambda c: c.update(card=[]), r"card \[\]: expected an object"),
-        (lambda c: c["network"].update(width=-4), "cannot be used"),
-        (lambda c: c.update(card={"loss_by_t": {"t": [0.1]}}), "expected lists of numbers t and squared_error"),
-        (lambda c: c.update(card={"loss_by_t": [1, 2]}), "expected lists of numbers t and squared_error"),
-        (lambda c: c.update(card={"loss_by_t": {"t": [2.0], "squared_error": [1.0]}}), r"increase within \[0, 1\]"),
+        (lambda c: c["flow"]["schedule"].update(name="exponentail"), "did you mean 'exponential'"),
+        (lambda c: c.update(data_shape="abc"), "data_shape 'abc': expected a list"),
+        (lambda c: c.update(data_shape=[0]), r"data_shape \[0\]: expected whole numbers above 0"),
+        (lambda c: c["info"].update(alphabet=5), "info.alphabet 5: expected a string"),
+        (lambda c: c["info"].update(alphabet="abca"), "expected each symbol once"),
+        (lambda c: c["info"].update(value_range=[1.0]), "expected 2 values"),
+        (lambda c: c["info"].update(value_range=[1.0, -1.0]), r"expected \(lowest, highest\)"),
+        (lambda c: c["info"].update(card=[]), r"card \[\]: expected an object"),
+        (lambda c: c["info"].update(colour="blue"), "info: has no 'colour'"),
+        (
+            lambda c: c["info"].update(classes={"names": ["a"], "shares": [1.0]}),
+            "1 classes: the network was made for 0",
+        ),
+        (lambda c: c["info"].update(classes={"names": ["a", "b"], "shares": [1.0]}), "2 class names, 1 shares"),
+        (lambda c: c["info"].update(classes={"names": ["a", "a"], "shares": [0.5, 0.5]}), "expected each name once"),
+        (lambda c: c["info"].update(error_curve={"t": [2.0], "squared_error": [1.0]}), r"increase within \[0, 1\]"),
+        (lambda c: c["network"].update(width=-4), "width=-4"),
+        (lambda c: c["network"].update(name="mlq"), "network name 'mlq': expected one of"),
     ],
 )
 def test_wrong_values_are_refused_in_one_line(tmp_path, change, message):
     model = small()
-    model.tables = {3: tuned_table()}
+    model.info.tables = {3: tuned_table()}
     storage.save(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     change(config)
@@ -217,3 +283,13 @@ def test_wrong_values_are_refused_in_one_line(tmp_path, change, message):
     with pytest.raises(StorageError, match=message) as error:
         bfn.load(tmp_path)
     assert "\n" not in str(error.value)
+    assert "config.json" in str(error.value)
+
+
+def test_a_part_that_no_registry_knows_is_not_stored_in_silence(tmp_path):
+    class Own(PreconditionedHead):
+        pass
+
+    model = BFN(networks.MLP(3, width=8, n_blocks=1, condition_features=8), ContinuousFlow(0.02), Own(0.7), (3,))
+    with pytest.raises(UserError, match=r"head Own: only .* can be stored; add it to the registry bfn.heads.HEADS"):
+        model.save(tmp_path)

@@ -164,7 +164,7 @@ def test_a_perfect_network_knows_the_bin(generator: torch.Generator) -> None:
     output = raw(eps, torch.full_like(eps, -9.0))
     head = DiscretisedHead(256)
     for t in (0.5, torch.tensor([0.3, 0.5, 0.9, 1.0], dtype=BITS)):
-        level = FLOW.level(t, 4, 1, like=x)
+        level = FLOW.noise_level(t, 4, 1, like=x)
         result = head.output(FLOW, output, FLOW.noised(x, level.s, eps), level)
         torch.testing.assert_close(result.mean, x, atol=1e-5, rtol=0)
         assert bool((result.log_prob(x) > -1e-3).all())
@@ -193,7 +193,7 @@ def test_a_mixture_of_equal_normals_is_one_normal(generator: torch.Generator) ->
     noise, log_scale = torch.randn(2, 5, 3, generator=generator, dtype=BITS)
     logits = torch.randn(5, 3, 4, generator=generator, dtype=BITS)
     u = torch.randn(5, 3, generator=generator, dtype=BITS)
-    level = FLOW.level(0.2, 5, 1, like=u)
+    level = FLOW.noise_level(0.2, 5, 1, like=u)
     one = DiscretisedHead(16).output(FLOW, raw(noise, log_scale), u, level)
     stacked = [logits, noise[..., None].expand_as(logits), log_scale[..., None].expand_as(logits)]
     head = DiscretisedHead(16, n_components=4)
@@ -218,7 +218,7 @@ def test_losses_of_a_model(n_bins: int, generator: torch.Generator) -> None:
 
 def test_clipped_noise_is_noise_within_the_range() -> None:
     u = torch.tensor([[-9.0, 0.1, 9.0]], dtype=BITS)
-    level = FLOW.level(0.3, 1, 1, like=u)
+    level = FLOW.noise_level(0.3, 1, 1, like=u)
     noise = torch.zeros_like(u)
     output = ClippedNoiseHead().output(FLOW, noise, u, level)
     plain = bfn.heads.NoiseHead().output(FLOW, noise, u, level)

@@ -29,8 +29,8 @@ def test_a_noise_prediction_says_nothing_at_the_start(generator: torch.Generator
     model = bfn.BFN(lambda inputs, t: inputs + 1, FLOW, "noise", (3,))
     u = torch.randn(2, 3, generator=generator, dtype=torch.float64)
     times = torch.tensor([0.0, 0.5], dtype=torch.float64)
-    batch = model.output(u, FLOW.level(times, 2, 1, u)).mean
-    single = [model.output(u[i : i + 1], FLOW.level(float(times[i]), 1, 1, u)).mean for i in range(2)]
+    batch = model.output(u, FLOW.noise_level(times, 2, 1, u)).mean
+    single = [model.output(u[i : i + 1], FLOW.noise_level(float(times[i]), 1, 1, u)).mean for i in range(2)]
     torch.testing.assert_close(batch, torch.cat(single))
     assert bool((batch[0] == 0).all())
     assert bool((batch[1] != 0).all())

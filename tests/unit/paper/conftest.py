@@ -16,7 +16,7 @@ SENTENCES = " the cat sat on the mat and the dog ran to the old house by the sea
 @pytest.fixture(scope="session")
 def text_subject() -> Subject:
     """An untrained text model of 20 symbols, judged against a sentence."""
-    model, _ = tiny.build("text")
+    model = tiny.build("text")
     symbols = [tiny.ALPHABET.index(c) for c in SENTENCES * 8]
     real = torch.tensor(symbols).unfold(0, 20, 7).contiguous()
     judge = judge_for(model, {"alphabet": tiny.ALPHABET}, "text", real)
@@ -39,7 +39,7 @@ def chain_subject() -> Subject:
 @pytest.fixture(scope="session")
 def image_subject() -> Subject:
     """An untrained class-conditional image model, judged against noise."""
-    model, _ = tiny.build("images")
+    model = tiny.build("images")
     real = torch.rand(300, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     judge = judge_for(model, {"n_labels": 3}, "pixels", real)
     quick = tuple(replace(part, n_resamples=5) if isinstance(part, Frechet) else part for part in judge.parts)

@@ -104,7 +104,7 @@ def test_json_has_everything(comparison: Comparison) -> None:
 
 
 def test_a_model_is_compared() -> None:
-    model, _ = tiny.build("vectors")
+    model = tiny.build("vectors")
     judge = judge_for(model, None, None, torch.randn(200, 2, generator=torch.Generator().manual_seed(0)))
     settings = crossed(model.flow, ["bfn", "auto"], [2, 3])
     found = compare(model, settings, judge, 20, name="vectors")

@@ -30,7 +30,7 @@ def normal(n: int, *shape: int, seed: int = 0) -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def vectors() -> Judge:
-    model, _ = tiny.build("vectors")
+    model = tiny.build("vectors")
     return judge_for(model, None, None, normal(8000, 2))
 
 
@@ -75,7 +75,7 @@ def test_equal_samples_get_equal_figures(vectors: Judge) -> None:
 
 
 def test_too_few_samples_are_told_with_the_bias() -> None:
-    model, _ = tiny.build("vectors")
+    model = tiny.build("vectors")
     judge = judge_for(model, None, None, normal(200, 2))
     bias = metrics.expected_bias(judge.parts[0].reference.covariance, 2, 100)
     with pytest.raises(ValueError, match=rf"n=2: .* singular; it would come out about {bias:.3g} too large"):
@@ -186,7 +186,7 @@ def test_digits_are_judged_by_pixels_and_their_class() -> None:
 
 
 def test_classes_are_seen_as_pixels() -> None:
-    model, _ = tiny.build("binary")
+    model = tiny.build("binary")
     classes = torch.randint(2, (400, 1, 8, 8), generator=torch.Generator().manual_seed(0))
     judge = judge_for(model, None, None, classes)
     assert torch.equal(judge.held_out, classes[1::2] * 2.0 - 1)
@@ -199,7 +199,7 @@ def test_an_exact_model_needs_no_config() -> None:
 
 
 def test_the_key_names_the_reference() -> None:
-    model, _ = tiny.build("vectors")
+    model = tiny.build("vectors")
     keys = [judge_for(model, None, None, normal(100, 2, seed=seed)).key for seed in (0, 0, 1)]
     assert keys[0] == keys[1] != keys[2]
 

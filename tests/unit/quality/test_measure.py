@@ -38,7 +38,7 @@ def judge(key: str = "mean") -> Judge:
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny.build("vectors")[0]
+    return tiny.build("vectors")
 
 
 SETTINGS = [Setting("bfn", 3), Setting("bfn-solver++2", 3, t_start=0.01)]
@@ -159,7 +159,7 @@ def test_two_names_of_one_sampler_are_measured_once(model, tmp_path) -> None:
 
 def test_weights_and_card_name_a_model(model) -> None:
     same, _ = tiny.build("vectors")
-    assert identify(model) == identify(same) != identify(tiny.build("images")[0])
+    assert identify(model) == identify(same) != identify(tiny.build("images"))
 
 
 def test_exact_models_are_measured_and_named_by_the_user(tmp_path) -> None:
@@ -209,8 +209,8 @@ def test_settings_in_words() -> None:
 
 
 def test_predictions_of_continuous_images_are_clipped(model) -> None:
-    assert clip_for(tiny.build("images")[0]) == (-1, 1)
-    assert clip_for(tiny.build("binary")[0]) is None
+    assert clip_for(tiny.build("images")) == (-1, 1)
+    assert clip_for(tiny.build("binary")) is None
     assert clip_for(model) is None
 
 

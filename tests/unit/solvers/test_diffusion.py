@@ -18,8 +18,8 @@ from bfn import solvers
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output, Point
 from bfn.model import Model
-from bfn.sampling import make_table
 from bfn.solvers.multistep import Multistep
+from planned import make_table
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.02)
 TIMES = [0.02, 0.1, 0.15, 0.32, 0.5, 0.61, 0.8, 0.97]

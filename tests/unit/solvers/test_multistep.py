@@ -6,8 +6,8 @@ import torch
 import bfn
 from bfn import solvers
 from bfn.exact import GaussianMixture
-from bfn.sampling import make_table
 from bfn.solvers.multistep import Multistep
+from planned import make_table
 
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}
 

@@ -7,8 +7,8 @@ import bfn
 from bfn.error_curve import ErrorCurve
 from bfn.exact import GaussianMixture
 from bfn.losses import error_curve
-from bfn.sampling import make_table
 from linear import LinearModel, final_variance
+from planned import make_table
 
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}
 
@@ -43,7 +43,7 @@ def test_a_mixture_is_met_better_with_few_calls() -> None:
     generator = torch.Generator().manual_seed(0)
     model = GaussianMixture(torch.tensor([[-0.7], [0.6]]), stds=torch.tensor([0.2, 0.3]))
     data = model.sample_data(20000, generator)
-    model.error_curve = error_curve(model, data[:4000], generator=generator)
+    model.info.error_curve = error_curve(model, data[:4000], generator=generator)
     distance = {}
     for name in ("bfn", "bfn-optimal"):
         x = model.sample(20000, name, 5, generator=torch.Generator().manual_seed(1)).x
@@ -52,5 +52,7 @@ def test_a_mixture_is_met_better_with_few_calls() -> None:
 
 
 def test_without_a_curve_the_error_says_how_to_get_one() -> None:
-    with pytest.raises(ValueError, match=r"no error curve; training stores one, or set model.error_curve = bfn.losses"):
+    with pytest.raises(
+        ValueError, match=r"no error curve; training stores one, or set model.info.error_curve = bfn.losses"
+    ):
         make_table(FLOWS["discrete"], "bfn-optimal", 4)

@@ -7,9 +7,9 @@ import torch
 
 import bfn
 from bfn import solvers
-from bfn.sampling import make_table
 from bfn.solvers.multistep import Multistep
 from linear import LinearModel, final_variance, slope
+from planned import make_table
 
 T_START = {"continuous": 0.02, "discrete": 0.05}
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}

@@ -207,7 +207,7 @@ def test_classes_are_searched_and_nothing_is_kept_that_does_not_help():
 
 
 def test_an_interrupt_keeps_the_best_so_far_and_no_gradient_of_the_network():
-    model, _ = tiny.build("vectors")
+    model = tiny.build("vectors")
 
     def stop(step, value):
         if step == 3:

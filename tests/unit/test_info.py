@@ -1,0 +1,133 @@
+"""A model's facts: classes that are asked for and drawn, ranges that predictions are clipped to, what a person sees."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import bfn
+import tiny
+from bfn import BFN, Classes, ContinuousFlow, DiscreteFlow, ModelInfo, UserError
+from bfn.info import NO_CLASS
+
+SHAPES = ModelInfo(classes=Classes(("circle", "square", "star"), (0.7, 0.2, 0.1)))
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        (2, [2, 2, 2]),
+        ("square", [1, 1, 1]),
+        ("1", [1, 1, 1]),
+        (-1, [NO_CLASS] * 3),
+        (["star", 0, "-1"], [2, 0, NO_CLASS]),
+        (np.array([0, 1, 2]), [0, 1, 2]),
+        (np.int64(1), [1, 1, 1]),
+        (torch.tensor([2, 1, 0], dtype=torch.int32), [2, 1, 0]),
+        (torch.tensor(1), [1, 1, 1]),
+    ],
+)
+def test_classes_are_taken_in_any_form(label: object, expected: list[int]) -> None:
+    labels = SHAPES.labels(label, 3)  # type: ignore[arg-type]
+    assert labels is not None
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("sqare", "did you mean 'square'"),
+        (3, "expected one of the 3 classes circle, square, star"),
+        (-2, "or -1 for none"),
+        ([0, 1], "one for each of the 3"),
+        (torch.zeros(3), "expected whole numbers"),
+        ([True, False, True], "expected whole numbers"),
+        ([[0], [1], [2]], "expected whole numbers"),
+    ],
+)
+def test_wrong_classes_are_told_in_one_line(label: object, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        SHAPES.labels(label, 3)  # type: ignore[arg-type]
+
+
+def test_classes_are_drawn_by_their_shares() -> None:
+    """Of 20,000 draws each share lies within 5 standard errors: a false alarm once in 10^6."""
+    n = 20_000
+    labels = SHAPES.labels(None, n, torch.Generator().manual_seed(0))
+    assert labels is not None
+    for k, share in enumerate((0.7, 0.2, 0.1)):
+        error = (share * (1 - share) / n) ** 0.5
+        assert abs(float((labels == k).double().mean()) - share) < 5 * error
+    assert ModelInfo().labels(None, 3) is None
+
+
+def test_samples_say_which_classes_were_drawn_and_are_of_them() -> None:
+    model = tiny.build("images")
+    out = model.sample(6, nfe=3, seed=4)
+    assert out.label is not None
+    # The classes are drawn before the noise: with the same noise and those classes the samples are the same.
+    generator = torch.Generator().manual_seed(4)
+    model.info.classes.draw(6, generator)  # type: ignore[union-attr]
+    again = model.sample(6, nfe=3, label=out.label, generator=generator)
+    assert torch.equal(out.x, again.x)
+    assert model.sample(6, nfe=3, label=-1).label.tolist() == [NO_CLASS] * 6  # type: ignore[union-attr]
+    assert tiny.build("vectors").sample(2).label is None
+
+
+def test_the_shortest_call_makes_ten_calls_and_a_seed_repeats_it() -> None:
+    model = tiny.build("vectors")
+    first, second = model.sample(3, seed=1), model.sample(3, seed=1)
+    assert first.nfe == 10
+    assert torch.equal(first.x, second.x)
+    assert torch.equal(first.x, model.sample(3, generator=torch.Generator().manual_seed(1)).x)
+    with pytest.raises(UserError, match="seed=1 beside a generator"):
+        model.sample(3, seed=1, generator=torch.Generator())
+
+
+def test_predictions_are_clipped_to_the_range_of_the_data() -> None:
+    model = BFN(lambda mu, t: torch.full_like(mu, 3.0), ContinuousFlow(0.1), "data", (2,))
+    assert float(model.sample(2).x.max()) == pytest.approx(3)
+    model.info.value_range = (-1.0, 2.0)
+    assert float(model.sample(2).x.max()) == pytest.approx(2)
+    assert float(model.sample(2, clip=(-1, 1)).x.max()) == pytest.approx(1)
+    assert float(model.sample(2, clip=False).x.max()) == pytest.approx(3)
+
+
+def test_a_network_that_says_how_many_classes_it_knows_has_them() -> None:
+    network = bfn.networks.MLP(2, width=8, n_labels=3)
+    assert BFN(network, ContinuousFlow(), "data", (2,)).info.classes == Classes.equal(3)
+    with pytest.raises(UserError, match="2 classes: the network was made for 3"):
+        BFN(network, ContinuousFlow(), "data", (2,), ModelInfo(classes=Classes.equal(2)))
+
+
+def test_what_a_person_sees() -> None:
+    text = tiny.build("text")
+    assert text.decode(torch.tensor([[3, 1, 20], [0, 2, 1]])) == ["cat", " ba"]
+    images = tiny.build("images").decode(torch.tensor([-1.0, 0.0, 1.0, 7.0]).view(1, 1, 2, 2))
+    assert (images.dtype, images.shape, images.flatten().tolist()) == (np.uint8, (1, 2, 2, 1), [0, 128, 255, 255])
+    binary = tiny.build("binary").decode(torch.tensor([0, 1, 1, 0]).view(1, 1, 2, 2))
+    assert binary.flatten().tolist() == [0, 255, 255, 0]
+    assert tiny.build("vectors").decode(torch.tensor([[1.5, 2.0]])).tolist() == [[1.5, 2.0]]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_losses_take_arrays(dtype: type) -> None:
+    model = BFN(nn.Identity(), ContinuousFlow(0.1), "data", (2,))
+    model.network.forward = lambda mu, t: mu  # type: ignore[method-assign]
+    x = np.array([[0.5, -0.5], [0.25, 0.0]], dtype=dtype)
+    t = torch.tensor([0.3, 0.6])
+    ours = model.loss(x, t, generator=torch.Generator().manual_seed(0))
+    theirs = model.loss(torch.tensor(x, dtype=torch.float32), t, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ours, theirs)
+    classes = BFN(lambda theta, t: theta, DiscreteFlow(3), "logits", (2,))
+    assert classes.loss(np.array([[0, 2]], dtype=np.uint8)).shape == (1,)
+    with pytest.raises(UserError, match="discrete data are integer classes"):
+        classes.loss(np.array([[0.5, 1.0]]))
+
+
+def test_unlabelled_samples_of_a_bundled_model_have_all_classes() -> None:
+    drawn = Counter(bfn.load("digits").sample(64, nfe=1, seed=0).label.tolist())  # type: ignore[union-attr]
+    assert len(drawn) == 10
