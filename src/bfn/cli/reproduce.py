@@ -45,7 +45,7 @@ def reproduce(
 
     Example: bfn reproduce sa-nfe --quick
 
-    Example: bfn reproduce fid-nfe --model mnist --on bundled --nfe 5 --solvers auto untuned unipc3 sa-solver
+    Example: bfn reproduce fid-nfe --model mnist --on bundled --nfe 5 --solvers auto fast-sde unipc3 sa-solver
 
     Example: bfn reproduce fid-nfe --checkpoint cifar10_256c_ema.pt --n 10000 --nfe 10 20 50
 
@@ -59,7 +59,7 @@ def reproduce(
         nfe: numbers of calls (of steps, for orders; 1 / step size, for cs-trajectories).
         ceiling: measure also what the model gives at so many calls, such as 1000 (sa-nfe).
         context: symbols that the exact model of text looks back; 3 takes some 40 times as long.
-        solvers: which run beside the paper's, such as unipc3, deis3, sa-solver, bfn-optimal, tuned, untuned; auto,
+        solvers: which run beside the paper's, such as unipc3, deis3, sa-solver, bfn-optimal; auto,
             fast-ode and fast-sde if left out (fid-nfe, sa-nfe, samples).
         paper_only: leave out all but the paper's solvers.
         quick: 100 samples at 5 and 10 calls, to see that it works.
@@ -70,10 +70,9 @@ def reproduce(
     """
     import torch
 
-    from bfn.paper.reports import Options
-    from bfn.paper.reproduce import QUICK, experiment
-    from bfn.paper.reproduce import reproduce as run
-    from bfn.quality.measuring import default_store
+    from bfn.paper import QUICK, Options, experiment
+    from bfn.paper import reproduce as run
+    from bfn.quality import default_store
 
     experiment(name)
     check_positive(

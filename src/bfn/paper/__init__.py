@@ -1,16 +1,6 @@
-"""Measurements of models and samplers: what a sample is judged by, and how settings are compared."""
+"""The paper's tables and figures, made again on models at hand: ``bfn reproduce``. Nothing else imports this."""
 
-from bfn.quality.judges import METRICS, Judge, Measure, Measured, judge_for
-from bfn.quality.measuring import Record, Setting, default_store, identify
+from bfn.paper.report import Options
+from bfn.paper.reproduce import EXPERIMENTS, QUICK, experiment, reproduce
 
-__all__ = [
-    "METRICS",
-    "Judge",
-    "Measure",
-    "Measured",
-    "Record",
-    "Setting",
-    "default_store",
-    "identify",
-    "judge_for",
-]
+__all__ = ["EXPERIMENTS", "QUICK", "Options", "experiment", "reproduce"]

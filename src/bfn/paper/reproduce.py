@@ -10,29 +10,31 @@ from typing import Any
 
 from bfn import solvers
 from bfn.errors import UserError, did_you_mean
-from bfn.paper import paper, subjects
-from bfn.paper.efficiency import efficiency
-from bfn.paper.etas import eta_continuous, eta_discrete
-from bfn.paper.orders import orders
-from bfn.paper.reports import Options, Section, write_report
-from bfn.paper.sheets import samples
-from bfn.paper.subjects import Kind, Place, Subject
-from bfn.paper.tabled import cs_ablation, fid_nfe, sa_nfe
-from bfn.paper.trajectories import cs_trajectories
+from bfn.paper import judged_model, printed
+from bfn.paper.bits_and_spelling import efficiency
+from bfn.paper.by_calls import cs_ablation, fid_nfe, sa_nfe
+from bfn.paper.convergence import orders
+from bfn.paper.grid_start import eta_continuous, eta_discrete
+from bfn.paper.judged_model import Form, JudgedModel, Place
+from bfn.paper.random_samples import samples
+from bfn.paper.report import Options, Section, write_report
+from bfn.paper.trajectory_distance import cs_trajectories
 
-Run = Callable[[Subject, Options], Section]
+__all__ = ["EXPERIMENTS", "QUICK", "Experiment", "experiment", "reproduce"]
+
+Run = Callable[[JudgedModel, Options], Section]
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure. kinds: of the models it is run on; none for one that brings its own problems.
+    """One table or figure. forms: what samples of the models it is run on are; none for one that brings its own problems.
 
     beyond: whether other solvers may be measured beside the paper's.
     """
 
     name: str
     title: str
-    kinds: tuple[Kind, ...]
+    forms: tuple[Form, ...]
     run: Run | None = None
     tables: tuple[str, ...] = ()
     beyond: bool = False
@@ -42,7 +44,7 @@ class Experiment:
         """Where the paper has it, with what is doubtful there."""
         lines = []
         for name in self.tables:
-            table = paper.table(name)
+            table = printed.table(name)
             lines.append(f"The paper: {table.place}. \u201c{table.caption}\u201d")
             lines += [f"(Doubtful in it: {_where(remark)}{remark.text}.)" for remark in table.remarks]
         return lines
@@ -52,28 +54,28 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         Experiment(
-            "fid-nfe", "Image quality against network calls", ("continuous",), fid_nfe, ("fid-nfe",), beyond=True
+            "fid-nfe", "Image quality against network calls", ("images",), fid_nfe, ("fid-nfe",), beyond=True
         ),
         Experiment(
-            "sa-nfe", "Spelling accuracy against network calls", ("discrete",), sa_nfe, ("sa-nfe",), beyond=True
+            "sa-nfe", "Spelling accuracy against network calls", ("text",), sa_nfe, ("sa-nfe",), beyond=True
         ),
         Experiment(
-            "cs-ablation", "The original sampler with and without drawn classes", ("discrete",), cs_ablation,
+            "cs-ablation", "The original sampler with and without drawn classes", ("text",), cs_ablation,
             ("cs-ablation",),
         ),
         Experiment(
-            "cs-trajectories", "How far drawing classes moves a trajectory", ("discrete",), cs_trajectories,
+            "cs-trajectories", "How far drawing classes moves a trajectory", ("text",), cs_trajectories,
             ("cs-trajectories",),
         ),
         Experiment(
-            "eta-continuous", "Where the grid starts, on images", ("continuous",), eta_continuous, ("eta-continuous",)
+            "eta-continuous", "Where the grid starts, on images", ("images",), eta_continuous, ("eta-continuous",)
         ),
-        Experiment("eta-discrete", "Where the grid starts, on text", ("discrete",), eta_discrete, ("eta-discrete",)),
+        Experiment("eta-discrete", "Where the grid starts, on text", ("text",), eta_discrete, ("eta-discrete",)),
         Experiment(
-            "efficiency", "Bits per character and spelling accuracy", ("discrete",), efficiency,
+            "efficiency", "Bits per character and spelling accuracy", ("text",), efficiency,
             ("efficiency-sa", "efficiency-bpc"),
         ),
-        Experiment("samples", "Random samples side by side", ("continuous", "discrete"), samples, beyond=True),
+        Experiment("samples", "Random samples side by side", ("images", "text"), samples, beyond=True),
         Experiment("orders", "Error against step size on problems with exact answers", ()),
     )
 }  # fmt: skip
@@ -117,43 +119,38 @@ def reproduce(
         able = ", ".join(other.name for other in EXPERIMENTS.values() if other.beyond)
         raise UserError(f"--solvers {options.beyond[0]}: {name} is of the paper's alone; {able} take others")
     for solver in options.beyond or ():
-        if solver != "tuned":
-            solvers.get(solver)
+        solvers.get(solver)
     if chosen.run is None:
         options = replace(options, store=None)
         sections = orders(options)
     else:
         sections = [
-            chosen.run(subject, options) for subject in _subjects(chosen, on, models, checkpoint, settings, context)
+            chosen.run(judged, options) for judged in _judged_models(chosen, on, models, checkpoint, settings, context)
         ]
     intro = [*chosen.places, *([f"Made by `{command}`."] if command else [])]
     spaced = [line for paragraph in intro for line in (paragraph, "")]
     return write_report(out, f"{name}: {chosen.title}", spaced[:-1], sections, options, started)
 
 
-def _subjects(
+def _judged_models(
     chosen: Experiment,
     on: Sequence[Place],
     models: Sequence[str],
     checkpoint: Path | None,
     settings: str | Mapping[str, Any] | None,
     context: int,
-) -> Iterator[Subject]:
+) -> Iterator[JudgedModel]:
     """Made one after the other: some hold much memory."""
     if checkpoint is not None:
-        yield subjects.official(checkpoint, chosen.kinds, settings)
+        yield judged_model.official(checkpoint, chosen.forms, settings)
     if "bundled" in on:
-        for kind in chosen.kinds:
-            fitting = [name for name in models if subjects.kind_of(name) == kind]
-            if models and not fitting and len(chosen.kinds) > 1:
-                continue
-            for name in (fitting or models) if models else subjects.BUNDLED[kind]:
-                yield subjects.stored(name, kind)
+        for name in models or [name for form in chosen.forms for name in judged_model.BUNDLED[form]]:
+            yield judged_model.stored(name, chosen.forms)
     if "exact" in on:
-        for kind in chosen.kinds:
-            yield subjects.exact(kind, context)
+        for form in chosen.forms:
+            yield judged_model.exact(form, context)
 
 
-def _where(remark: paper.Remark) -> str:
+def _where(remark: printed.Remark) -> str:
     calls = f" at {remark.nfe} calls" if remark.nfe else ""
     return f"`{remark.solver}`{calls}: " if remark.solver else ""

@@ -39,8 +39,8 @@ def test_results_as_json(tmp_path, capsys) -> None:
             "eta-discrete is of the paper's alone; fid-nfe, sa-nfe, samples take",
         ),
         (["sa-nfe", "--solvers", "unipc3", "--paper-only"], "--solvers unipc3 with --paper-only: give one of them"),
-        (["sa-nfe", "--on", "bundled", "--solvers", "tuned", "--nfe", "7"], "solver='tuned', nfe=7"),
-        (["fid-nfe", "--on", "bundled", "--model", "text8"], "text8: a model of discrete data"),
+        (["sa-nfe", "--on", "bundled", "--solvers", "unipc3", "--nfe", "0"], "--nfe 0: expected at least 1"),
+        (["fid-nfe", "--on", "bundled", "--model", "text8"], "text8: a model of text"),
     ],
 )
 def test_wrong_input(arguments, message, refused, tmp_path) -> None:

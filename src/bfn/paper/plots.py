@@ -1,4 +1,4 @@
-"""Pictures of the experiments: what was measured beside what the paper prints, in matplotlib."""
+"""Plots of the experiments: what was measured beside what the paper prints, in matplotlib."""
 
 from __future__ import annotations
 
@@ -10,32 +10,35 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from bfn.paper.paper import Column, PaperTable
-from bfn.quality.judges import Measure, Measured
+from bfn.estimate import Estimate
+from bfn.paper.printed import Column, PrintedTable
+from bfn.quality import Measure
 from bfn.viz.style import colour, on
 
-Curve = tuple[str, Column, Measured]
+__all__ = ["lines_plot", "quality_plot"]
+
+Point = tuple[str, Column, Estimate]
 
 
-def quality_picture(
-    cells: Sequence[Curve], table: PaperTable, measure: Measure, ceiling: Mapping[str, Measured], path: Path
+def quality_plot(
+    curves: Sequence[Point], table: PrintedTable, measure: Measure, ceiling: Mapping[str, Estimate], path: Path
 ) -> None:
     """Quality over calls, or over eta where that varies: ours with intervals on the left, the paper's on the right."""
-    over_eta = any(column.eta is not None for _, column, _ in cells)
-    labels = list(dict.fromkeys(label for label, _, _ in cells))
+    over_eta = any(column.eta is not None for _, column, _ in curves)
+    labels = list(dict.fromkeys(label for label, _, _ in curves))
     figure = Figure(figsize=(9.6, 4.0), layout="constrained", dpi=100)
     left, right = (on(axes) for axes in figure.subplots(1, 2))
-    calls = list(dict.fromkeys(column.nfe for _, column, _ in cells))
+    calls = list(dict.fromkeys(column.nfe for _, column, _ in curves))
     for index, label in enumerate(labels):
         for style, nfe in enumerate(calls if over_eta else [None]):
             points = [
-                (_x(column), m) for name, column, m in cells if name == label and (nfe is None or column.nfe == nfe)
+                (_x(column), m) for name, column, m in curves if name == label and (nfe is None or column.nfe == nfe)
             ]
             name = f"{label}, {nfe} calls" if over_eta else label
             _line(left, [(x, m) for x, m in points if x is not None], measure, index, name, style)
         for style, nfe in enumerate(dict.fromkeys(c.nfe for c in table.columns) if over_eta else [None]):
             printed = [
-                (_x(f.column), Measured(f.value / measure.scale if measure.unit == "%" else f.value))
+                (_x(f.column), Estimate(f.value / measure.scale if measure.unit == "%" else f.value))
                 for f in table.figures
                 if f.solver == label and (nfe is None or f.column.nfe == nfe)
             ]
@@ -52,7 +55,7 @@ def quality_picture(
         if not over_eta:
             axes.xaxis.set_major_formatter(ScalarFormatter())
             axes.xaxis.set_minor_formatter(NullFormatter())
-            columns = [column for _, column, _ in cells] if axes is left else table.columns
+            columns = [column for _, column, _ in curves] if axes is left else table.columns
             axes.set_xticks(_spread(sorted({c.nfe for c in columns if c.nfe is not None})))
         if measure.better == "low":
             axes.set_yscale("log")
@@ -62,7 +65,7 @@ def quality_picture(
     figure.savefig(path, format="png")
 
 
-def lines_picture(
+def lines_plot(
     curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, x: str, y: str, dashed: Sequence[str] = ()
 ) -> None:
     """Named curves on doubly logarithmic axes; the dashed ones are there to compare with."""
@@ -85,7 +88,7 @@ def _x(column: Column) -> float | None:
 
 
 def _line(
-    axes: Axes, points: Sequence[tuple[float, Measured]], measure: Measure, index: int, name: str, style: int
+    axes: Axes, points: Sequence[tuple[float, Estimate]], measure: Measure, index: int, name: str, style: int
 ) -> None:
     if not points:
         return

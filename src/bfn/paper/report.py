@@ -16,6 +16,8 @@ import torch
 
 from bfn.files import atomic, atomic_write
 
+__all__ = ["Options", "Section", "machine", "write_report"]
+
 
 @dataclass(frozen=True)
 class Options:
@@ -44,15 +46,6 @@ class Section:
     markdown: str
     results: Mapping[str, Any]
     pictures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    return [
-        f"| {' | '.join(header)} |",
-        "|---" * len(header) + "|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
 
 
 def machine() -> dict[str, Any]:

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
-from bfn.paper.paper import Column, PaperTable
-from bfn.quality.judges import Measure, Measured
+from bfn.estimate import Estimate
+from bfn.paper.printed import Column, PrintedTable
+from bfn.quality import Measure
+
+__all__ = ["Outcome", "Pair", "compare_pairs", "judge_pair", "nearest", "summary"]
 
 Outcome = Literal["agrees", "opposite", "not told apart"]
-Cells = Mapping[tuple[str, Column], Measured]
+Values = Mapping[tuple[str, Column], Estimate]
 """What was measured, by solver and column."""
 
 RESOLUTION = {"FID": 0.03, "SA, %": 0.008}
@@ -26,7 +29,7 @@ about half a point; FIDs of 10,000 images scatter by a percent or two.
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Pair:
     """Whether the paper's order of two solvers is found. better, worse: as printed; at: our column."""
 
     better: str
@@ -34,7 +37,7 @@ class Verdict:
     at: Column
     printed_at: Column
     printed: tuple[float, float]
-    measured: tuple[Measured, Measured]
+    measured: tuple[Estimate, Estimate]
     outcome: Outcome
     reason: str = ""
 
@@ -50,42 +53,42 @@ class Verdict:
         return f"{told}: {ours} (paper: {paper})" + (f"; {self.reason}" if self.reason else "")
 
 
-def verdicts(
-    table: PaperTable, cells: Cells, measure: Measure, ceiling: Mapping[str, Measured] | None = None
-) -> list[Verdict]:
+def compare_pairs(
+    table: PrintedTable, measured: Values, measure: Measure, ceiling: Mapping[str, Estimate] | None = None
+) -> list[Pair]:
     """The paper's order of every pair of its solvers, found or not, at each of our columns.
 
     At fewer calls than the paper measured, its fewest are what is compared with. ceiling: by solver, what the model
     gives with very many calls: a pair that has reached it can no longer differ.
     """
     found = []
-    for column in dict.fromkeys(column for _, column in cells):
+    for column in dict.fromkeys(column for _, column in measured):
         printed_at = nearest(table, column)
         if printed_at is None:
             continue
         printed = {f.solver: f.value for f in table.figures if f.column == printed_at and f.solver is not None}
-        here = [solver for solver in printed if (solver, column) in cells]
+        here = [solver for solver in printed if (solver, column) in measured]
         for pair in combinations(here, 2):
             first, second = (printed[solver] for solver in pair)
             if abs(first - second) <= RESOLUTION.get(table.measure, 0.0) * max(first, second):
                 continue
             better, worse = sorted(pair, key=printed.__getitem__, reverse=table.better == "higher")
-            values = cells[better, column], cells[worse, column]
+            values = measured[better, column], measured[worse, column]
             outcome = judge_pair(*values, measure)
             reason = _reason(outcome, (better, worse), values, ceiling or {})
             numbers = printed[better], printed[worse]
-            found.append(Verdict(better, worse, column, printed_at, numbers, values, outcome, reason))
+            found.append(Pair(better, worse, column, printed_at, numbers, values, outcome, reason))
     return found
 
 
-def judge_pair(better: Measured, worse: Measured, measure: Measure) -> Outcome:
+def judge_pair(better: Estimate, worse: Estimate, measure: Measure) -> Outcome:
     """Whether the first is better than the second, by their intervals."""
     if better.overlaps(worse):
         return "not told apart"
     return "agrees" if (better.value < worse.value) == (measure.better == "low") else "opposite"
 
 
-def nearest(table: PaperTable, column: Column) -> Column | None:
+def nearest(table: PrintedTable, column: Column) -> Column | None:
     """The printed column that one of ours is compared with: the same calls, or the nearest that is printed.
 
     None if the table has no such eta, or if it is about step sizes.
@@ -97,14 +100,14 @@ def nearest(table: PaperTable, column: Column) -> Column | None:
     return min(fitting, key=lambda c: abs((c.nfe or 0) - nfe), default=None)
 
 
-def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Measured], ceiling: Mapping[str, Measured]) -> str:
+def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Estimate], ceiling: Mapping[str, Estimate]) -> str:
     """Why two solvers are not told apart, where the ceiling explains it."""
     limits = [ceiling.get(solver) for solver in pair]
     at_ceiling = all(limit is not None and limit.overlaps(value) for limit, value in zip(limits, values, strict=True))
-    return "both have reached what the model gives at very many calls" if outcome != "agrees" and at_ceiling else ""
+    return "both have reached what the model gives at very many calls" if outcome == "not told apart" and at_ceiling else ""
 
 
-def summary(found: Sequence[Verdict], measure: Measure) -> list[str]:
+def summary(found: Sequence[Pair], measure: Measure) -> list[str]:
     """Markdown: at each column the count of pairs, then every pair that does not agree, with its reason if known."""
     lines = []
     for column in dict.fromkeys(v.at for v in found):

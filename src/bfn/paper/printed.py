@@ -1,6 +1,6 @@
 """The paper's figures as data: every table of results, with its place in the paper and what is doubtful in it.
 
-``paper.json`` holds the numbers as printed. Figures 3, 4 and 6 draw tables 5, 6 and 3; the user study (figure 5) and
+``printed.json`` holds the numbers as printed. Figures 3, 4 and 6 draw tables 5, 6 and 3; the user study (figure 5) and
 the sheets of random samples (figures 7 to 9) print no numbers.
 """
 
@@ -15,7 +15,9 @@ from typing import Any
 
 from bfn.errors import UserError
 
-FILE = Path(__file__).with_name("paper.json")
+__all__ = ["Column", "PrintedFigure", "PrintedTable", "Remark", "table", "tables"]
+
+FILE = Path(__file__).with_name("printed.json")
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Figure:
+class PrintedFigure:
     """One printed number. solver: our name for the method; None where it is none of ours."""
 
     printed: str
@@ -52,7 +54,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class PaperTable:
+class PrintedTable:
     """One table of results. better: "lower" or "higher"."""
 
     name: str
@@ -64,7 +66,7 @@ class PaperTable:
     better: str
     n_samples: int | None
     columns: tuple[Column, ...]
-    figures: tuple[Figure, ...]
+    figures: tuple[PrintedFigure, ...]
     remarks: tuple[Remark, ...]
 
     @property
@@ -81,23 +83,23 @@ class PaperTable:
 
 
 @cache
-def tables() -> Mapping[str, PaperTable]:
+def tables() -> Mapping[str, PrintedTable]:
     """All tables of results, by name."""
     return {entry["name"]: _table(entry) for entry in json.loads(FILE.read_text(encoding="utf-8"))["tables"]}
 
 
-def table(name: str) -> PaperTable:
+def table(name: str) -> PrintedTable:
     """The table of that name."""
     if name not in tables():
         raise UserError(f"{name!r}: expected a table of the paper, one of {', '.join(tables())}")
     return tables()[name]
 
 
-def _table(entry: Mapping[str, Any]) -> PaperTable:
+def _table(entry: Mapping[str, Any]) -> PrintedTable:
     columns = tuple(Column(**column) for column in entry["columns"])
     remarks = tuple(Remark(**remark) for remark in entry["remarks"])
     figures = tuple(
-        Figure(
+        PrintedFigure(
             row["printed"],
             row["solver"],
             column,
@@ -109,4 +111,4 @@ def _table(entry: Mapping[str, Any]) -> PaperTable:
         if value is not None
     )
     plain = ("name", "label", "place", "caption", "data", "measure", "better", "n_samples")
-    return PaperTable(**{key: entry[key] for key in plain}, columns=columns, figures=figures, remarks=remarks)
+    return PrintedTable(**{key: entry[key] for key in plain}, columns=columns, figures=figures, remarks=remarks)

@@ -1,0 +1,176 @@
+"""Our own: error against step size on problems with exact answers, and its slope beside the declared order.
+
+ODE solvers: distance of the last state from the flow's end, found with very many steps, on a Gaussian mixture
+(continuous) and a Markov chain (discrete). SDE solvers: relative error of the last state's variance where messages are
+Gaussian, w ~ N(0, v I). The prediction is then linear, w_hat = s v u / (kappa + s^2 v), so that a solver maps Gaussians
+to Gaussians and the variance follows from its table without Monte Carlo.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bfn import grids, solvers
+from bfn.exact import ExactModel, GaussianMixture, MarkovChain
+from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
+from bfn.grids import Grid
+from bfn.paper.report import Options, Section
+from bfn.paper.slope import log_log_slope
+from bfn.quality import markdown_table
+from bfn.solvers import Multistep, Solver, Table
+from bfn.solvers.midpoint import Midpoint
+from bfn.solvers.paper import SOLVERS
+
+__all__ = ["Problem", "final_variance", "orders", "problems"]
+
+STEPS = (16, 32, 64, 128, 256)
+VARIANCE = 0.5
+"""Of the Gaussian messages; at 2.0 the second-order coefficient of SDE-BFN-Solver2 happens to nearly vanish."""
+REFERENCE_STEPS = 600
+"""Of a rule of order 3 with a corrector: some 1e-4 of the smallest error here."""
+LAST = 3
+"""Step sizes, the smallest ones, over which a slope is taken."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An exact model in float64 with posteriors that bend along the way, and where its grids start."""
+
+    title: str
+    model: ExactModel
+    t_start: float
+
+    @property
+    def name(self) -> str:
+        """The kind of data."""
+        return self.model.flow.kind
+
+
+def problems() -> list[Problem]:
+    """One for each kind of data."""
+    mixture = GaussianMixture(
+        torch.tensor([[-0.8, 0.2], [0.5, 0.6], [0.3, -0.7]], dtype=torch.float64),
+        stds=torch.tensor([0.3, 0.2, 0.25], dtype=torch.float64),
+        flow=ContinuousFlow(sigma_1=0.05),
+    )
+    transition = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.6, 0.3], [0.3, 0.1, 0.6]], dtype=torch.float64)
+    initial = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    chain = MarkovChain(initial, transition, 4, flow=DiscreteFlow(n_classes=3, beta_1=3.0))
+    return [
+        Problem("a mixture of three Gaussians in the plane, sigma_1 = 0.05", mixture, 0.02),
+        Problem("a Markov chain of 4 variables of 3 classes, beta_1 = 3", chain, 0.05),
+    ]
+
+
+def orders(options: Options) -> list[Section]:
+    """A section for each problem."""
+    return [_section(problem, options.nfe or STEPS, options.n or 16, options.seed) for problem in problems()]
+
+
+def final_variance(table: Table, flow: Flow) -> float:
+    """Variance of u at the table's last node, from the exact distribution at its first.
+
+    u and each prediction are kept as coefficients on the independent sources (u_0, xi_1, xi_2, ...).
+    """
+    s = flow.schedule.s_of(table.times)
+    base = torch.zeros(len(table.rows) + 1, dtype=torch.float64)
+    base[0] = math.sqrt(flow.kappa + s[0] ** 2 * VARIANCE)
+    u, messages = base, list[Tensor]()
+    for i, row in enumerate(table.rows[:-1]):
+        messages.insert(0, s[i] * VARIANCE / (flow.kappa + s[i] ** 2 * VARIANCE) * u)
+        u = row.a * base
+        for b, message in zip(row.b, messages, strict=False):
+            u = u + b * message
+        u[i + 1] += row.c
+        if row.commit:
+            base = u
+    return float(u.square().sum())
+
+
+def _grid(solver: Solver) -> Grid:
+    """Rules in log s are not in their asymptotic regime on a grid uniform in t below some hundred steps."""
+    in_log_s = isinstance(solver, Multistep) and solver.coordinate == "log s"
+    return grids.LogSNR() if in_log_s else grids.Uniform()
+
+
+def _calls(solver: Solver, n_steps: int) -> int:
+    """Network calls of so many steps."""
+    return 2 * n_steps if isinstance(solver, Midpoint) else n_steps
+
+
+def _ode_errors(
+    solver: Solver, problem: Problem, steps: Sequence[int], initial: Tensor, exact: Callable[[float], Tensor]
+) -> list[float]:
+    """Mean distance of the last state from the exact flow through the states initial, (n, ...), at its time."""
+    errors = []
+    for n_steps in steps:
+        out = problem.model.sample(
+            len(initial), solver, _calls(solver, n_steps), grid=_grid(solver), t_start=problem.t_start, initial=initial
+        )
+        errors.append((out.u - exact(out.times[-1])).flatten(1).norm(dim=1).mean().item())
+    return errors
+
+
+def _reference(problem: Problem, initial: Tensor, t_end: float) -> Tensor:
+    """The flow at t_end by very many steps of a third-order rule with a corrector."""
+    schedule = problem.model.flow.schedule
+    rule = solvers.get("fast-ode").resolve(problem.model.flow, REFERENCE_STEPS)
+    start, end = schedule.s_of([problem.t_start, t_end])
+    # Equal steps in log(1 + s): small where little is known, and never coarse at the end.
+    warped = torch.linspace(math.log1p(start), math.log1p(end), REFERENCE_STEPS, dtype=torch.float64)
+    times = schedule.time_of_s(warped.expm1())
+    times[0], times[-1] = problem.t_start, t_end
+    return problem.model.sample(len(initial), rule, grid=times, initial=initial).u
+
+
+def _weak_errors(tables: Sequence[Table], flow: Flow) -> list[float]:
+    """Relative error of the last state's variance."""
+    exact = [flow.kappa + float(flow.schedule.beta(table.times[-1])) * VARIANCE for table in tables]
+    return [abs(final_variance(table, flow) / truth - 1) for table, truth in zip(tables, exact, strict=True)]
+
+
+def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Section:
+    model = problem.model
+    shape = (n, *model.flow.state_shape(model.data_shape))
+    initial = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    exact = cache(partial(_reference, problem, initial))
+    rows, curves, results = [], dict[str, list[tuple[float, float]]](), dict[str, object]()
+    for solver in (solver for solver in SOLVERS if model.flow.kind in solver.kinds):
+        if solver.stochastic:
+            tables = [
+                solvers.plan(model, solver, n_steps, grid=_grid(solver), t_start=problem.t_start).table
+                for n_steps in steps
+            ]
+            errors = _weak_errors(tables, model.flow)
+            what = "variance, classes not drawn" if tables[0].draws else "variance"
+        else:
+            errors, what = _ode_errors(solver, problem, steps, initial, exact), "end of the flow"
+        found = -log_log_slope(steps[-LAST:], errors[-LAST:])
+        told = "as declared" if abs(found - solver.order) < 0.25 else f"differs by {found - solver.order:+.2f}"
+        shown = [f"{error:.2e}" for error in errors]
+        rows.append([f"`{solver.name}`", what, *shown, f"{found:.2f}", f"{solver.order}", told])
+        curves[solver.name] = list(zip((1 / m for m in steps), errors, strict=True))
+        results[solver.name] = {"error": what, "steps": list(steps), "errors": errors, "slope": found,
+                                "order": solver.order}  # fmt: skip
+    lines = [
+        f"{n} starts at t = {problem.t_start:g}; solvers in log s on a grid uniform in log s, the others uniform in t. "
+        "Variance: relative weak error where messages are Gaussian, in closed form. Slopes over the last "
+        f"{min(LAST, len(steps))} columns.",
+        "",
+        *markdown_table(["solver", "error in", *(f"{m} steps" for m in steps), "slope", "declared", ""], rows),
+    ]
+    picture = {f"{problem.name}.png": partial(_draw, curves)}
+    return Section(problem.name, problem.title, "\n".join(lines), results, picture)
+
+
+def _draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
+    from bfn.paper.plots import lines_plot
+
+    lines_plot(curves, path, x="step size (1 / steps)", y="error")
