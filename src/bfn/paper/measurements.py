@@ -97,9 +97,7 @@ def over_calls(samplers: Iterable[Sampler], calls: Iterable[int]) -> list[Wanted
     return [Wanted(sampler, column) for sampler in samplers for column in columns]
 
 
-def beyond(
-    judged: JudgedModel, theirs: Sequence[Sampler], calls: Sequence[int], options: Options
-) -> list[Wanted]:
+def beyond(judged: JudgedModel, theirs: Sequence[Sampler], calls: Sequence[int], options: Options) -> list[Wanted]:
     """Our own solvers beside the paper's, where they are wanted."""
     known = {sampler.solver for sampler in theirs}
     names = [name for name in (BEYOND if options.beyond is None else options.beyond) if name not in known]

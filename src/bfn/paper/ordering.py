@@ -104,7 +104,8 @@ def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Estimate], c
     """Why two solvers are not told apart, where the ceiling explains it."""
     limits = [ceiling.get(solver) for solver in pair]
     at_ceiling = all(limit is not None and limit.overlaps(value) for limit, value in zip(limits, values, strict=True))
-    return "both have reached what the model gives at very many calls" if outcome == "not told apart" and at_ceiling else ""
+    explained = outcome == "not told apart" and at_ceiling
+    return "both have reached what the model gives at very many calls" if explained else ""
 
 
 def summary(found: Sequence[Pair], measure: Measure) -> list[str]:

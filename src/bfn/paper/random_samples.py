@@ -62,7 +62,8 @@ def _sheet(model: Model, drawn: Drawn, path: Path) -> None:
 
     rows = []
     for nfe in dict.fromkeys(nfe for _, nfe in drawn):
-        parts = [(name, sheet(model.flow.values(x), columns=5).reduce(2)) for (name, at), x in drawn.items() if at == nfe]
+        here = {name: model.flow.values(x) for (name, at), x in drawn.items() if at == nfe}
+        parts = [(name, sheet(values, columns=5).reduce(2)) for name, values in here.items()]
         rows.append(side_by_side(parts, f"{nfe} calls"))
     page = Image.new(rows[0].mode, (max(row.width for row in rows), sum(row.height for row in rows)), "white")
     top = 0

@@ -27,8 +27,9 @@ Run = Callable[[JudgedModel, Options], Section]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure. forms: what samples of the models it is run on are; none for one that brings its own problems.
+    """One table or figure.
 
+    forms: of the samples of the models that it is run on; none for one that brings its own problems.
     beyond: whether other solvers may be measured beside the paper's.
     """
 

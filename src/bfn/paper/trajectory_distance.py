@@ -102,7 +102,7 @@ def told_of(measured: Mapping[float, Estimate], powers: Mapping[str, float]) -> 
     else:
         told = (
             f"From one step size to the next smaller one, {fallen} of {len(pairs)} distances fall by their intervals, "
-            f"{risen} rise and {len(pairs) - fallen - risen} are not told apart: the paper's fall is not found throughout"
+            f"{risen} rise and {len(pairs) - fallen - risen} are not told apart: not the paper's steady fall"
         )
     if math.isnan(powers["measured"]):
         return f"{told}."

@@ -9,6 +9,7 @@ import tiny
 from bfn.exact import MarkovChain
 from bfn.paper.judged_model import JudgedModel
 from bfn.quality import judge_for
+from bfn.quality.judge_parts import Frechet
 
 SENTENCES = " the cat sat on the mat and the dog ran to the old house by the sea where she had been "
 
@@ -39,5 +40,5 @@ def image_model() -> JudgedModel:
     model = tiny.build("images")
     real = torch.rand(300, 1, 8, 8, generator=torch.Generator().manual_seed(0)) * 2 - 1
     judge = judge_for(model, "pixels", real)
-    quick = tuple(replace(part, n_resamples=5) if part.key.startswith("frechet") else part for part in judge.parts)
+    quick = tuple(replace(part, n_resamples=5) if isinstance(part, Frechet) else part for part in judge.parts)
     return JudgedModel("tiny-images", "a tiny image model", model, replace(judge, parts=quick), n=70, batch=70)

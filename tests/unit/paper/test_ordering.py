@@ -2,10 +2,10 @@
 
 import pytest
 
-from bfn.paper import printed
-from bfn.paper.printed import Column
-from bfn.paper.ordering import compare_pairs, judge_pair, nearest, summary
 from bfn.estimate import Estimate
+from bfn.paper import printed
+from bfn.paper.ordering import compare_pairs, judge_pair, nearest, summary
+from bfn.paper.printed import Column
 from bfn.quality import Measure
 
 SPELLING = Measure("spelling", "spelling accuracy", "high", "%", 100, 1)
