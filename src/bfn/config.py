@@ -19,6 +19,7 @@ from bfn.flows import FLOWS, Flow
 from bfn.heads import HEADS, Head
 from bfn.info import Classes, ModelInfo
 from bfn.schedules import SCHEDULES, Schedule
+from bfn.weightings import WEIGHTINGS, Weighting
 
 __all__ = ["FORMAT", "REGISTRIES", "StorageError", "check", "decode", "encode"]
 
@@ -28,6 +29,7 @@ REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
     Flow: ("flow", FLOWS),
     Schedule: ("schedule", SCHEDULES),
     Head: ("head", HEADS),
+    Weighting: ("weighting", WEIGHTINGS),
 }
 """The parts that a config names, each with the registry that knows them; networks have ``bfn.networks.NETWORKS``."""
 

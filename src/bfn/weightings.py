@@ -16,12 +16,10 @@ Every weighting multiplies one and the same thing, the squared error of :func:`b
 All times are stratified over the batch: each is distributed as said by itself, and together they leave no gaps.
 """
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,6 +27,8 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import as_float64, stratified_times
+
+__all__ = ["EDM", "WEIGHTINGS", "Bound", "Importance", "LossByTime", "MinSNR", "Weighting"]
 
 
 class Weighting(ABC):
@@ -131,21 +131,6 @@ class EDM(Weighting):
 
 WEIGHTINGS: dict[str, type[Weighting]] = {"bound": Bound, "importance": Importance, "min-snr": MinSNR, "edm": EDM}
 """Weightings by name."""
-
-
-def make_weighting(config: Mapping[str, Any]) -> Weighting:
-    """The weighting of that config, as {"name": "edm", "mean": -1.2}."""
-    arguments = dict(config)
-    name = arguments.pop("name", None)
-    if name not in WEIGHTINGS:
-        raise UserError(f"weighting {name!r}: expected one of {', '.join(WEIGHTINGS)}")
-    weighting = WEIGHTINGS[name]
-    try:
-        inspect.signature(weighting).bind(**arguments)
-    except TypeError as error:
-        known = ", ".join(inspect.signature(weighting).parameters) or "none"
-        raise UserError(f"weighting {name}: {error}; its parameters are {known}") from None
-    return weighting(**arguments)
 
 
 class LossByTime:

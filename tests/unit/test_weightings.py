@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from bfn import ContinuousFlow, DiscreteFlow
+from bfn.config import decode
 from bfn.losses import squared_error
-from bfn.weightings import EDM, WEIGHTINGS, Bound, Importance, LossByTime, MinSNR, make_weighting
+from bfn.weightings import EDM, WEIGHTINGS, Bound, Importance, LossByTime, MinSNR, Weighting
 
 FLOWS = [ContinuousFlow(1e-3), DiscreteFlow(27, 0.75**2)]
 
@@ -78,7 +79,9 @@ def test_min_snr_weighs_like_its_definition():
 
 @pytest.mark.parametrize("name", WEIGHTINGS)
 def test_times_are_stratified(name):
-    t, _ = make_weighting({"name": name}).draw(ContinuousFlow(1e-3), 16, torch.Generator().manual_seed(7))
+    t, _ = decode(Weighting, {"name": name}, "weighting").draw(
+        ContinuousFlow(1e-3), 16, torch.Generator().manual_seed(7)
+    )
     assert tuple(t.shape) == (16,)
     assert len(t.unique()) == 16
 
@@ -121,12 +124,12 @@ def test_times_that_were_never_drawn_are_not_made_up() -> None:
     ("config", "message"),
     [
         ({"name": "edn"}, "weighting 'edn': expected one of bound, importance, min-snr, edm"),
-        ({"name": "edm", "men": 1}, "weighting edm: got an unexpected keyword argument 'men'; its parameters are mean"),
-        ({"name": "min-snr", "gamma": 0}, "gamma=0: expected a positive"),
-        ({"name": "edm", "std": -1}, "std=-1, data_std=0.5: expected positive"),
-        ({"name": "importance", "uniform": 0}, "uniform=0: expected a share"),
+        ({"name": "edm", "men": 1}, "weighting edm: has no 'men'; it has mean, std"),
+        ({"name": "min-snr", "gamma": 0}, "gamma=0.0: expected a positive"),
+        ({"name": "edm", "std": -1}, "std=-1.0, data_std=0.5: expected positive"),
+        ({"name": "importance", "uniform": 0}, "uniform=0.0: expected a share"),
     ],
 )
 def test_wrong_weightings_are_named(config, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        make_weighting(config)
+        decode(Weighting, config, "weighting")

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from bfn import data
 from bfn.data import Images, Text
-from bfn.errors import UserError
+from bfn.errors import UserError, did_you_mean
+from bfn.flows import FLOWS, Flow
+from bfn.info import Classes, ModelInfo
+
+__all__ = [
+    "ImageSource", "Source", "TextSource", "derived_generator", "derived_seed", "flow_type", "open_source", "order",
+]  # fmt: skip
 
 
 def derived_seed(*parts: int | str) -> int:
@@ -45,13 +51,13 @@ def order(seed: int, start: int, count: int, n: int) -> list[tuple[int, Tensor]]
 
 @dataclass(frozen=True)
 class ImageSource:
-    """Images as floats in [-1, 1], or as classes.
+    """Images as floats in [-1, 1], or as classes of pixels. labelled: whether the classes of the images go along.
 
     redrawn: whether pixels are binarised anew each time an image is taken, 1 with probability x / (levels - 1).
     """
 
     images: Images
-    kind: str
+    floats: bool
     labelled: bool
     redrawn: bool = False
 
@@ -61,19 +67,20 @@ class ImageSource:
         return self.images.data_shape
 
     @property
-    def n_classes(self) -> int:
+    def n_values(self) -> int:
         """How many values a pixel takes."""
         return 2 if self.redrawn else self.images.levels
 
-    @property
-    def n_labels(self) -> int:
-        """How many classes of images there are, 0 without labels."""
-        return self.images.n_classes if self.labelled else 0
+    def info(self) -> ModelInfo:
+        """What a model of these images knows of them: their classes and the range of their values."""
+        return ModelInfo(classes=self._classes(), value_range=(-1.0, 1.0) if self.floats else None)
 
-    @property
-    def alphabet(self) -> str | None:
-        """Images have none."""
-        return None
+    def _classes(self) -> Classes | None:
+        shares = self.images.class_shares() if self.labelled else ()
+        if not shares:
+            return None
+        names = self.images.class_names or ()
+        return Classes(names if len(names) == len(shares) else tuple(map(str, range(len(shares)))), shares)
 
     def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Samples number start .. start + count of the run with that seed, and their labels."""
@@ -90,7 +97,7 @@ class ImageSource:
         return self._encoded(some.binarise(0) if self.redrawn else some)
 
     def _encoded(self, some: Images) -> tuple[Tensor, Tensor | None]:
-        x = some.to_float() if self.kind == "continuous" else some.to_classes()
+        x = some.to_float() if self.floats else some.to_classes()
         return x, some.labels if self.labelled else None
 
 
@@ -107,19 +114,13 @@ class TextSource:
         return (self.length,)
 
     @property
-    def n_classes(self) -> int:
+    def n_values(self) -> int:
         """How many symbols there are."""
         return self.text.n_classes
 
-    @property
-    def n_labels(self) -> int:
-        """Text has no classes."""
-        return 0
-
-    @property
-    def alphabet(self) -> str | None:
-        """The symbols, in the order of their classes."""
-        return self.text.alphabet.symbols
+    def info(self) -> ModelInfo:
+        """What a model of this text knows of it: the symbols, in the order of their classes."""
+        return ModelInfo(alphabet=self.text.alphabet.symbols)
 
     def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Samples number start .. start + count of the run with that seed."""
@@ -140,8 +141,16 @@ class TextSource:
 Source = ImageSource | TextSource
 
 
-def open_source(config: Mapping[str, Any], kind: str, part: data.Part, progress: bool = True) -> Source:
-    """The data of a run: {"name": a standard set or a path, and options of a text or of images}."""
+def flow_type(name: str) -> type[Flow]:
+    """The flow of that name."""
+    if name not in FLOWS:
+        raise UserError(f"flow {name!r}: expected one of {', '.join(FLOWS)}{did_you_mean(name, FLOWS)}")
+    return FLOWS[name]
+
+
+def open_source(config: Mapping[str, Any], flow: str, part: data.Part, progress: bool = True) -> Source:
+    """The data of a run: {"name": a standard set or a path, and options of a text or of images}. flow: its name."""
+    floats = flow_type(flow).has_range
     options = {key: value for key, value in config.items() if key != "name"}
     loaded = data.load(config["name"], part, progress=progress)
     known = ("length",) if isinstance(loaded, Text) else ("levels", "centres", "binarise", "labels")
@@ -150,8 +159,8 @@ def open_source(config: Mapping[str, Any], kind: str, part: data.Part, progress:
         what = "text" if isinstance(loaded, Text) else "images"
         raise UserError(f"data.{foreign[0]}: {config['name']} is {what}, which take {', '.join(known)}")
     if isinstance(loaded, Text):
-        if kind != "discrete":
-            raise UserError(f"data {config['name']!r} is text: give flow discrete, not {kind}")
+        if floats:
+            raise UserError(f"data {config['name']!r} is text: give flow discrete, not {flow}")
         length = int(options.get("length", 256))
         if not 1 <= length <= len(loaded):
             raise UserError(f"data.length={length}: the text's {part} part has {len(loaded)} characters")
@@ -159,4 +168,4 @@ def open_source(config: Mapping[str, Any], kind: str, part: data.Part, progress:
     labelled = bool(options.get("labels", True)) and loaded.labels is not None
     redrawn = options.get("binarise") == "dynamic"
     images = loaded.prepared({**options, "binarise": False} if redrawn else options)
-    return ImageSource(images, kind, labelled, redrawn)
+    return ImageSource(images, floats, labelled, redrawn)

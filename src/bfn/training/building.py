@@ -1,5 +1,7 @@
 """What a run is made of, from its settings and data: model, optimiser, learning rate, averaged weights."""
 
+import dataclasses
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -8,52 +10,79 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from bfn import networks, storage
+from bfn import networks
+from bfn.config import decode
 from bfn.errors import UserError
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
+from bfn.flows import Flow
+from bfn.heads import HEADS, Head
 from bfn.model import BFN
-from bfn.training import muon as optim
-from bfn.training.batches import Source, derived_seed
+from bfn.schedules import Schedule
+from bfn.training import muon
+from bfn.training.batches import Source, derived_seed, flow_type
 from bfn.training.settings import Settings
+from bfn.weightings import WEIGHTINGS, Weighting
+
+__all__ = ["build_model", "learning_rate", "make_optimiser", "make_weighting", "warm_average"]
 
 
 def build_model(settings: Settings, source: Source) -> BFN:
-    """The model of the settings, with the sizes that follow from the data; its weights follow from the seed."""
-    flow = make_flow(settings, source)
-    head = storage.make_head(with_data_std(settings.head, "preconditioned", source), flow)
+    """The model of the settings, with what follows from the data: its sizes and its info.
+
+    Its weights follow from the seed.
+    """
+    flow, info = _flow(settings.flow, source), source.info()
+    head = decode(Head, _with_data_std(settings.head, HEADS, source), "head")
+    network = _network(settings, source, flow, n_labels=len(info.classes or ()))
+    return BFN(network, flow, head, source.data_shape, info)
+
+
+def make_weighting(settings: Settings, source: Source) -> Weighting:
+    """The weighting of the settings."""
+    weighting: Weighting = decode(Weighting, _with_data_std(settings.weighting, WEIGHTINGS, source), "weighting")
+    return weighting
+
+
+def _flow(config: Mapping[str, Any], source: Source) -> Flow:
+    """A flow from the arguments it is made with; the number of its classes follows from the data."""
+    kind = flow_type(config["name"])
+    known = inspect.signature(kind).parameters
+    options = {key: value for key, value in config.items() if key != "name"}
+    foreign = next((key for key in options if key not in known), None)
+    if foreign is not None:
+        raise UserError(f"flow.{foreign}: a {config['name']} flow has {', '.join(known)}")
+    if "schedule" in options:
+        options["schedule"] = decode(Schedule, options["schedule"], "flow.schedule")
+    if "n_classes" in known:
+        options.setdefault("n_classes", source.n_values)
+    return kind(**options)
+
+
+def _network(settings: Settings, source: Source, flow: Flow, n_labels: int) -> torch.nn.Module:
+    """The network of the settings, with the sizes that follow from the data."""
     name = settings.network["name"]
-    sizes = {"in_channels": source.data_shape[0], "n_labels": source.n_labels}
-    if isinstance(flow, DiscreteFlow):
-        sizes["n_classes"] = flow.n_classes
-    if source.n_labels and name in networks.NETWORKS and not networks.accepts(name, "n_labels"):
-        raise UserError(f"network {name}: takes no labels, and the data have {source.n_labels}; set data.labels=false")
+    sizes = {"in_channels": source.data_shape[0], "n_labels": n_labels, "n_classes": flow.n_values or 0}
+    if n_labels and name in networks.NETWORKS and not networks.accepts(name, "n_labels"):
+        raise UserError(f"network {name}: takes no labels, and the data have {n_labels}; set data.labels=false")
     config = {**{key: size for key, size in sizes.items() if networks.accepts(name, key)}, **settings.network}
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derived_seed(settings.seed, "weights"))
-        network = networks.build(config)
-    return BFN(network, flow, head, source.data_shape)
+        return networks.build(config)
 
 
-def make_flow(settings: Settings, source: Source) -> Flow:
-    """The flow of the settings."""
-    options = {key: value for key, value in settings.flow.items() if key != "name"}
-    kinds: dict[str, tuple[str, ...]] = {"continuous": ("sigma_1",), "discrete": ("beta_1", "n_classes")}
-    name = settings.flow["name"]
-    if name not in kinds:
-        raise UserError(f"flow {name!r}: expected one of {', '.join(kinds)}")
-    foreign = [key for key in options if key not in kinds[name]]
-    if foreign:
-        raise UserError(f"flow.{foreign[0]}: a {name} flow has {', '.join(kinds[name])}")
-    if name == "continuous":
-        return ContinuousFlow(**options)
-    return DiscreteFlow(**{"n_classes": source.n_classes, **options})
+def _with_data_std(config: Mapping[str, Any], known: Mapping[str, Any], source: Source) -> Mapping[str, Any]:
+    """A part with ``data_std`` measured on the data, where it has such a field and the config leaves it out."""
+    part = known.get(config["name"])
+    if part is None or "data_std" in config or "data_std" not in {field.name for field in dataclasses.fields(part)}:
+        return config
+    x, _ = source.first(1024)
+    return {**config, "data_std": round(float(x.float().std()), 4)}
 
 
 def make_optimiser(settings: Settings, model: BFN) -> torch.optim.Optimizer:
     """The optimiser of the settings. Weight decay is for matrices and kernels: biases and norms get none."""
     if settings.optimiser == "muon":
-        matrices, rest = optim.split(model)
-        return optim.Muon(matrices, rest, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
+        matrices, rest = muon.split(model)
+        return muon.Muon(matrices, rest, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
     groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": settings.weight_decay}]
     if settings.weight_decay:
         groups = [
@@ -80,11 +109,3 @@ def warm_average(decay: float) -> Any:
         get_ema_multi_avg_fn(min(decay, (1 + int(n)) / (10 + int(n))))(averaged, current, n)  # type: ignore[no-untyped-call]
 
     return average
-
-
-def with_data_std(config: Mapping[str, Any], name: str, source: Source) -> dict[str, Any]:
-    """The part with data_std measured on the data, where it is the named one and leaves it out."""
-    if config["name"] != name or "data_std" in config:
-        return dict(config)
-    x, _ = source.first(1024)
-    return {**config, "data_std": round(float(x.float().std()), 4)}

@@ -3,6 +3,7 @@
 import math
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,17 +12,19 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
-from bfn import losses, storage
+from bfn import losses
+from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
-from bfn.flows import DiscreteFlow
 from bfn.model import BFN
 from bfn.quality.bits import bits_report
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import derived_generator, derived_seed, open_source
-from bfn.training.building import build_model, learning_rate, make_optimiser, warm_average, with_data_std
+from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
 from bfn.training.settings import Settings
-from bfn.viz import pictures as render
-from bfn.weightings import LossByTime, make_weighting
+from bfn.viz import write_samples
+from bfn.weightings import LossByTime
+
+__all__ = ["Trainer", "TrainingError"]
 
 REFRESH = 100
 """Steps after which importance-sampled times follow the measured loss anew."""
@@ -36,7 +39,7 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the message is one clear line."""
 
 
-class Objective(nn.Module):
+class SquaredError(nn.Module):
     """A model as the module that is wrapped for several processes: its forward pass is the squared error."""
 
     def __init__(self, model: BFN) -> None:
@@ -64,7 +67,7 @@ class Trainer:
         if settings.compile:
             for network in self.model.children():
                 network.compile()
-        self.weighting = make_weighting(with_data_std(settings.weighting, "edm", self.data))
+        self.weighting = make_weighting(settings, self.data)
         self.record = LossByTime(device=self.device)
         self.ema = AveragedModel(self.model, multi_avg_fn=warm_average(settings.ema_decay))
         self.ema.requires_grad_(False)
@@ -72,7 +75,9 @@ class Trainer:
         self.sharded = sharding.is_sharded(accelerator)
         if self.sharded and settings.optimiser == "muon":
             raise UserError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
-        self.module, self.optimiser = accelerator.prepare(Objective(self.model), make_optimiser(settings, self.model))
+        self.module, self.optimiser = accelerator.prepare(
+            SquaredError(self.model), make_optimiser(settings, self.model)
+        )
         if self.sharded:
             for network in self.averaged().children():
                 sharding.shard(network)
@@ -182,13 +187,13 @@ class Trainer:
 
     def sample(self) -> None:
         """Write a sheet of samples under the averaged weights."""
-        settings, n = self.settings, self.settings.sample_count
-        label = torch.arange(n, device=self.device) % self.data.n_labels if self.data.n_labels else None
+        settings, model = self.settings, self.averaged()
+        classes = model.info.classes
+        label = None if classes is None else classes.in_turn(settings.sample_count)
         generator = derived_generator(settings.seed, "sample", device=self.device)
-        x = self.averaged().sample(n, nfe=settings.sample_nfe, label=label, generator=generator).x
+        x = model.sample(settings.sample_count, nfe=settings.sample_nfe, label=label, generator=generator).x
         if self.main:
-            levels = self.data.n_classes if isinstance(self.model.flow, DiscreteFlow) else None
-            render.write_sheet(self.run / "samples" / f"step-{self.step:08d}", x, self.data.alphabet, levels)
+            write_samples(self.run / "samples" / f"step-{self.step:08d}", model, x)
 
     def averaged(self) -> BFN:
         """The model with the averaged weights."""
@@ -214,15 +219,10 @@ class Trainer:
         return model
 
     def save(self, model: BFN, folder: Path) -> None:
-        """Store the averaged model."""
-        card = {
-            "settings": self.settings.to_dict(),
-            "step": self.step,
-            "minutes": self.seconds / 60,
-            "loss_by_t": self.record.summary(),
-        }
-        extras = {"n_labels": self.data.n_labels, "alphabet": self.data.alphabet, "card": card}
-        storage.save(model, folder, extras)
+        """Store the averaged model with what is known of it by now: its error curve and its card."""
+        card = {"settings": self.settings.to_dict(), "step": self.step, "minutes": self.seconds / 60}
+        info = replace(model.info, error_curve=ErrorCurve.from_bins(self.record.summary()), card=card)
+        BFN(model.network, model.flow, model.head, model.data_shape, info).save(folder)
 
     def checkpoint(self) -> None:
         """Write a checkpoint; all processes take part."""

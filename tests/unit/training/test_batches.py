@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bfn import data
+from bfn import Classes, ModelInfo, data
 from bfn.heads.discretised import quantise
 from bfn.training.batches import ImageSource, TextSource, derived_seed, open_source, order
 
@@ -53,13 +53,16 @@ def test_text_windows_start_elsewhere_each_time_round(tmp_path):
 def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):
     rng = np.random.default_rng(0)
     images = data.from_array(rng.integers(0, 256, (40, 4, 4)).astype(np.uint8), np.arange(40) % 5)
-    floats, classes = ImageSource(images, "continuous", True), ImageSource(images, "discrete", False)
+    floats, classes = ImageSource(images, True, True), ImageSource(images, False, False)
     x, label = floats.take(0, 0, 40)
     codes, none = classes.take(0, 0, 40)
     torch.testing.assert_close(x, codes.float() / 127.5 - 1)
     assert none is None
     assert label.bincount().tolist() == [8] * 5
-    assert (floats.n_labels, classes.n_labels, classes.n_classes) == (5, 0, 256)
+    assert floats.info().classes == Classes.equal(5)
+    assert floats.info().value_range == (-1, 1)
+    assert classes.info() == ModelInfo()
+    assert classes.n_values == 256
 
 
 def test_wrong_data_options_are_named(tmp_path):
@@ -87,7 +90,7 @@ def test_values_at_centres_are_those_of_a_discretised_head(gradient, levels):
     x, _ = source.first(1)
     ramp = torch.arange(256).view(1, 1, 16, 16) / 255 * 2 - 1
     torch.testing.assert_close(x, quantise(ramp, levels), rtol=0, atol=1e-6)
-    assert len(x.unique()) == source.n_classes == levels
+    assert len(x.unique()) == source.n_values == levels
 
 
 def test_dynamic_binarisation_is_fresh_at_each_draw_and_the_same_however_a_batch_is_cut(gradient):
@@ -95,7 +98,7 @@ def test_dynamic_binarisation_is_fresh_at_each_draw_and_the_same_however_a_batch
     source = open_source(config, "discrete", "train")
     n = len(source.images)
     x, _ = source.take(0, 0, 60 * n)
-    assert source.n_classes == 2
+    assert source.n_values == 2
     assert torch.equal(x[5:9], source.take(0, 5, 4)[0])
     assert not torch.equal(x[:n].sum(0), x[n : 2 * n].sum(0))
     assert not torch.equal(x[:4], source.take(1, 0, 4)[0])

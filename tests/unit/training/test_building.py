@@ -1,7 +1,10 @@
+import numpy as np
 import pytest
+from PIL import Image
 
+from bfn import ContinuousFlow, QuadraticSchedule
 from bfn.training.batches import open_source
-from bfn.training.building import build_model, learning_rate, make_optimiser
+from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting
 
 
 def test_the_learning_rate_rises_stays_and_falls(settings):
@@ -21,3 +24,30 @@ def test_biases_and_norms_are_spared_from_weight_decay(settings, images):
     assert len(decays) == len(list(model.parameters()))
     for name, parameter in model.named_parameters():
         assert decays[id(parameter)] == (0.1 if parameter.ndim > 1 else 0.0), name
+
+
+def test_a_model_knows_the_names_and_shares_of_its_classes(settings, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, count in (("circle", 30), ("square", 10)):
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            Image.fromarray(rng.integers(0, 256, (4, 4)).astype(np.uint8)).save(tmp_path / name / f"{i}.png")
+    source = open_source({"name": str(tmp_path)}, "continuous", "train")
+    info = build_model(settings, source).info
+    assert info.classes.names == ("circle", "square")
+    assert info.classes.shares == pytest.approx((0.75, 0.25), abs=0.05)
+
+
+def test_a_flow_may_have_any_schedule_that_can_be_stored(settings):
+    schedule = {"name": "quadratic", "beta_1": 9.0}
+    settings = settings.override({"flow": {"name": "continuous", "schedule": schedule}})
+    source = open_source(settings.data, "continuous", "train")
+    assert build_model(settings, source).flow == ContinuousFlow(schedule=QuadraticSchedule(9.0))
+
+
+def test_the_spread_of_the_data_is_measured_where_a_part_asks_for_it(settings):
+    source = open_source(settings.data, "continuous", "train")
+    measured = build_model(settings, source).head.data_std
+    assert measured == pytest.approx(float(source.first(1024)[0].std()), abs=1e-4)
+    assert make_weighting(settings, source).data_std == measured
+    assert make_weighting(settings.override({"weighting.data_std": 0.5}), source).data_std == 0.5

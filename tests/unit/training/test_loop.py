@@ -70,15 +70,18 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights_to_the_bit(settings, 
 
 def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings, tmp_path):
     train(settings.override({"steps": 4, "sample_every": 4}), tmp_path, progress=False)
-    config = storage.read_config(tmp_path)
-    assert config["n_labels"] == 2
-    assert config["card"]["step"] == 4
-    curve = config["card"]["loss_by_t"]
-    assert 0 < len(curve["t"]) == len(curve["squared_error"]) <= 64
-    assert min(curve["squared_error"]) > 0
-    assert config["head"]["data_std"] == pytest.approx(0.77, abs=0.05)
-    assert Settings.from_dict(config["card"]["settings"]) == settings.override({"steps": 4, "sample_every": 4})
-    assert bfn.load(tmp_path).sample(2, nfe=3, label=torch.tensor([0, 1])).x.shape == (2, 1, 4, 4)
+    model = bfn.load(tmp_path)
+    info = model.info
+    assert info.classes.names == ("0", "1")
+    assert info.classes.shares == pytest.approx((0.5, 0.5), abs=0.05)
+    assert info.value_range == (-1, 1)
+    assert info.trained_on == settings.data
+    assert info.card["step"] == 4
+    assert 0 < len(info.error_curve.t) <= 64
+    assert min(info.error_curve.squared_error) > 0
+    assert model.head.data_std == pytest.approx(0.77, abs=0.05)
+    assert Settings.from_dict(info.card["settings"]) == settings.override({"steps": 4, "sample_every": 4})
+    assert model.sample(2, nfe=3, label=["0", "1"]).x.shape == (2, 1, 4, 4)
     assert (tmp_path / "samples" / "step-00000004.png").stat().st_size > 50
     evaluation = [line for line in read_log(tmp_path) if line["kind"] == "eval"][-1]
     assert evaluation["bound_bits_error"] > 0
@@ -100,7 +103,7 @@ def test_text_is_trained_and_sampled_as_lines(settings, tmp_path):
     train(settings.override(change), tmp_path / "run", progress=False)
     lines = (tmp_path / "run" / "samples" / "step-00000002.txt").read_text().splitlines()
     assert [len(line) for line in lines] == [8] * 4
-    assert storage.read_config(tmp_path / "run")["alphabet"] == " abcde"
+    assert storage.read_info(tmp_path / "run").alphabet == " abcde"
 
 
 def test_training_lowers_the_loss(settings, tmp_path):
@@ -129,8 +132,8 @@ def test_what_cannot_be_resumed_is_refused(settings, tmp_path):
         ({"flow": "wavy"}, "flow 'wavy': expected one of continuous, discrete"),
         ({"flow.beta_1": 1.0}, "flow.beta_1: a continuous flow has sigma_1"),
         ({"network.widht": 3}, "network unet: got an unexpected keyword argument 'widht'"),
-        ({"head": "logits"}, "head 'logits' is for discrete data"),
-        ({"weighting.men": 3}, "weighting edm: got an unexpected keyword argument 'men'"),
+        ({"head": "logits"}, r"LogitsHead\(\): it is for discrete data, the flow is continuous"),
+        ({"weighting.men": 3}, "weighting edm: has no 'men'; it has mean, std, data_std"),
         ({"data": "no/such/place"}, "no/such/place: no such file or folder"),
     ],
 )
