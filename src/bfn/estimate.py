@@ -71,7 +71,7 @@ def mean_estimate(values: Sequence[float] | Tensor) -> Estimate:
 
 def share_estimate(n_successes: int, n_trials: int) -> Estimate:
     """A share of independent trials, with Wilson's interval (1927): right for few trials, and for none or all."""
-    from scipy.stats import binomtest
+    from scipy.stats import binomtest  # type: ignore[import-untyped]
 
     if not 0 <= n_successes <= n_trials or n_trials == 0:
         raise UserError(f"{n_successes} successes of {n_trials} trials: expected 0 <= successes <= trials, trials > 0")

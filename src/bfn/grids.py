@@ -239,8 +239,7 @@ def parse(name: str) -> Grid:
 
 def _numbers(grid: type[Grid]) -> list[str]:
     """Names of the numbers that may follow the grid's name."""
-    fields = dataclasses.fields(grid) if dataclasses.is_dataclass(grid) else ()
-    return [field.name for field in fields if field.name != "curve"]
+    return [field.name for field in dataclasses.fields(grid) if field.name != "curve"]  # type: ignore[arg-type]
 
 
 def _positive(number: str, name: str) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -124,7 +125,7 @@ class ModelInfo:
         """
         if label is None:
             return None if self.classes is None else self.classes.draw(n, generator, device)
-        given = label.tolist() if isinstance(label, Tensor) or type(label).__module__ == "numpy" else label
+        given: Any = label.tolist() if isinstance(label, Tensor | np.ndarray | np.generic) else label
         values = [given] * n if isinstance(given, int | str) else given
         if not isinstance(values, Sequence) or len(values) != n:
             raise UserError(f"label={_brief(label)}: expected one class for all samples, or one for each of the {n}")

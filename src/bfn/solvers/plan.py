@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,7 @@ def plan(
     return Plan(table, chosen)
 
 
-def _check_given_table(table: Table, nfe: int | None, asked: dict[str, object]) -> None:
+def _check_given_table(table: Table, nfe: int | None, asked: Mapping[str, object]) -> None:
     """A table has its grid and dial already."""
     given = next((name for name, value in asked.items() if value is not None), None)
     if given is not None:
