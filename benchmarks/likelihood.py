@@ -136,10 +136,10 @@ def on_model(name: str, n: int, rows: dict[str, dict[str, Any]]) -> list[Row]:
 def figures(result: Likelihood) -> Row:
     own = result.error[~result.error.isnan()]
     return [
-        f"{result.nats.mean:.1f} ± {result.nats.standard_error:.1f}",
+        f"{result.nats.value:.1f} ({result.nats.low:.1f} to {result.nats.high:.1f})",
         f"{float(own.mean()):.2g}" if len(own) else "",
         *(
-            f"{part.mean:.3f} ± {part.standard_error:.3f}" if part else ""
+            f"{part.value:.3f} ({part.low:.3f} to {part.high:.3f})" if part else ""
             for part in (result.parts.get(key) for key in ("transmission", "reconstruction", "total"))
         ),
     ]

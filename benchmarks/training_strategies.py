@@ -24,13 +24,12 @@ from torch import Tensor
 import bfn
 from bfn import data, training
 from bfn.files import atomic_write
+from bfn.likelihood import bits_estimate
 from bfn.quality import (
     FeatureStatistics,
     expected_bias,
     frechet_distance,
     frechet_result,
-    mean_and_error,
-    nats_to_bits,
     wilson_interval,
 )
 
@@ -84,11 +83,11 @@ def reference(n_samples: int) -> dict[str, Any]:
         order = torch.randperm(len(x), generator=draw)
         splits.append(frechet_distance(x[order[:half]], x[order[half:]]))
     covariance = FeatureStatistics.of(x).covariance
-    estimate = mean_and_error(torch.tensor(splits))
+    distances = torch.tensor(splits, dtype=torch.float64)
     return {
         "n_real": len(x),
-        "half_against_half": estimate.mean,
-        "half_against_half_std": estimate.standard_error * N_SPLITS**0.5,
+        "half_against_half": float(distances.mean()),
+        "half_against_half_std": float(distances.std()),
         "n_half": half,
         "n_splits": N_SPLITS,
         "expected_bias_halves": expected_bias(covariance, half, len(x) - half),
@@ -97,14 +96,13 @@ def reference(n_samples: int) -> dict[str, Any]:
     }
 
 
-def bound_bits(model: bfn.BFN) -> dict[str, float]:
+def bound_bits(model: bfn.BFN) -> dict[str, float | None]:
     """The continuous-time bound on held-out digits, bits a dimension; its error is that of times and noise."""
     x, label = digits("validation", "test")
     draw = generator(1)
     with torch.no_grad():
         nats = torch.stack([model.loss(x, generator=draw, label=label).mean() for _ in range(N_BOUNDS)])
-    estimate = mean_and_error(nats)
-    return {"mean": nats_to_bits(estimate.mean), "error": nats_to_bits(estimate.standard_error), "n_images": len(x)}
+    return {**bits_estimate(nats).asdict(), "n_images": len(x)}
 
 
 def sample_quality(model: bfn.BFN, n: int, nfe: int, settings: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +172,8 @@ def markdown(rows: list[dict[str, Any]], real: dict[str, Any]) -> str:
             cells.append(f"{quality['recognised']:.1%} ({low:.1%} to {high:.1%})")
         bound = row["bound_bits"]
         seconds = row["train_cpu_seconds"]
-        cells += [f"{bound['mean']:.2f} ± {bound['error']:.2f}", "" if seconds is None else f"{seconds:.0f}"]
+        cells.append(f"{bound['value']:.2f} ({bound['low']:.2f} to {bound['high']:.2f})")
+        cells.append("" if seconds is None else f"{seconds:.0f}")
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",

@@ -53,7 +53,9 @@ class Flow(ABC):
 
     kind: ClassVar[str]
     has_range: ClassVar[bool] = False
-    """Whether predictions are values of the data, which may be clipped to a range."""
+    """Whether predictions are values of the data, which have a density and may be clipped to a range."""
+    unit_std: ClassVar[float] = 1.0
+    """About the standard deviation of w(x) / sqrt(kappa) over data."""
     schedule: Schedule
 
     @property
@@ -148,6 +150,7 @@ class ContinuousFlow(Flow):
     schedule: Schedule
     kind: ClassVar[str] = "continuous"
     has_range: ClassVar[bool] = True
+    unit_std: ClassVar[float] = 0.5
 
     def __init__(self, sigma_1: float = 1e-3, *, schedule: Schedule | None = None) -> None:
         object.__setattr__(self, "schedule", schedule or ExponentialSchedule(sigma_1))

@@ -21,9 +21,19 @@ from bfn.eval_mode import evaluating
 from bfn.flows import NoiseLevel
 from bfn.heads import Output
 from bfn.schedules import stratified_times
+from bfn.solvers.plan import LEAST_T_START
 
 if TYPE_CHECKING:
     from bfn.model import Model
+
+__all__ = [
+    "continuous_time_loss",
+    "error_curve",
+    "n_step_loss",
+    "noised_output",
+    "reconstruction_loss",
+    "squared_error",
+]
 
 
 def noised_output(
@@ -72,7 +82,7 @@ def error_curve(
     label: Tensor | None = None,
 ) -> ErrorCurve:
     """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
-    first = 0.0 if model.starts_at_zero else 1e-3
+    first = 0.0 if model.starts_at_zero else LEAST_T_START
     times = torch.linspace(first, 1, n_times, dtype=torch.float64)
     with evaluating(model):
         errors = [float(squared_error(model, x, t.expand(len(x)), generator, label).double().mean()) for t in times]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bfn.likelihood import Likelihood
-    from bfn.quality.bits import Estimate
 
 
 def likelihood(
@@ -121,10 +119,10 @@ def likelihood(
     for name, result in results.items():
         what = "density on [-1, 1]" if result.is_density else "probability"
         print(f"{name}: -log p of a {what}{', from above' if result.is_bound else ''}; {_calls(result)}")
-        print(f"  {'nats a sample':18}{result.nats.mean:10.3f} +- {result.nats.standard_error:.3f}")
+        print(f"  {'nats a sample':18}  {result.nats}")
         for part_name, estimate in result.parts.items():
             unit = f" ({values['unit']})" if part_name == "total" else ""
-            print(f"  {part_name:18}{estimate.mean:10.4f} +- {estimate.standard_error:.4f}{unit}")
+            print(f"  {part_name:18}  {estimate}{unit}")
     return None
 
 
@@ -132,16 +130,12 @@ def _values(result: Likelihood) -> dict[str, Any]:
     return {
         "is_density": result.is_density,
         "is_bound": result.is_bound,
-        "nats": _estimate(result.nats),
-        "bits": {name: _estimate(estimate) for name, estimate in result.parts.items()},
+        "nats": result.nats.asdict(),
+        "bits": {name: estimate.asdict() for name, estimate in result.parts.items()},
         "nfe": float(result.nfe.double().mean()),
         "log_prob": result.log_prob.tolist(),
         "log_prob_error": [_known(error) for error in result.error.tolist()],
     }
-
-
-def _estimate(estimate: Estimate) -> dict[str, Any]:
-    return {name: _known(value) for name, value in dataclasses.asdict(estimate).items()}
 
 
 def _known(value: float) -> float | None:

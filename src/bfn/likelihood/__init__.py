@@ -1,9 +1,9 @@
-"""Likelihoods: how probable a model holds data to be, by the probability-flow ODE and by bounds."""
+"""Likelihoods: how probable a model holds data to be, by the probability-flow ODE and by bounds, in nats and bits."""
 
+from bfn.likelihood.bits import bits_estimate, bits_parts, held_out_bits, nats_to_bits
 from bfn.likelihood.bounds import receiver_variance
-from bfn.likelihood.evaluation import NFE, Divergence, Method, log_likelihood
-from bfn.likelihood.ode import Dequantise
-from bfn.likelihood.results import Likelihood
+from bfn.likelihood.likelihood import Likelihood, log_likelihood
+from bfn.likelihood.settings import NFE, Dequantise, Divergence, Method
 
 __all__ = [
     "NFE",
@@ -11,6 +11,10 @@ __all__ = [
     "Divergence",
     "Likelihood",
     "Method",
+    "bits_estimate",
+    "bits_parts",
+    "held_out_bits",
     "log_likelihood",
+    "nats_to_bits",
     "receiver_variance",
 ]

@@ -1,17 +1,28 @@
 """Data a batch at a time, and what is found of one."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError
+__all__ = ["BatchLikelihood", "batches"]
 
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
 
-Part = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-"""Of a batch: log_prob, its error, calls, reconstruction (NaN where there is none), whether log_prob is a density's."""
+
+class BatchLikelihood(NamedTuple):
+    """Of each sample of a batch, (batch,): see :class:`bfn.likelihood.Likelihood`.
+
+    reconstruction: NaN where there is none. is_density: whether log_prob is a density's.
+    """
+
+    log_prob: Tensor
+    error: Tensor
+    nfe: Tensor
+    reconstruction: Tensor
+    is_density: Tensor
 
 
 def batches(
@@ -22,9 +33,3 @@ def batches(
     for first in range(0, len(x), size):
         rows = slice(first, first + size)
         yield x[rows].to(device), None if label is None else label[rows].to(device)
-
-
-def check_batch(batch: int | None) -> None:
-    """Refuse batches of nothing."""
-    if batch is not None and batch < 1:
-        raise UserError(f"batch={batch}: expected at least 1 state at a time, or None")

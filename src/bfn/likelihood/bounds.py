@@ -19,16 +19,20 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import Part, batches, check_batch
+from bfn.likelihood.batches import BatchLikelihood, batches
+from bfn.likelihood.settings import check_batch
 from bfn.losses import noised_output, squared_error
 
 if TYPE_CHECKING:
+    from bfn.info import Label
     from bfn.model import Model
+
+__all__ = ["continuous_bound", "n_step_bound", "receiver_variance"]
 
 
 def continuous_bound(
     model: Model, x: Tensor, nfe: int, label: Tensor | None, generator: torch.Generator | None
-) -> Part:
+) -> BatchLikelihood:
     """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
     times = nfe - 1
     shift = torch.rand(len(x), generator=generator, dtype=torch.float64, device=x.device)
@@ -47,7 +51,7 @@ def n_step_bound(
     variance: Tensor | None,
     label: Tensor | None,
     generator: torch.Generator | None,
-) -> Part:
+) -> BatchLikelihood:
     """KL(sender || receiver) of each of nfe - 1 messages, and the reconstruction."""
     steps = nfe - 1
     terms = []
@@ -70,7 +74,7 @@ def receiver_variance(
     model: Model,
     x: Tensor,
     n_steps: int,
-    label: Tensor | None = None,
+    label: Label | None = None,
     generator: torch.Generator | None = None,
     batch: int | None = None,
 ) -> Tensor:
@@ -78,7 +82,7 @@ def receiver_variance(
 
     x: data other than those whose bound is then computed; with the same data it would be no bound.
     """
-    if model.flow.kind != "continuous":
+    if not model.flow.has_range:
         raise UserError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
@@ -86,9 +90,10 @@ def receiver_variance(
     model.flow.check(x, model.data_shape)
     if len(x) == 0:
         raise UserError("no data: expected at least 1 sample")
+    labels = None if label is None else model.info.labels(label, len(x), device=model.device)
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):
-        for some, its_label in batches(x, label, batch, x[0].numel(), model.device):
+        for some, its_label in batches(x, labels, batch, x[0].numel(), model.device):
             for i in range(n_steps):
                 t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)
                 totals[i] += squared_error(model, some, t, generator, its_label).double().sum()
@@ -97,7 +102,7 @@ def receiver_variance(
 
 def _with_reconstruction(
     model: Model, x: Tensor, terms: Tensor, scale: float, label: Tensor | None, generator: torch.Generator | None
-) -> Part:
+) -> BatchLikelihood:
     """-(scale * mean of the terms (batch, calls) + reconstruction).
 
     The error is from differences of neighbours in time, whose means are nearly the same; it sees the terms' noise, and
@@ -109,4 +114,4 @@ def _with_reconstruction(
     calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
     error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
     density = torch.full_like(calls, output.is_density, dtype=torch.bool)
-    return -(scale * terms.mean(1) + reconstruction), error, calls, reconstruction, density
+    return BatchLikelihood(-(scale * terms.mean(1) + reconstruction), error, calls, reconstruction, density)

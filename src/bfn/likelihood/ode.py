@@ -20,7 +20,7 @@ with s = sinh(c) / d: what is left, dv/dc = w_hat / (sqrt(kappa) d) - tanh(c) v,
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,60 +28,48 @@ from torch import Tensor
 from bfn.errors import NetworkError
 from bfn.flows import NoiseLevel
 from bfn.heads import Output
-from bfn.likelihood.batches import Part
+from bfn.likelihood.batches import BatchLikelihood
 from bfn.likelihood.divergence import exact_trace, hutchinson_traces
 from bfn.likelihood.integrators import adams, dormand_prince
+from bfn.likelihood.settings import Settings
 from bfn.solvers.plan import LEAST_T_START
 
 if TYPE_CHECKING:
     from bfn.model import Model
 
-Dequantise = Literal["uniform", "noise"]
-
-UNIT_STD = {"continuous": 0.5, "discrete": 1.0}
-"""d: about the standard deviation of w(x) / sqrt(kappa). It decides where steps are small, and nothing else."""
+__all__ = ["Ode"]
 
 
 class Ode:
     """One batch on its way from the data end to the prior, every sample with ``draws`` states."""
 
     def __init__(
-        self,
-        model: Model,
-        x: Tensor,
-        label: Tensor | None,
-        draws: int,
-        probes: int | None,
-        edge: float | None,
-        dequantise: Dequantise,
-        generator: torch.Generator | None,
+        self, model: Model, x: Tensor, label: Tensor | None, settings: Settings, generator: torch.Generator | None
     ) -> None:
-        self.model, self.flow, self.draws, self.probes = model, model.flow, draws, probes
-        self.d = UNIT_STD[model.flow.kind]
-        self.x = x.repeat_interleave(draws, 0)
-        self.label = None if label is None else label.repeat_interleave(draws)
-        self.density = self.flow.kind == "continuous" and edge is None
-        self.random = draws > 1 or probes is not None or edge is not None or self.flow.kind == "discrete"
+        self.model, self.flow, self.settings = model, model.flow, settings
+        self.d, self.draws = model.flow.unit_std, settings.importance
+        self.state_shape = self.flow.state_shape(model.data_shape)
+        self.probes = None if settings.is_exact(math.prod(self.state_shape)) else settings.probes
+        self.x = x.repeat_interleave(self.draws, 0)
+        self.label = None if label is None else label.repeat_interleave(self.draws)
+        self.n_classes = None if self.flow.has_range else self.state_shape[-1]
+        self.density = self.n_classes is None and settings.levels is None
+        self.random = self.draws > 1 or self.probes is not None or not self.density
         first = 0.0 if model.starts_at_zero else LEAST_T_START
         s_end = float(self.flow.schedule.s(1.0))
         self.c_start = math.asinh(float(self.flow.schedule.s(first)) * self.d)
         self.c_end = math.asinh(s_end * self.d)
-        self.state_shape = self.flow.state_shape(model.data_shape)
-        n_classes = self.state_shape[-1] if self.flow.kind == "discrete" else None
-        self.n_classes = n_classes
-        self.free = math.prod(model.data_shape) * (1 if n_classes is None else n_classes - 1)
-        u, self.log_volume = self._data_end(s_end, edge, dequantise, generator)
+        self.free = math.prod(model.data_shape) * (1 if self.n_classes is None else self.n_classes - 1)
+        u, self.log_volume = self._data_end(s_end, generator)
         self.v = u.double() / (math.sqrt(self.flow.kappa) * math.cosh(self.c_end))
-        signs = torch.rand((probes or 0, *u.shape), generator=generator, device=u.device) < 0.5
+        signs = torch.rand((self.probes or 0, *u.shape), generator=generator, device=u.device) < 0.5
         self.signs = signs.to(model.dtype) * 2 - 1
 
-    def _data_end(
-        self, s: float, edge: float | None, dequantise: Dequantise, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
+    def _data_end(self, s: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """States at the data end, and what turns the log-density of v there into the weight of the draw, (batch,)."""
         constant = torch.full((len(self.x),), -self.free * math.log(math.cosh(self.c_end)), dtype=torch.float64)
         constant = constant.to(self.x.device)
-        if self.flow.kind == "discrete":
+        if self.n_classes is not None:
             shape = (len(self.x), *self.state_shape)
             eps = torch.randn(shape, generator=generator, dtype=torch.float64, device=self.x.device)
             eps = eps - eps.mean(-1, keepdim=True)
@@ -89,10 +77,11 @@ class Ode:
             return self.flow.noised(self.x, s, eps), constant + eps.flatten(1).square().sum(1) / 2
         constant = constant + self.free * (math.log(s) - math.log(2 * math.pi) / 2)
         x = self.x.double()
-        if edge is None:
+        if self.settings.levels is None:
             return s * x, constant
+        edge = 1 / (self.settings.levels - 1)
         uniform = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=x.device)
-        if dequantise == "uniform":
+        if self.settings.dequantise == "uniform":
             return s * (x + (2 * uniform - 1) * edge), constant + self.free * math.log(2 * edge)
         reach = torch.tensor(edge * s, dtype=torch.float64)
         inside = torch.special.ndtr(reach) - torch.special.ndtr(-reach)
@@ -100,15 +89,16 @@ class Ode:
         log_q = -eps.square() / 2 - math.log(2 * math.pi) / 2 + math.log(s) - inside.log()
         return s * x + eps, constant - log_q.flatten(1).sum(1)
 
-    def run(self, nfe: int, tolerance: float | None) -> Part:
-        """Run with that many calls; with a tolerance, with at most that many."""
+    def run(self) -> BatchLikelihood:
+        """Run with as many calls as the settings say; with a tolerance, with at most that many."""
+        nfe, tolerance = self.settings.calls, self.settings.tolerance
         rows = torch.arange(len(self.v), device=self.v.device)
         columns = 1 if self.probes is None else self.probes
         y = torch.cat([self.v.flatten(1), self.v.new_zeros(len(rows), columns)], 1)
         output, slope = self._call(rows, torch.full((len(y),), self.c_end, dtype=y.dtype, device=y.device), y)
         reconstruction = y.new_full((len(y),), float("nan"))
         log_volume = self.log_volume
-        if self.flow.kind == "discrete":
+        if self.n_classes is not None:
             reconstruction = -output.log_prob(self.x).double().flatten(1).sum(1)
             log_volume = log_volume - reconstruction
         if tolerance is None:
@@ -123,7 +113,7 @@ class Ode:
         log_prob, error = _average(weights, self.probes is None, self.random)
         calls = calls.view(-1, self.draws).sum(1)
         density = torch.full_like(calls, self.density, dtype=torch.bool)
-        return log_prob, error, calls, reconstruction.view(-1, self.draws)[:, 0], density
+        return BatchLikelihood(log_prob, error, calls, reconstruction.view(-1, self.draws)[:, 0], density)
 
     def slope(self, rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
         """d/dc of the states v of these rows, flattened, and of the log-change of volume: one column a probe."""

@@ -1,9 +1,5 @@
-"""Measures of samples and models: spelling and n-grams of text, Frechet distance of images, bits, intervals.
+"""Measures of samples and models: spelling and n-grams of text, Frechet distance of images, intervals."""
 
-They know nothing of flows: they take texts, images, features, or nats of each sample.
-"""
-
-from bfn.quality.bits import BitsReport, Estimate, bits_report, mean_and_error, nats_to_bits
 from bfn.quality.classifier import (
     DigitClassifier,
     DigitReport,
@@ -52,10 +48,8 @@ from bfn.quality.spelling import SpellingResult, is_word, spelling_accuracy, spe
 
 __all__ = [
     "Bag",
-    "BitsReport",
     "DigitClassifier",
     "DigitReport",
-    "Estimate",
     "FeatureStatistics",
     "FrechetResult",
     "InceptionFeatures",
@@ -64,7 +58,6 @@ __all__ = [
     "TextReference",
     "TextReport",
     "TextStatistics",
-    "bits_report",
     "bootstrap_interval",
     "bootstrap_intervals",
     "cached_statistics",
@@ -81,9 +74,7 @@ __all__ = [
     "is_word",
     "jensen_shannon",
     "load_classifier",
-    "mean_and_error",
     "mnist_features",
-    "nats_to_bits",
     "ngram_counts",
     "normal_quantile",
     "save_classifier",

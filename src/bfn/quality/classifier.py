@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from bfn.errors import UserError
 from bfn.files import atomic
-from bfn.quality.bits import nats_to_bits
+from bfn.likelihood import nats_to_bits
 from bfn.quality.intervals import Interval, wilson_interval
 
 N_CLASSES = 10

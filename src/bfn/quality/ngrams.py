@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.quality.bits import nats_to_bits
+from bfn.likelihood import nats_to_bits
 from bfn.quality.spelling import SpellingResult, as_texts, spelling_result
 
 

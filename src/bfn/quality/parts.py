@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from bfn import quality as metrics
 from bfn.data import Alphabet
+from bfn.likelihood import nats_to_bits
 from bfn.quality.judge import Part, digest
 from bfn.quality.measure import Measure, Measured
 
@@ -96,7 +97,7 @@ class Digits(Part):
 
         def class_entropy(index: Tensor) -> float:
             shares = torch.bincount(predicted[index], minlength=10).double() / len(index)
-            return metrics.nats_to_bits(torch.special.entr(shares).sum().item())
+            return nats_to_bits(torch.special.entr(shares).sum().item())
 
         balance = metrics.bootstrap_interval(class_entropy, len(x), generator=_generator())
         confidence = report.mean_confidence

@@ -15,8 +15,8 @@ from tqdm.auto import tqdm
 from bfn import losses
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
+from bfn.likelihood import held_out_bits
 from bfn.model import BFN
-from bfn.quality.bits import bits_report
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import derived_generator, derived_seed, open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
@@ -30,9 +30,6 @@ REFRESH = 100
 """Steps after which importance-sampled times follow the measured loss anew."""
 AGREE = 10
 """Steps after which several processes agree on whether one of them was told to stop."""
-
-EVAL_BATCHES = 8
-"""Batches that the held-out data are cut into, at least: a standard error comes from their means."""
 
 
 class TrainingError(RuntimeError):
@@ -160,29 +157,21 @@ class Trainer:
             "minutes": self.seconds / 60,
         }
 
-    @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Bits a dimension of held-out data under the averaged weights, with standard errors.
-
-        The errors come from the means of several small batches: within each the times are stratified, so the samples
-        themselves are not independent.
-        """
-        model, process = self.averaged(), self.accelerator.process_index
+        """Bits a dimension of held-out data under the averaged weights, with their intervals."""
+        process = self.accelerator.process_index
         x, label = self.held_out.first(self.settings.eval_count)
         share = max(2, len(x) // self.accelerator.num_processes)
         rows = (torch.arange(share) + share * process) % len(x)
-        generator = derived_generator(self.settings.seed, "eval", process, device=self.device)
-        nats: list[Tensor] = []
-        for some in rows.split(max(1, min(self.share, share // EVAL_BATCHES))):
-            given = x[some].to(self.device), None if label is None else label[some].to(self.device)
-            bound = model.loss(given[0], generator=generator, label=given[1]).mean()
-            reconstruction = model.reconstruction_loss(given[0], generator=generator, label=given[1]).mean()
-            nats.append(torch.stack((bound, reconstruction)))
-        report = bits_report(*self.accelerator.gather(torch.stack(nats)).cpu().unbind(1))
+        bits = held_out_bits(
+            self.averaged(), x[rows], None if label is None else label[rows], batch=self.share,
+            generator=derived_generator(self.settings.seed, "eval", process, device=self.device),
+            gather=self.accelerator.gather,
+        )  # fmt: skip
         values: dict[str, float] = {}
-        for name in ("bound", "reconstruction", "total"):
-            estimate = getattr(report, name)
-            values |= {f"{name}_bits": estimate.mean, f"{name}_bits_error": estimate.standard_error}
+        for name, estimate in bits.items():
+            interval = {f"{name}_bits_low": estimate.low, f"{name}_bits_high": estimate.high}
+            values |= {f"{name}_bits": estimate.value, **interval}
         return values
 
     def sample(self) -> None:

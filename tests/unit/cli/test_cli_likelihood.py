@@ -42,8 +42,8 @@ def test_of_text_in_nats_and_bits(models, story, capsys, method):
     expected = model.log_likelihood(x, method, 6, generator=torch.Generator().manual_seed(3))
     (result,) = report["results"].values()
     assert result["log_prob"] == pytest.approx(expected.log_prob.tolist(), rel=1e-9)
-    assert result["nats"]["mean"] == pytest.approx(-float(expected.log_prob.mean()), rel=1e-6)
-    assert result["bits"]["total"]["mean"] == pytest.approx(result["nats"]["mean"] / 20 / math.log(2), rel=1e-6)
+    assert result["nats"]["value"] == pytest.approx(-float(expected.log_prob.mean()), rel=1e-6)
+    assert result["bits"]["total"]["value"] == pytest.approx(result["nats"]["value"] / 20 / math.log(2), rel=1e-6)
     assert result["nfe"] == 6
     assert report["unit"] == "bits per character"
     assert report == likelihood(capsys, models / "text", *options)
@@ -55,7 +55,7 @@ def test_n_steps_of_images_with_the_usual_and_the_best_variance(models, pictures
     usual, best = report["results"]["n-step"], report["results"]["n-step, best variance"]
     assert report["n"] == 10
     assert report["with_labels"]
-    assert best["nats"]["mean"] < usual["nats"]["mean"]
+    assert best["nats"]["value"] < usual["nats"]["value"]
     assert best["bits"]["reconstruction"] == usual["bits"]["reconstruction"]
     assert main(["likelihood", *map(str, options)]) == 0
     out = capsys.readouterr().out
@@ -75,9 +75,9 @@ def test_grey_levels_and_adaptive_steps(models, pictures, capsys):
     assert adaptive["log_prob_error"] == [None, None]
 
 
-def test_one_sample_has_no_standard_error(models, pictures, capsys):
+def test_one_sample_has_no_interval(models, pictures, capsys):
     options = (models / "images", "--data", pictures, "--part", "all", "--n", 1, "--nfe", 5, "--method", "bound")
-    assert likelihood(capsys, *options)["results"]["bound"]["nats"]["standard_error"] is None
+    assert likelihood(capsys, *options)["results"]["bound"]["nats"]["low"] is None
 
 
 @pytest.mark.parametrize(

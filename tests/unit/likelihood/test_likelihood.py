@@ -50,8 +50,8 @@ def test_the_ode_gives_the_exact_density_of_mixtures(dims: int, components: int,
     assert bool((result.error == 0).all())
     assert result.n_dims == dims
     bits = -model.log_prob(x).mean() / dims / math.log(2)
-    assert result.bits.mean == pytest.approx(float(bits), abs=2e-3)
-    assert result.nats.mean == pytest.approx(result.bits.mean * dims * math.log(2))
+    assert result.bits.value == pytest.approx(float(bits), abs=2e-3)
+    assert result.nats.value == pytest.approx(result.bits.value * dims * math.log(2))
 
 
 def test_gaussian_data_stand_still_in_the_coordinates_of_the_integration() -> None:
@@ -163,8 +163,8 @@ def test_the_discrete_bound_is_tight_and_quiet() -> None:
     assert ode.is_bound
     assert not ode.is_density
     assert ode.reconstruction is not None
-    assert ode.parts["total"].mean == pytest.approx(
-        ode.parts["transmission"].mean + ode.parts["reconstruction"].mean, abs=1e-9
+    assert ode.parts["total"].value == pytest.approx(
+        ode.parts["transmission"].value + ode.parts["reconstruction"].value, abs=1e-9
     )
     # The loss is unbiased, and gives itself an error of the right size.
     assert float((loss.log_prob - exact).mean().abs()) < 4 * float(loss.log_prob.std()) / math.sqrt(len(x))
@@ -280,7 +280,7 @@ FLOATS, CLASSES = torch.zeros(2, 3), torch.zeros(2, 64, dtype=torch.int64)
         (CONTINUOUS, FLOATS, {"method": "n-step", "nfe": 5, "variance": torch.tensor([0.1, -1.0, 0, 0])},
          "variance from -1 on: expected finite numbers from 0 up"),
         (CONTINUOUS, FLOATS, {"method": "n-step", "nfe": 5, "variance": torch.full((4,), math.nan)}, "variance from"),
-        (CONTINUOUS, FLOATS, {"label": torch.zeros(3)}, r"label of shape \(3,\): expected one class a sample, \(2,\)"),
+        (CONTINUOUS, FLOATS, {"label": torch.zeros(3)}, r"tensor of shape \(3,\): .* one for each of the 2"),
         (DISCRETE, CLASSES, {"levels": 256}, "levels=256 on discrete data"),
         (DISCRETE, CLASSES, {"divergence": "exact"}, "divergence='exact' in 1728 dimensions: .* take 'hutchinson'"),
         (DISCRETE, CLASSES, {"importance": 4}, "importance=4 with divergence='hutchinson' and probes=1"),

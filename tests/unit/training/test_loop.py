@@ -84,8 +84,9 @@ def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings,
     assert model.sample(2, nfe=3, label=["0", "1"]).x.shape == (2, 1, 4, 4)
     assert (tmp_path / "samples" / "step-00000004.png").stat().st_size > 50
     evaluation = [line for line in read_log(tmp_path) if line["kind"] == "eval"][-1]
-    assert evaluation["bound_bits_error"] > 0
-    assert evaluation["total_bits"] == pytest.approx(evaluation["bound_bits"] + evaluation["reconstruction_bits"])
+    assert evaluation["transmission_bits_low"] < evaluation["transmission_bits"]
+    parts = evaluation["transmission_bits"] + evaluation["reconstruction_bits"]
+    assert evaluation["total_bits"] == pytest.approx(parts)
 
 
 def test_text_is_trained_and_sampled_as_lines(settings, tmp_path):

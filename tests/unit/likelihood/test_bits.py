@@ -1,0 +1,112 @@
+"""Bits from nats, and the one rule for their intervals."""
+
+import math
+
+import pytest
+import torch
+
+import bfn
+from bfn.exact import ProductOfCategoricals, StringSet
+from bfn.likelihood import bits_estimate, bits_parts, held_out_bits, nats_to_bits
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+PROBS = torch.softmax(torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), -1)
+
+
+def model() -> ProductOfCategoricals:
+    return ProductOfCategoricals(PROBS, beta_1=3.0)
+
+
+def test_bits_of_known_nats() -> None:
+    assert nats_to_bits(math.log(2)) == 1.0
+    estimate = bits_estimate(torch.tensor([1.0, 2.0, 3.0, 4.0]) * math.log(2) * 10, n_dims=10)
+    assert estimate.value == pytest.approx(2.5)
+    # Student's quantile for 3 degrees of freedom times the standard error.
+    assert estimate.high - estimate.value == pytest.approx(3.18245 * math.sqrt(5 / 3) / 2, rel=1e-5)
+
+
+def test_the_total_has_the_interval_of_the_sums() -> None:
+    ln2 = math.log(2)
+    transmission = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64) * ln2
+    parts = bits_parts(transmission, 4 * ln2 - transmission)
+    assert list(parts) == ["transmission", "reconstruction", "total"]
+    assert parts["transmission"].value == pytest.approx(2)
+    assert parts["total"].value == pytest.approx(4)
+    assert parts["total"].high - parts["total"].low == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("values", [torch.ones(2, 2), torch.tensor([1.0, math.nan]), torch.ones(0)])
+def test_wrong_nats(values: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="values"):
+        bits_estimate(values)
+    with pytest.raises(ValueError, match="n_dims=0"):
+        bits_estimate(torch.ones(2), 0)
+
+
+def test_held_out_bits_are_the_losses_over_ln_2() -> None:
+    """Drawn batch by batch, the loss before the reconstruction; the interval is Student's of the batches' means."""
+    x = model().sample_data(40, seeded(1))
+    generator = seeded(2)
+    draws = [(model().loss(some, generator=generator), model().reconstruction_loss(some, generator=generator))
+             for some in x.split(5)]  # fmt: skip
+    bits = held_out_bits(model(), x, generator=seeded(2))
+    for name, nats in zip(bits, (*zip(*draws, strict=True), [a + b for a, b in draws]), strict=True):
+        means = torch.stack(list(nats)).mean(1) / math.log(2)
+        assert bits[name].value == pytest.approx(float(means.mean()), rel=1e-12)
+        half = 2.364624 * float(means.std()) / math.sqrt(8)
+        assert bits[name].high - bits[name].value == pytest.approx(half, rel=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch": 10}, {"repeats": 3}])
+def test_the_intervals_cover_the_entropy(settings: dict) -> None:
+    """An exact model's bits are its entropy: of 100 intervals at 95 % more than 12 miss it with probability 0.15 %."""
+    exact = model()
+    entropy = float(torch.special.entr(PROBS).sum()) / 5 / math.log(2)
+    missed = 0
+    for seed in range(100):
+        x = exact.sample_data(160, seeded(seed))
+        total = held_out_bits(exact, x, generator=seeded(1000 + seed), **settings)["total"]
+        missed += not total.low < entropy < total.high
+    assert missed <= 12
+
+
+def test_fewer_steps_cost_more() -> None:
+    """Classes that hang together: with one message the receiver takes them for independent."""
+    strings = StringSet(torch.tensor([[0, 1, 2], [2, 0, 1]]), n_classes=3, beta_1=4.0)
+    x = strings.sample_data(400, seeded())
+    few, many = (held_out_bits(strings, x, n_steps=n, repeats=4, generator=seeded())["total"] for n in (1, 100))
+    assert few.low > many.high
+
+
+def test_processes_gather_their_batches() -> None:
+    x = model().sample_data(80, seeded(1))
+    halves: list[torch.Tensor] = []
+    held_out_bits(model(), x[:40], generator=seeded(5), gather=lambda rows: halves.append(rows) or rows)
+    gathered = held_out_bits(model(), x[40:], generator=seeded(6), gather=lambda rows: torch.cat([*halves, rows]))
+    first, second = (held_out_bits(model(), part, generator=seeded(seed)) for part, seed in ((x[:40], 5), (x[40:], 6)))
+    assert gathered["total"].value == pytest.approx((first["total"].value + second["total"].value) / 2)
+
+
+def test_classes_are_given_by_name_and_one_sample_has_no_interval() -> None:
+    def network(mu: torch.Tensor, t: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(mu) + label[:, None]
+
+    flow = bfn.ContinuousFlow(0.1)
+    named = bfn.BFN(network, flow, "data", (3,), bfn.ModelInfo(classes=bfn.Classes(("no", "yes"), (0.5, 0.5))))
+    x = torch.ones(4, 3)
+    right = held_out_bits(named, x, "yes", generator=seeded())
+    assert right["transmission"].value == 0
+    assert held_out_bits(named, x, torch.tensor([1, 1, 0, 1]), generator=seeded())["transmission"].value > 0
+    assert math.isnan(held_out_bits(named, x[:1], 1)["total"].low)
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"batch": 0}, "batch=0"), ({"repeats": 0}, "repeats=0")])
+def test_wrong_settings(settings: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        held_out_bits(model(), torch.zeros(2, 5, dtype=torch.int64), **settings)
+    with pytest.raises(ValueError, match="no data"):
+        held_out_bits(model(), torch.zeros(0, 5, dtype=torch.int64))
