@@ -20,8 +20,9 @@ from bfn.grids import Grid
 from bfn.heads import Output
 from bfn.info import Label
 from bfn.sde import InitialGaussian
+from bfn.solvers.base import Solver
 from bfn.solvers.plan import plan
-from bfn.solvers.table import BoundTable, Solver, Table
+from bfn.solvers.table import BoundTable, Table
 
 if TYPE_CHECKING:
     from bfn.model import Model

@@ -1,7 +1,9 @@
 """Published solvers for diffusion models, as settings of the one multistep rule: UniPC, DEIS, SA-Solver."""
 
+from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.table import Solver
+
+__all__ = ["SOLVERS"]
 
 BOTH = ("continuous", "discrete")
 

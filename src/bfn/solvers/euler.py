@@ -8,7 +8,10 @@ from math import sqrt
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.sde import LinearSDE
-from bfn.solvers.table import Row, Solver, Table
+from bfn.solvers.base import Solver
+from bfn.solvers.table import Row, Table
+
+__all__ = ["Euler"]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from typing import Any
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Log1p, Log1pEarly, Power, Uniform
+from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.table import Solver, Table
+from bfn.solvers.table import Table
 
 __all__ = ["FAST_ODE", "FAST_SDE", "SOLVERS", "Preset", "Presets", "multistep_by_name"]
 

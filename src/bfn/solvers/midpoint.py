@@ -9,7 +9,10 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid
-from bfn.solvers.table import Row, Solver, Table, check_nfe
+from bfn.solvers.base import Solver, check_nfe
+from bfn.solvers.table import Row, Table
+
+__all__ = ["Midpoint"]
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import Schedule
-from bfn.solvers.table import Row, Solver, Table
+from bfn.solvers.base import Solver
+from bfn.solvers.table import Row, Table
+
+__all__ = ["Multistep"]
 
 Weights = tuple[float, ...]
 """Of predictions, newest first."""

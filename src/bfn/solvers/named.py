@@ -2,7 +2,7 @@
 
 from bfn.errors import UserError, did_you_mean
 from bfn.solvers import diffusion, few_step, optimal_variance, paper
-from bfn.solvers.table import Solver
+from bfn.solvers.base import Solver
 
 __all__ = ["SOLVERS", "get", "names"]
 

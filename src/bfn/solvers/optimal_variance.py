@@ -11,8 +11,11 @@ from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Uniform
+from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.table import Solver, Table
+from bfn.solvers.table import Table
+
+__all__ = ["SOLVERS", "OptimalVariance"]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
 """The paper's samplers: the original one, Euler baselines, and the seven BFN-Solvers, as settings of three rules."""
 
 from bfn.grids import Uniform
+from bfn.solvers.base import Solver
 from bfn.solvers.euler import Euler
 from bfn.solvers.midpoint import Midpoint
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.table import Solver
+
+__all__ = ["SOLVERS"]
 
 CONTINUOUS, DISCRETE, BOTH = ("continuous",), ("discrete",), ("continuous", "discrete")
 

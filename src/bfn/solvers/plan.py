@@ -11,8 +11,9 @@ from torch import Tensor
 from bfn import grids
 from bfn.errors import UserError
 from bfn.grids import Grid
+from bfn.solvers.base import Solver, check_nfe
 from bfn.solvers.named import get
-from bfn.solvers.table import Solver, Table, check_nfe
+from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
     from bfn.model import Model
