@@ -1,54 +1,91 @@
-"""Many samples, so many at a time."""
+"""Many samples, so many at a time, and what it took to draw them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from bfn.errors import UserError
+from bfn.grids import Grid
 from bfn.info import Label
 from bfn.sampling import Step, sample
+from bfn.solvers.plan import Plan, plan
+from bfn.solvers.table import Solver, Table
 
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["sample_in_batches"]
+__all__ = ["BatchedSamples", "sample_in_batches"]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedSamples:
+    """Samples on the CPU and how they were drawn.
+
+    x: (n, *data_shape). label: their classes, (n,), if any. plan: what they ran through. calls: network calls of all
+    batches together.
+    """
+
+    x: Tensor
+    label: Tensor | None
+    plan: Plan
+    calls: int
+    seconds: float
 
 
 def sample_in_batches(
     model: Model,
     n: int,
-    solver: Any = "auto",
+    solver: str | Solver | Table = "auto",
     nfe: int | None = None,
     *,
     batch: int = 256,
     seed: int = 0,
+    grid: str | Grid | Sequence[float] | Tensor | None = None,
+    t_start: float | None = None,
+    g: float | None = None,
     label: Label | None = None,
     known: Tensor | None = None,
     on_step: Callable[[Step], None] | None = None,
+    progress: bool = False,
     **settings: Any,
-) -> tuple[Tensor, Tensor | None]:
-    """Samples on the CPU and their classes, if any, as of :func:`bfn.sample`, which sees at most ``batch`` at a time.
+) -> BatchedSamples:
+    """n samples by :func:`bfn.sample`, which has the settings, at most ``batch`` at a time.
 
-    All batches draw from one generator, one after the other.
+    All batches draw from one generator, one after the other; on_step is called for all of them.
     """
     if n < 1 or batch < 1:
         raise UserError(f"n={n}, batch={batch}: expected at least 1 of each")
+    planned = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g)
     generator = torch.Generator(model.device).manual_seed(seed)
     labels = None if label is None else model.info.labels(label, n)
     one_each = known is not None and known.ndim > len(model.data_shape)
+    calls = math.ceil(n / batch) * planned.table.nfe
     x, classes = [], []
-    for first in range(0, n, batch):
-        rows = slice(first, min(n, first + batch))
-        out = sample(
-            model, rows.stop - rows.start, solver, nfe, generator=generator, on_step=on_step,
-            label=None if labels is None else labels[rows],
-            known=known[rows] if known is not None and one_each else known, **settings,
-        )  # fmt: skip
-        x.append(out.x.cpu())
-        if out.label is not None:
-            classes.append(out.label.cpu())
-    return torch.cat(x), torch.cat(classes) if classes else None
+    start = time.perf_counter()
+    with tqdm(total=calls, desc="sampling", unit="call", delay=1.0, leave=False, disable=not progress) as bar:
+
+        def after_step(step: Step) -> None:
+            bar.update()
+            if on_step is not None:
+                on_step(step)
+
+        for first in range(0, n, batch):
+            rows = slice(first, min(n, first + batch))
+            out = sample(
+                model, rows.stop - rows.start, planned.table, generator=generator, on_step=after_step,
+                label=None if labels is None else labels[rows],
+                known=known[rows] if known is not None and one_each else known, **settings,
+            )  # fmt: skip
+            x.append(out.x.cpu())
+            if out.label is not None:
+                classes.append(out.label.cpu())
+    seconds = time.perf_counter() - start
+    return BatchedSamples(torch.cat(x), torch.cat(classes) if classes else None, planned, calls, seconds)

@@ -5,7 +5,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["atomic", "atomic_write", "flush", "home", "sync", "write_arrays"]
 
 
 @contextmanager
@@ -29,6 +34,15 @@ def atomic_write(path: Path | str, content: str | bytes) -> None:
     """Write a whole file atomically."""
     with atomic(path) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_arrays(path: Path | str, **arrays: "Tensor") -> Path:
+    """Write tensors into an .npz file, atomically; returns the file."""
+    import numpy as np
+
+    with atomic(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **{name: tensor.cpu().numpy() for name, tensor in arrays.items()})  # type: ignore[arg-type]
+    return Path(path)
 
 
 def sync(path: Path) -> None:

@@ -73,6 +73,10 @@ class Classes:
             )
         return number
 
+    def name(self, number: int) -> str:
+        """The name of a class; "none" for -1."""
+        return "none" if number == NO_CLASS else self.names[number]
+
 
 @dataclass
 class ModelInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from bfn import data
+from bfn.conditioning import ImagePart, image_mask
 from bfn.data import Alphabet, Images, Part, Text
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["ModelData", "as_model_data", "read_model_data"]
+__all__ = ["ModelData", "as_model_data", "known_part", "known_text", "read_model_data"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,11 @@ class ModelData:
     label: Tensor | None
     source: str
     part: Part
+
+    def split(self, n: int) -> tuple[ModelData, ModelData]:
+        """The first n samples, and the others."""
+        labels = (None, None) if self.label is None else (self.label[:n], self.label[n:])
+        return replace(self, x=self.x[:n], label=labels[0]), replace(self, x=self.x[n:], label=labels[1])
 
 
 def read_model_data(
@@ -67,6 +73,24 @@ def as_model_data(model: Model, images: Images) -> Tensor:
     n_values = model.flow.n_values
     images = images.for_model(n_values, model.info.trained_on)
     return images.to_float() if n_values is None else images.to_classes()
+
+
+def known_text(model: Model, prompt: str) -> dict[str, Tensor]:
+    """The arguments ``known`` and ``mask`` of ``bfn.sample`` for texts with these letters, _ where they are not known.
+
+    The prompt stands at the beginning of the text.
+    """
+    if model.info.alphabet is None:
+        raise UserError(f"prompt {prompt!r}: the model is one of {model.form}, not of text; leave it out")
+    known, mask = Alphabet(model.info.alphabet).encode_prompt(prompt, model.data_shape[0])
+    return {"known": known, "mask": mask}
+
+
+def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tensor]:
+    """The arguments ``known`` and ``mask`` of ``bfn.sample`` for samples that share a part with images."""
+    if model.form != "images":
+        raise UserError(f"a known part of images: the model is one of {model.form}, not of images; leave it out")
+    return {"known": images, "mask": image_mask(part, model.data_shape)}
 
 
 def _own_source(model: Model) -> str:

@@ -3,10 +3,12 @@
 A command is one function in one file, listed in ``bfn.cli.commands.COMMANDS``. What its docstring says is its help, its
 parameters are its options, what it returns is the exit code. It imports what it needs when it runs.
 
-Exit codes: 0 done, 2 wrong input (one line on standard error), 130 interrupted. Errors that nobody expected keep their
-traceback; BFN_TRACEBACK=1 shows that of the expected ones too.
+Exit codes: 0 done, 2 wrong input (one line on standard error), 130 interrupted. What the user can mend is a UserError,
+a missing package, a file that cannot be read or written; every other error, a ValueError from inside torch too, keeps
+its traceback, and the exit code is 1. BFN_TRACEBACK=1 shows the traceback of the expected ones too.
 """
 
+import errno
 import functools
 import inspect
 import io
@@ -20,6 +22,8 @@ from typing import Any
 
 from bfn.errors import UserError, did_you_mean
 
+__all__ = ["Command", "bind", "explain", "main"]
+
 WRONG_INPUT = 2
 INTERRUPTED = 130
 
@@ -31,11 +35,13 @@ EXTRAS = {
     "accelerate": "train",
     "yaml": "train",
     "spylls": "metrics",
-    "scipy": "tune",
     "matplotlib": "plot",
     "gradio": "app",
 }
 """Packages that not everybody needs, and the extra that installs them."""
+
+DISK_FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""Told without a file's name by writes to one that is open."""
 
 Command = Callable[..., int | None]
 
@@ -61,21 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def explain(error: Exception) -> str | None:
-    """One line for an error that says what the user can mend; None for one that nobody expected.
+    """One line for an error that the user can mend; None for one that nobody expected.
 
-    Expected are the errors of wrong values and files, all that this library defines, and packages not installed.
+    Expected are wrong input, packages that are not installed, files that cannot be read or written, and a full disk.
     """
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
     if isinstance(error, ImportError):
         package = (error.name or "").partition(".")[0]
         if package in EXTRAS:
             return f"{package} is needed for this: pip install 'bayesian-flow[{EXTRAS[package]}]'"
         return str(error) if "bayesian-flow[" in str(error) else None
-    if isinstance(error, OSError) and error.strerror:
+    if isinstance(error, OSError) and error.strerror and (error.filename or error.errno in DISK_FULL):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    # safetensors tells of a full disk by an error of its own, which is none of Python's.
-    own = type(error).__module__.startswith("bfn.") or type(error).__name__ == "SafetensorError"
-    if own or isinstance(error, ValueError | OSError):
-        return " ".join(str(error).split())
     return None
 
 
@@ -94,7 +98,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def bind(arguments: Sequence[str]) -> Callable[[], int | None]:
-    """The command that a command line asks for, its arguments read and bound; a ValueError where they are wrong."""
+    """The command that a command line asks for, its arguments read and bound; a UserError where they are wrong."""
     from bfn.cli.commands import COMMANDS
 
     name = _find(arguments, COMMANDS)

@@ -9,25 +9,26 @@ from tyro.conf import arg
 from bfn.cli.common import (
     AsJson,
     Device,
-    Loaded,
     ModelName,
+    Part,
     Seed,
+    Source,
     check_positive,
     load,
+    measured_on,
     on_terminal,
     print_json,
-)
-from bfn.cli.held_out import Part, headline, held_out, measured_on, own_data
+)  # fmt: skip
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bfn.estimate import Estimate
+
+__all__ = ["evaluate"]
 
 
 def evaluate(
     model: ModelName,
-    data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
+    data: Source = None,
     part: Part = "test",
     n: int = 1000,
     n_steps: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (),
@@ -53,38 +54,31 @@ def evaluate(
         n_steps: measure also the losses of these numbers of steps.
         batch: samples that go through the network at a time.
     """
-    check_positive(n=n, batch=batch)
-    for steps in n_steps:
-        check_positive(**{"n-steps": steps})
-    loaded = load(model, device)
-    source = data or own_data(loaded)
-    x, labels = held_out(loaded, source, part, n, seed)
-    report = _measure(loaded, x, labels, n_steps, seed, batch)
-    values = measured_on(model, loaded, source, part, x, labels, seed)
-    if json:
-        plain = {steps: {name: bits.asdict() for name, bits in parts.items()} for steps, parts in report.items()}
-        return print_json({**values, **plain.pop(""), "n_steps": plain})
-    print(f"{headline(values)}, {values['unit']}:")
-    for steps, parts in report.items():
-        for name, bits in parts.items():
-            print(f"  {f'{steps}-step ' if steps else ''}{name:18}  {bits}")
-    if loaded.model.flow.kind == "continuous":
-        print("  (of a density on [-1, 1]; the reconstruction is that of the model's head at t = 1)")
-    return None
-
-
-def _measure(
-    loaded: Loaded, x: Tensor, labels: Tensor | None, n_steps: tuple[int, ...], seed: int, batch: int
-) -> dict[str, dict[str, Estimate]]:
-    """Bits a dimension with the continuous-time loss, and with that of each number of steps."""
     import torch
 
     from bfn.likelihood import held_out_bits
+    from bfn.model_data import read_model_data
+
+    check_positive(n=n, batch=batch, n_steps=min(n_steps, default=None))
+    source = load(model, device)
+    held_out = read_model_data(source, data, part, n, seed=seed, progress=on_terminal())
 
     def bits(steps: int | None) -> dict[str, Estimate]:
-        generator = torch.Generator(loaded.model.device).manual_seed(seed)
+        generator = torch.Generator(source.device).manual_seed(seed)
         return held_out_bits(
-            loaded.model, x, labels, n_steps=steps, batch=batch, generator=generator, progress=on_terminal()
+            source, held_out.x, held_out.label, n_steps=steps, batch=batch, generator=generator, progress=on_terminal()
         )
 
-    return {"" if steps is None else str(steps): bits(steps) for steps in (None, *n_steps)}
+    figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
+    values, headline = measured_on(model, source, held_out, seed)
+    if json:
+        plain = {kind: {name: bits.asdict() for name, bits in parts.items()} for kind, parts in figures.items()}
+        whole = plain.pop("")
+        return print_json({**values, **whole, "n_steps": {kind.partition("-")[0]: plain[kind] for kind in plain}})
+    print(headline)
+    for kind, parts in figures.items():
+        for name, estimate in parts.items():
+            print(f"  {kind + name:24}{estimate}")
+    if source.flow.has_range:
+        print("  (of a density on [-1, 1]; the reconstruction is that of the model's head at t = 1)")
+    return None

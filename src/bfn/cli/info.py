@@ -1,60 +1,81 @@
 """``bfn info``."""
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from bfn.cli.common import AsJson, ModelName, load, print_json, table
-from bfn.cli.models import describe_data, figure, quality_line, summary
+from bfn.cli.common import AsJson, ModelName, check_positive, load, print_json
+from bfn.cli.models import describe_data, figure, quality_lines, summary
+
+if TYPE_CHECKING:
+    from bfn.info import ModelInfo
+    from bfn.solvers.plan import Plan
+
+__all__ = ["info"]
 
 
-def info(model: ModelName, nfe: tuple[int, ...] = (5, 10, 20, 50, 100), json: AsJson = False) -> None:
-    """Tell about a model: its card, its network, and what the solver "auto" does with it.
+def info(model: ModelName, nfe: tuple[int, ...] = (5, 10, 20, 50), json: AsJson = False) -> None:
+    """Tell about a model: its data, network and card, and what the solver "auto" runs on it.
 
     Example: bfn info mnist --nfe 10 50
 
     Args:
-        nfe: numbers of network calls to tell the choice of "auto" for.
+        nfe: numbers of network calls to tell the plan of "auto" for.
     """
-    loaded = load(model)
-    choices = [_choice(loaded.model, calls) for calls in nfe]
-    weights = list(loaded.model.parameters())
-    n_parameters = sum(weight.numel() for weight in weights)
+    from bfn.solvers import plan
+    from bfn.storage import describe
+
+    check_positive(nfe=min(nfe, default=None))
+    source = load(model)
+    config = describe(source)
+    plans = {calls: plan(source, "auto", calls) for calls in nfe}
+    n_parameters = sum(weight.numel() for weight in source.parameters())
     if json:
-        return print_json({"name": model, "n_parameters": n_parameters, **summary(loaded.config), "auto": choices})
-    config = loaded.config
+        return print_json({
+            "name": model, "n_parameters": n_parameters, **summary(config, source.info),
+            "auto": [_values(calls, planned) for calls, planned in plans.items()],
+        })  # fmt: skip
     network = config["network"] or {"name": "a network of its own"}
-    print(f"model      {model}")
-    print(f"data       {describe_data(config)}")
-    print(f"flow       {_part(config['flow']['schedule'])} schedule")
-    print(f"head       {_part(config['head'])}")
-    print(f"network    {network['name']}, {n_parameters:,} parameters in {len(weights)} tensors")
-    print(f"           {_part({k: v for k, v in network.items() if k != 'name'})}")
-    print(f"measured   {quality_line(config)}")
-    for name, value in (config.get("card") or {}).items():
-        if name != "quality" and isinstance(value, str | int | float):
-            print(f"{name:10} {figure(value)}")
-    print("\nwhat the solver auto picks")
-    keys = ("nfe", "solver", "order", "g", "quiet", "coordinate", "grid", "first", "last")
-    print(table(keys, [[figure(choice[key]) for key in keys] for choice in choices]))
+    lines = {
+        "model": model,
+        "data": describe_data(config, source.info),
+        **dict(_facts(source.info)),
+        "flow": f"{_part(config['flow']['schedule'])} schedule",
+        "head": _part(config["head"]),
+        "network": f"{_part(network)}; {n_parameters:,} parameters",
+        "measured": "\n".join(quality_lines(source.info)) or "not measured",
+        **{k: figure(v) for k, v in source.info.card.items() if k != "quality" and isinstance(v, str | int | float)},
+    }
+    width = 2 + max(map(len, lines))
+    for name, value in lines.items():
+        print(f"{name:{width}}{value.replace(chr(10), chr(10) + ' ' * width)}")
+    print("\nwhat the solver auto runs")
+    for planned in plans.values():
+        print(f"  {planned}")
     print("measured on the bundled models: docs/results/dial.md, docs/solvers.md")
     return None
 
 
-def _choice(model: Any, nfe: int) -> dict[str, Any]:
-    from bfn import solvers
-    from bfn.sampling import make_table, tuned_table
+def _facts(info: "ModelInfo") -> Iterator[tuple[str, str]]:
+    """What is known of the data, as far as it is."""
+    if info.classes is not None:
+        shares = zip(info.classes.names, info.classes.shares, strict=True)
+        yield "classes", ", ".join(f"{name} ({100 * share:.3g} %)" for name, share in shares)
+    if info.alphabet is not None:
+        yield "alphabet", f"{info.alphabet!r}, {len(info.alphabet)} symbols"
+    if info.value_range is not None:
+        yield "range", "{:g} to {:g}, predictions are clipped to it".format(*info.value_range)
+    yield "tables", f"tuned for {', '.join(map(str, sorted(info.tables)))} calls" if info.tables else "none tuned"
+    yield "error curve", "not measured" if info.error_curve is None else f"at {len(info.error_curve.t)} times"
 
-    times = make_table(model.flow, "auto", nfe, starts_at_zero=model.starts_at_zero, tables=model.tables).times
-    settings = ("order", "g", "quiet", "coordinate", "grid")
-    if tuned_table(model.tables, "auto", nfe) is not None:
-        picked = {"solver": "tuned", **dict.fromkeys(settings, "own")}
-    else:
-        values = asdict(solvers.get("auto", model.flow.kind).resolve(model.flow, nfe))
-        picked = {"solver": values["name"], **{key: values.get(key, "-") for key in settings}}
-    return {"nfe": nfe, **picked, "first": times[0], "last": times[-1]}
+
+def _values(calls: int, planned: "Plan") -> dict[str, Any]:
+    solver, times = planned.solver, planned.table.times
+    chosen = {} if solver is None else {"order": solver.order, "g": solver.g, "grid": str(solver.grid)}
+    name = "tuned" if solver is None else solver.name
+    return {"nfe": calls, "plan": str(planned), "solver": name, **chosen, "first": times[0], "last": times[-1]}
 
 
-def _part(values: dict[str, Any]) -> str:
+def _part(values: Mapping[str, Any]) -> str:
     """A part of a config: its name, then its parameters."""
     rest = ", ".join(f"{key} {figure(value)}" for key, value in values.items() if key != "name")
     return f"{values.get('name', '')} {rest}".strip()

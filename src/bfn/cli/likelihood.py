@@ -11,24 +11,26 @@ from bfn.cli.common import (
     AsJson,
     Device,
     ModelName,
+    Part,
     Seed,
+    Source,
     check_positive,
     load,
+    measured_on,
     on_terminal,
     print_json,
-)
-from bfn.cli.held_out import Part, headline, held_out, measured_on, own_data
+)  # fmt: skip
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bfn.likelihood import Likelihood
+
+__all__ = ["likelihood"]
 
 
 def likelihood(
     model: ModelName,
-    data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
+    data: Source = None,
     part: Part = "test",
     n: int = 16,
     method: Literal["ode", "bound", "n-step"] = "ode",
@@ -71,62 +73,53 @@ def likelihood(
     import torch
 
     from bfn.likelihood import NFE, receiver_variance
+    from bfn.model_data import read_model_data
 
-    check_positive(n=n, **({} if batch is None else {"batch": batch}))
-    loaded = load(model, device)
-    source = data or own_data(loaded)
-    both = method == "n-step" and loaded.kind == "continuous"
-    x, labels = held_out(loaded, source, part, 2 * n if both else n, seed)
-    others, other_labels = x[n:], None if labels is None else labels[n:]
-    x, labels = x[:n], None if labels is None else labels[:n]
+    check_positive(n=n, batch=batch)
+    source = load(model, device)
+    best_too = method == "n-step" and source.flow.has_range
+    read = read_model_data(source, data, part, 2 * n if best_too else n, seed=seed, progress=on_terminal())
+    held_out, others = read.split(n)
+    if best_too and len(others.x) == 0:
+        raise UserError(f"--n {n}: all of {read.source} ({part}); the best variance needs other samples, take fewer")
+    settings: dict[str, Any] = {
+        "tolerance": tolerance, "divergence": divergence, "probes": probes, "importance": importance, "levels": levels,
+        "dequantise": dequantise, "label": held_out.label, "batch": batch, "progress": on_terminal(),
+    }  # fmt: skip
 
     def generator() -> torch.Generator:
-        return torch.Generator(loaded.model.device).manual_seed(seed)
+        return torch.Generator(source.device).manual_seed(seed)
 
-    def measure(variance: Tensor | None = None) -> Likelihood:
-        return loaded.model.log_likelihood(
-            x,
-            method,
-            nfe,
-            tolerance=tolerance,
-            divergence=divergence,
-            probes=probes,
-            importance=importance,
-            levels=levels,
-            dequantise=dequantise,
-            variance=variance,
-            label=labels,
-            generator=generator(),
-            batch=batch,
-            progress=on_terminal(),
+    results: dict[str, Likelihood] = {
+        method: source.log_likelihood(held_out.x, method, nfe, generator=generator(), **settings)
+    }
+    if best_too:
+        best = receiver_variance(source, others.x, (nfe or NFE) - 1, others.label, generator(), batch)
+        results["n-step, best variance"] = source.log_likelihood(
+            held_out.x, method, nfe, generator=generator(), variance=best, **settings
         )
-
-    results: dict[str, Likelihood] = {method: measure()}
-    if both:
-        if len(others) == 0:
-            raise UserError(
-                f"--n {n}: all of {source} ({part}); the receiver's variance needs other samples, take fewer"
-            )
-        steps = (nfe or NFE) - 1
-        results["n-step, best variance"] = measure(
-            receiver_variance(loaded.model, others, steps, other_labels, generator(), batch)
-        )
-    report = {name: _values(result) for name, result in results.items()}
-    values = measured_on(model, loaded, source, part, x, labels, seed)
+    values, headline = measured_on(model, source, held_out, seed)
     if json:
-        return print_json({**values, "results": report})
-    print(f"{headline(values)}:")
+        return print_json({**values, "results": {name: _values(result) for name, result in results.items()}})
+    print(headline)
+    unit = f" ({values['unit']})"
     for name, result in results.items():
-        what = "density on [-1, 1]" if result.is_density else "probability"
-        print(f"{name}: -log p of a {what}{', from above' if result.is_bound else ''}; {_calls(result)}")
-        print(f"  {'nats a sample':18}  {result.nats}")
+        print(f"{name}: {_what(result)}")
+        print(f"  {'nats a sample':18}{result.nats}")
         for part_name, estimate in result.parts.items():
-            unit = f" ({values['unit']})" if part_name == "total" else ""
-            print(f"  {part_name:18}  {estimate}{unit}")
+            print(f"  {part_name:18}{estimate}{unit if part_name == 'total' else ''}")
     return None
 
 
+def _what(result: Likelihood) -> str:
+    what = "density on [-1, 1]" if result.is_density else "probability"
+    low, high = int(result.nfe.min()), int(result.nfe.max())
+    calls = f"{low}" if low == high else f"{low} to {high}"
+    return f"-log p of a {what}{', from above' if result.is_bound else ''}; {calls} calls a sample"
+
+
 def _values(result: Likelihood) -> dict[str, Any]:
+    """For JSON, which has no NaN: null stands for an error that one value alone does not tell."""
     return {
         "is_density": result.is_density,
         "is_bound": result.is_bound,
@@ -134,15 +127,5 @@ def _values(result: Likelihood) -> dict[str, Any]:
         "bits": {name: estimate.asdict() for name, estimate in result.parts.items()},
         "nfe": float(result.nfe.double().mean()),
         "log_prob": result.log_prob.tolist(),
-        "log_prob_error": [_known(error) for error in result.error.tolist()],
+        "log_prob_error": [None if math.isnan(error) else error for error in result.error.tolist()],
     }
-
-
-def _known(value: float) -> float | None:
-    """JSON has no NaN: null stands for an error that one value alone does not tell."""
-    return None if math.isnan(value) else value
-
-
-def _calls(result: Likelihood) -> str:
-    low, high = int(result.nfe.min()), int(result.nfe.max())
-    return f"{low} calls a sample" if low == high else f"{low} to {high} calls a sample"

@@ -13,6 +13,8 @@ from tyro.conf import Positional, arg
 from bfn.cli.common import AsJson, Seed, check_positive, on_terminal
 from bfn.errors import UserError
 
+__all__ = ["reproduce"]
+
 Places = tuple[Literal["bundled", "exact", "official"], ...]
 
 
@@ -75,10 +77,7 @@ def reproduce(
     from bfn.quality import default_store
 
     experiment(name)
-    check_positive(
-        **{key: value for key, value in (("n", n), ("threads", threads), ("batch", batch)) if value is not None}
-    )
-    check_positive(context=context, **({"nfe": min(nfe)} if nfe else {}))
+    check_positive(n=n, threads=threads, batch=batch, context=context, nfe=min(nfe, default=None))
     if checkpoint is not None and not checkpoint.is_file():
         raise UserError(f"--checkpoint {checkpoint}: no such file")
     if paper_only and solvers:

@@ -1,6 +1,10 @@
 """``bfn solvers``."""
 
+from typing import Any
+
 from bfn.cli.common import AsJson, print_json, table
+
+__all__ = ["solvers"]
 
 
 def solvers(json: AsJson = False) -> None:
@@ -12,37 +16,31 @@ def solvers(json: AsJson = False) -> None:
     from bfn.solvers import SOLVERS
 
     flows = (ContinuousFlow(), DiscreteFlow(2))
-    resolved = {
-        name: {flow.kind: solver.resolve(flow, 10) for flow in flows if flow.kind in solver.kinds}
-        for name, solver in SOLVERS.items()
-    }
-    orders = {name: {kind: own.order for kind, own in by_kind.items()} for name, by_kind in resolved.items()}
-    dials = {name: any(own.has_dial for own in by_kind.values()) for name, by_kind in resolved.items()}
-    rows = [
-        {
-            "name": solver.name,
-            "kinds": list(solver.kinds),
-            "order": orders[solver.name],
-            "stochastic": solver.stochastic,
-            "dial": dials[solver.name],
-            "summary": solver.summary,
-        }
-        for solver in SOLVERS.values()
-    ]
+    rows: list[dict[str, Any]] = []
+    for name, solver in SOLVERS.items():
+        resolved = {flow.kind: solver.resolve(flow, 10) for flow in flows if flow.kind in solver.kinds}
+        rows.append(
+            {
+                "name": name,
+                "kinds": list(solver.kinds),
+                "order": {kind: own.order for kind, own in resolved.items()},
+                "stochastic": solver.stochastic,
+                "dial": any(own.has_dial for own in resolved.values()),
+                "summary": solver.summary,
+            }
+        )
     if json:
         return print_json(rows)
-    cells: list[tuple[object, ...]] = [
+    cells = [
         (
-            solver.name,
-            " ".join(solver.kinds),
-            "/".join(map(str, dict.fromkeys(orders[solver.name].values()))),
-            "SDE, --g" if dials[solver.name] else "SDE" if solver.stochastic else "ODE",
-            solver.summary,
+            row["name"],
+            " ".join(row["kinds"]),
+            "/".join(map(str, dict.fromkeys(row["order"].values()))),
+            "SDE, --g" if row["dial"] else "SDE" if row["stochastic"] else "ODE",
+            row["summary"],
         )
-        for solver in SOLVERS.values()
+        for row in rows
     ]
-    cells.append(
-        ("tuned", "continuous discrete", "own", "own", "the model's own table at that nfe, by bfn tune; auto takes it")
-    )
     print(table(("solver", "data", "order", "kind", "what it does"), cells))
+    print("\nauto takes the model's own table where bfn tune has made one for that number of calls")
     return None

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
-from bfn.cli.common import AsJson, Device, ModelName, Seed, check_positive, load, print_json, progress_bar
+from bfn.cli.common import AsJson, Device, ModelName, Seed, Source, check_positive, load, print_json, progress_bar
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from bfn.tuning import Tuned
+
+__all__ = ["tune"]
 
 
 def tune(
@@ -19,7 +21,7 @@ def tune(
     nfe: int = 6,
     out: Annotated[Path | None, arg(metavar="DIR")] = None,
     objective: Literal["data", "endpoint", "grid"] = "data",
-    data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
+    data: Source = None,
     steps: int | None = None,
     batch: int = 200,
     starts: int | None = None,
@@ -55,22 +57,19 @@ def tune(
         held_out: starts that decide when to stop and what to keep.
         teacher_nfe: network calls of the teacher, for the objectives endpoint and grid.
     """
-    from bfn import objectives, storage, tuning
-    from bfn.quality.measuring import clip_for
+    from bfn import storage, tuning
 
-    check_positive(steps=1 if steps is None else steps, batch=batch, held_out=held_out, teacher_nfe=teacher_nfe)
+    check_positive(steps=steps, batch=batch, held_out=held_out, teacher_nfe=teacher_nfe)
     if out is None and model in storage.bundled() and not (Path(model) / storage.CONFIG).is_file():
         raise UserError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
     storage.place_for_tables(model, out)
-    loaded = load(model, device)
-    if objective != "data" and teacher_nfe <= nfe:
-        raise UserError(f"--teacher-nfe {teacher_nfe}: a teacher makes more calls than the table's {nfe}")
+    source = load(model, device)
     goal = (
-        objectives.objective_for(loaded.model, loaded.config, data) if objective == "data"
-        else objectives.EndPoint(teacher_nfe) if objective == "endpoint"
-        else objectives.SearchedGrid(teacher_nfe)
+        tuning.objective_for(source, data) if objective == "data"
+        else tuning.EndPoint(teacher_nfe) if objective == "endpoint"
+        else tuning.SearchedGrid(teacher_nfe)
     )  # fmt: skip
-    steps = tuning.default_steps(loaded.model, nfe, goal) if steps is None else steps
+    steps = tuning.default_steps(source, nfe, goal) if steps is None else steps
     with progress_bar(steps, "tuning", "step") as bar:
 
         def on_step(step: int, value: float | None) -> None:
@@ -79,9 +78,8 @@ def tune(
                 bar.set_postfix_str(f"held-out {value:.4g}")
 
         tuned = tuning.tune(
-            loaded.model, nfe, goal, steps=steps, batch=batch, starts=starts, held_out=held_out, seed=seed,
-            clip=clip_for(loaded.model), n_labels=loaded.n_labels, on_step=on_step,
-        )  # fmt: skip
+            source, nfe, goal, steps=steps, batch=batch, starts=starts, held_out=held_out, seed=seed, on_step=on_step
+        )
     folder = storage.store_tables(model, {nfe: tuned.table}, out) if tuned.after < tuned.before else None
     if json:
         return print_json(

@@ -1,11 +1,12 @@
 """What all pictures share: where they are drawn, and how they look."""
 
-from typing import Any
+from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bfn.errors import UserError
+from bfn.files import atomic
 
 __all__ = ["colour", "on", "save"]
 
@@ -32,9 +33,10 @@ def colour(index: int) -> str:
     return COLOURS[index % len(COLOURS)]
 
 
-def save(axes: Axes, path: Any) -> None:
-    """Write the figure of these axes, in the format that the file's name says."""
+def save(axes: Axes, path: Path | str) -> None:
+    """Write the figure of these axes, atomically, in the format that the file's name says."""
     figure = axes.get_figure(root=True)
     if figure is None:
         raise UserError("axes without a figure: nothing to write")
-    figure.savefig(path)
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix[1:] or "png")

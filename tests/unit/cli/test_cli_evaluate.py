@@ -10,7 +10,7 @@ import torch
 
 import bfn
 import tiny
-from bfn import data, storage
+from bfn import data
 from bfn.cli import main
 from bfn.interop import convert
 from bfn.likelihood import held_out_bits
@@ -79,7 +79,7 @@ def test_people_read_three_lines_with_errors(models, story, capsys):
 def test_wrong_input(models, story, tmp_path, refused, monkeypatch):
     (tmp_path / "other.txt").write_text("CAPITALS " * 100)
     np.savez(tmp_path / "large.npz", x=np.zeros((40, 9, 9), dtype=np.uint8))
-    assert "--data" in refused("evaluate", models / "text")
+    assert "does not say what it was trained on" in refused("evaluate", models / "text")
     assert "C" in refused("evaluate", models / "text", "--data", tmp_path / "other.txt")
     assert "is text" in refused("evaluate", models / "images", "--data", story)
     assert "(1, 9, 9)" in refused("evaluate", models / "images", "--data", tmp_path / "large.npz")
@@ -90,8 +90,9 @@ def test_wrong_input(models, story, tmp_path, refused, monkeypatch):
 
 def test_a_set_that_is_not_fetched_is_not_fetched_unasked(tmp_path, refused, monkeypatch):
     monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
-    model, extras = tiny.build("text")
-    storage.save(model, tmp_path / "m", {**extras, "card": {"settings": {"data": {"name": "text8"}}}})
+    model = tiny.build("text")
+    model.info.card = {"settings": {"data": {"name": "text8"}}}
+    model.save(tmp_path / "m")
     assert "run bfn data fetch text8" in refused("evaluate", tmp_path / "m")
 
 

@@ -88,7 +88,7 @@ def test_one_sample_has_no_interval(models, pictures, capsys):
         (("--n", 0), "bfn: --n 0: expected at least 1"),
         (("--method", "bound", "--importance", 2), "bfn: importance with method='bound': it belongs to method='ode'"),
         (("--levels", 17), "bfn: levels=17: the data hold"),
-        (("--method", "n-step", "--n", 40), "the receiver's variance needs other samples, take fewer"),
+        (("--method", "n-step", "--n", 40), "the best variance needs other samples, take fewer"),
     ],
 )
 def test_wrong_input(models, pictures, refused, options, message):

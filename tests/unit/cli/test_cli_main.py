@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import bfn
 from bfn import __version__
@@ -61,7 +62,6 @@ def test_the_help_on_grids_and_the_dial_names_all_there_is(capsys):
         (["sample"], ["MODEL", "bfn sample --help"]),
         (["sample", "m", "--nfe", "ten"], ["--nfe", "'ten'"]),
         (["sample", "m", "--nef", "10"], ["--nef", "perhaps you meant --nfe"]),
-        (["sample", "m", "--label", "a"], ["--label", "'a'"]),
         (["evaluate", "m", "--part", "tset"], ["--part", "'tset'", "'validation'"]),
         (["convert", "a.pt", "out"], ["--config"]),
         (["train", "--seed", "9" * 20], ["--seed: 99999999999999999999: expected a whole number from 0 to 4294967295"]),
@@ -93,6 +93,34 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
         main(["models"])
 
 
+@pytest.mark.parametrize("error", ["ValueError('not ours')", "OSError('no file, no full disk')"])
+def test_an_error_of_others_shows_its_traceback_and_leaves_with_1(error):
+    code = f"""
+import sys
+from bfn.cli import main
+from bfn.cli.commands import COMMANDS
+def broken() -> None:
+    "Fail."
+    raise {error}
+COMMANDS["models"] = broken
+sys.exit(main(["models"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1] == error.replace("('", ": ").replace("')", "")
+
+
+def test_a_value_error_from_inside_torch_keeps_its_traceback(models, monkeypatch, tmp_path):
+    def broken(*_: object, **__: object) -> None:
+        torch.distributions.Normal(0.0, -1.0)
+
+    monkeypatch.setattr("bfn.batched_sampling.sample", broken)
+    with pytest.raises(ValueError, match="constraint") as caught:
+        main(["sample", str(models / "text"), "--out", str(tmp_path)])
+    assert not isinstance(caught.value, bfn.UserError)
+
+
 def test_bfn_traceback_shows_expected_errors_too(monkeypatch):
     monkeypatch.setenv("BFN_TRACEBACK", "1")
     with pytest.raises(ValueError, match="expected a command"):
@@ -105,12 +133,16 @@ def test_a_full_disk_is_told_with_its_file():
 
 
 def test_what_is_explained_and_what_is_not():
-    assert explain(ValueError("a\n  b")) == "a b"
+    assert explain(bfn.UserError("a\n  b")) == "a b"
+    assert explain(OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"
     assert explain(FetchError("mnist could not be had")) == "mnist could not be had"
     assert "bayesian-flow[train]" in explain(ModuleNotFoundError("No module", name="accelerate"))
     assert "bayesian-flow[cli]" in explain(ModuleNotFoundError("No module", name="PIL.Image"))
     assert explain(ImportError("x is needed: pip install 'bayesian-flow[data]'")).startswith("x is needed")
-    for unexpected in (RuntimeError("x"), KeyError("x"), TypeError("x"), ModuleNotFoundError("x", name="bfn.nothing")):
+    for unexpected in (
+        RuntimeError("x"), KeyError("x"), TypeError("x"), ValueError("x"), OSError("x"), OSError(errno.EPERM, "x"),
+        ModuleNotFoundError("x", name="bfn.nothing"),
+    ):  # fmt: skip
         assert explain(unexpected) is None
 
 

@@ -12,9 +12,9 @@ def test_models_shows_what_is_bundled_with_its_quality(models, monkeypatch, caps
     assert main(["models"]) == 0
     header, images, text, *_ = capsys.readouterr().out.splitlines()
     assert header.split() == ["model", "data", "measured"]
-    assert "1x8x8 continuous, 3 labels" in images
+    assert "1x8x8 continuous, 3 classes" in images
     assert "bits a dimension 1.235" in images
-    assert "20 discrete, 27 classes" in text
+    assert "20 discrete, 27 values" in text
     assert "not measured" in text
 
     assert main(["models", "--json"]) == 0
@@ -35,20 +35,34 @@ def test_info_tells_size_and_what_auto_picks(models, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["n_parameters"] == sum(p.numel() for p in model.parameters())
     for choice, nfe in zip(told["auto"], (4, 9), strict=True):
-        picked = solvers.get("auto", "discrete").resolve(model.flow, nfe)
-        assert (choice["nfe"], choice["solver"], choice["grid"]) == (nfe, picked.name, picked.grid)
+        planned = solvers.plan(model, "auto", nfe)
+        assert choice["plan"] == str(planned)
+        assert (choice["nfe"], choice["solver"], choice["grid"]) == (nfe, planned.solver.name, str(planned.solver.grid))
         assert (choice["first"], choice["last"]) == (0.0, 0.75 if nfe == 4 else 1.0)
-        assert choice["coordinate"] == picked.coordinate
 
     assert main(["info", str(models / "images")]) == 0
     shown = capsys.readouterr().out
-    assert "recipe     digits" in shown
-    assert "unet" in shown
+    rows = dict(line.split(maxsplit=1) for line in shown.splitlines() if line and not line.startswith(" "))
+    assert rows["recipe"] == "digits"
+    assert rows["classes"] == "0 (33.3 %), 1 (33.3 %), 2 (33.3 %)"
+    assert rows["range"].startswith("-1 to 1")
+    assert rows["network"].startswith("unet")
+    for nfe in (5, 10, 20, 50):
+        assert f"  {solvers.plan(bfn.load(models / 'images'), 'auto', nfe)}\n" in shown
     assert "docs/results/dial.md" in shown
 
 
+def test_info_tells_the_alphabet_and_tuned_tables(models, capsys):
+    assert main(["info", str(models / "text")]) == 0
+    assert "alphabet     ' abcdefghijklmnopqrstuvwxyz', 27 symbols" in capsys.readouterr().out
+    assert main(["info", "digits", "--nfe", "5"]) == 0
+    shown = capsys.readouterr().out
+    assert "tuned for 5 calls" in shown
+    assert "  a tuned table: 5 calls from" in shown
+
+
 def test_info_refuses_what_it_cannot_do(models, refused):
-    assert "nfe=0" in refused("info", models / "text", "--nfe", 0)
+    assert "--nfe 0" in refused("info", models / "text", "--nfe", 0)
     assert "neither a directory nor" in refused("info", "nothing")
 
 
@@ -63,8 +77,8 @@ def test_solvers_lists_them_all(capsys):
     assert told["fast-ode"]["order"] == {"continuous": 3, "discrete": 4}
     assert main(["solvers"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + len(told)
-    assert lines[-1].startswith("tuned")
+    assert len(lines) == 1 + len(told) + 2
+    assert "bfn tune" in lines[-1]
     assert any(line.split()[:4] == ["fast-ode", "continuous", "discrete", "3/4"] for line in lines)
 
 

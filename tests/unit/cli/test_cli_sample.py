@@ -11,7 +11,7 @@ from PIL import Image
 import bfn
 import tiny
 from bfn.cli import main
-from bfn.solvers import SOLVERS
+from bfn.solvers import SOLVERS, plan
 
 
 def run(*arguments: object) -> None:
@@ -36,13 +36,10 @@ def test_the_same_seed_gives_the_same_files(kind, models, tmp_path):
 
 def test_the_arrays_are_what_the_library_draws(models, tmp_path):
     run("sample", models / "images", "--solver", "bfn-solver++2", "--nfe", 4, "--n", 5, "--seed", 7, "--out", tmp_path)
-    label = torch.tensor([0, 1, 2, 0, 1])
-    expected = bfn.load(models / "images").sample(
-        5, "bfn-solver++2", 4, label=label, generator=torch.Generator().manual_seed(7)
-    )
+    expected = bfn.load(models / "images").sample(5, "bfn-solver++2", 4, seed=7)
     with np.load(tmp_path / "samples.npz") as stored:
         assert np.array_equal(stored["x"], expected.x.numpy())
-        assert np.array_equal(stored["labels"], label.numpy())
+        assert np.array_equal(stored["labels"], expected.label.numpy())
 
 
 def test_the_sheet_holds_every_image(models, tmp_path):
@@ -63,31 +60,52 @@ def test_text_is_printed_and_stored(models, tmp_path, capsys):
     assert set("".join(lines)) <= set(tiny.ALPHABET)
     shown = capsys.readouterr().out.splitlines()
     assert shown[:3] == lines
-    assert "4 network calls" in shown[3]
-    assert " s, " in shown[3]
+    assert shown[3].startswith("bfn-solver2 ran bfn-solver2 (order 2")
+    assert "4 network calls" in shown[4]
+    assert " s, " in shown[4]
 
 
 def test_json_counts_the_calls_of_all_batches(models, tmp_path, capsys):
     run("sample", models / "images", "--nfe", 3, "--n", 5, "--batch", 2, "--out", tmp_path, "--json")
     report = json.loads(capsys.readouterr().out)
-    assert (report["n"], report["nfe"], report["calls"], report["picked"]) == (5, 3, 9, "fast-sde")
+    assert (report["n"], report["nfe"], report["calls"]) == (5, 3, 9)
+    assert report["plan"] == str(plan(bfn.load(models / "images"), "auto", 3))
+    assert report["plan"].startswith("fast-sde")
     assert report["seconds"] > 0
     assert len(np.load(tmp_path / "samples.npz")["x"]) == 5
 
 
 def test_labels_are_taken_in_turn_and_minus_one_is_none(models, tmp_path):
     arrays = []
-    for label in (["--label", 2, 0], ["--label", -1], []):
+    for label in (["--label", 2, 0], ["--label", -1]):
         run("sample", models / "images", "--nfe", 2, "--n", 3, "--out", tmp_path, *label)
         with np.load(tmp_path / "samples.npz") as stored:
             arrays.append((stored["labels"].tolist(), stored["x"]))
-    assert [labels for labels, _ in arrays] == [[2, 0, 2], [-1, -1, -1], [0, 1, 2]]
+    assert [labels for labels, _ in arrays] == [[2, 0, 2], [-1, -1, -1]]
     assert not np.array_equal(arrays[0][1][0], arrays[1][1][0])
 
 
-def test_clip_keeps_predictions_in_range(models, tmp_path):
-    run("sample", models / "images", "--solver", "bfn-solver1", "--nfe", 3, "--clip", "--out", tmp_path)
+def test_classes_have_names_and_are_drawn_by_their_shares(tmp_path, capsys):
+    model = tiny.build("images")
+    model.info.classes = bfn.Classes(("circle", "square", "2"), (0.0, 0.25, 0.75))
+    model.save(tmp_path / "shapes")
+    run("sample", tmp_path / "shapes", "--nfe", 2, "--n", 3, "--label", "circle", "square", "--out", tmp_path)
+    assert np.load(tmp_path / "samples.npz")["labels"].tolist() == [0, 1, 0]
+    assert "by their shares" not in capsys.readouterr().out
+    run("sample", tmp_path / "shapes", "--nfe", 2, "--n", 40, "--batch", 7, "--out", tmp_path)
+    labels = np.load(tmp_path / "samples.npz")["labels"]
+    named = " ".join(model.info.classes.names[k] for k in labels)
+    assert f"classes drawn by their shares in the data: {named}\n" in capsys.readouterr().out
+    assert set(labels) == {1, 2}
+
+
+def test_predictions_are_clipped_to_the_data_s_range_unless_told_otherwise(models, tmp_path):
+    arguments = ["sample", models / "images", "--solver", "bfn-solver1", "--nfe", 3, "--out", tmp_path]
+    run(*arguments)
     assert np.abs(np.load(tmp_path / "samples.npz")["x"]).max() <= 1
+    run(*arguments, "--no-clip")
+    expected = bfn.load(models / "images").sample(16, "bfn-solver1", 3, clip=False, seed=0)
+    assert np.array_equal(np.load(tmp_path / "samples.npz")["x"], expected.x.numpy())
 
 
 def test_the_gif_has_a_frame_a_call(models, tmp_path):
@@ -117,9 +135,9 @@ def test_every_solver_runs_from_the_command_line(solver, models, tmp_path):
         ("images", ["--solver", "bfn-solver1", "--g", 1], "no stochasticity dial"),
         ("images", ["--grid", "unifrom"], "did you mean 'uniform'?"),
         ("images", ["--t-start", 2], "t_start=2.0"),
-        ("images", ["--label", 3], "--label 3: expected a class from 0 to 2, or -1"),
+        ("images", ["--label", 3], "label='3': expected one of the 3 classes 0, 1, 2, its number, or -1 for none"),
+        ("images", ["--label", "circle"], "label='circle': expected one of the 3 classes"),
         ("text", ["--label", 0], "knows no classes"),
-        ("text", ["--clip"], "only predictions of continuous data can be clipped"),
         ("vectors", ["--steps-gif"], "neither images nor text"),
         ("text", ["--prompt", "the", "--known", "mnist"], "--known mnist with --prompt"),
         ("images", ["--keep", "left"], "--keep left without --known"),
@@ -203,8 +221,8 @@ def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     assert "'T' is not among the symbols" in refused("sample", models / "text", "--prompt", "The")
     assert "21 characters: the model's texts have 20" in refused("sample", models / "text", "--prompt", "a" * 21)
     assert "not of text" in refused("sample", models / "images", "--prompt", "the")
-    assert "not of images" in refused("sample", models / "text", "--known", tmp_path / "large.npz")
+    assert "the model's data are (20,)" in refused("sample", models / "text", "--known", tmp_path / "large.npz")
     assert "(1, 9, 9)" in refused("sample", models / "images", "--known", tmp_path / "large.npz")
     assert "no such file" in refused("sample", models / "images", "--known", tmp_path / "nowhere.npz")
-    assert "knows no classes" in refused("sample", models / "text", "--guidance", 2)
+    assert "guidance=2: it needs classes" in refused("sample", models / "text", "--guidance", 2)
     assert "--keep" in refused("sample", models / "images", "--known", "mnist", "--keep", "middle")
