@@ -1,88 +1,68 @@
-"""Measures of samples and models: spelling and n-grams of text, Frechet distance of images, intervals."""
+"""How good samples are: measures of text and images, judges of a model's samples, and comparisons of samplers.
 
-from bfn.quality.classifier import (
-    DigitClassifier,
-    DigitReport,
-    classify,
-    digit_report,
-    load_classifier,
-    save_classifier,
-    train_classifier,
-)
-from bfn.quality.features import (
-    InceptionFeatures,
-    cached_statistics,
-    extract,
-    gather_statistics,
-    mnist_features,
-)
-from bfn.quality.frechet import (
-    FeatureStatistics,
-    FrechetResult,
-    expected_bias,
-    frechet_distance,
-    frechet_influence,
-    frechet_result,
-)
-from bfn.quality.intervals import (
-    Interval,
-    bootstrap_interval,
-    bootstrap_intervals,
-    normal_quantile,
-    t_interval,
-    wilson_interval,
-)
-from bfn.quality.ngrams import (
-    Bag,
-    TextReference,
-    TextReport,
-    TextStatistics,
-    character_ngrams,
-    entropy,
-    jensen_shannon,
-    ngram_counts,
-    text_report,
-    word_counts,
-)
-from bfn.quality.spelling import SpellingResult, is_word, spelling_accuracy, spelling_result
+    judge = judge_for(model)                                   # what fits the model's data
+    comparison = compare(model, crossed(model.flow, ["bfn", "auto"], [5, 10]), judge, n=200)
+    print(comparison.markdown())
+
+Every figure is a :class:`bfn.estimate.Estimate`, a value with its 95 % interval.
+"""
+
+from bfn.quality.classifier import DigitClassifier, classify, load_classifier
+from bfn.quality.comparison import Comparison, compare, summarise
+from bfn.quality.features import InceptionFeatures, extract, gather_statistics, pooled_pixels
+from bfn.quality.frechet import FeatureStatistics, Gaussian, expected_bias, frechet_distance, frechet_estimate
+from bfn.quality.judge import Judge, JudgePart, Measure
+from bfn.quality.judge_choice import METRICS, features_for, judge_for, metric_for
+from bfn.quality.judge_parts import Digits, Frechet, NearCopies, NearestClasses, Texts
+from bfn.quality.markdown import markdown_table
+from bfn.quality.measurements import Drawn, Record, draw, identify, measure
+from bfn.quality.ngrams import class_ngram_counts, divergence, jensen_shannon, ngram_counts
+from bfn.quality.settings import USUAL, Setting, crossed
+from bfn.quality.spelling import spelling_accuracy, spelling_estimate
+from bfn.quality.store import default_store
 
 __all__ = [
-    "Bag",
+    "METRICS",
+    "USUAL",
+    "Comparison",
     "DigitClassifier",
-    "DigitReport",
+    "Digits",
+    "Drawn",
     "FeatureStatistics",
-    "FrechetResult",
+    "Frechet",
+    "Gaussian",
     "InceptionFeatures",
-    "Interval",
-    "SpellingResult",
-    "TextReference",
-    "TextReport",
-    "TextStatistics",
-    "bootstrap_interval",
-    "bootstrap_intervals",
-    "cached_statistics",
-    "character_ngrams",
+    "Judge",
+    "JudgePart",
+    "Measure",
+    "NearCopies",
+    "NearestClasses",
+    "Record",
+    "Setting",
+    "Texts",
+    "class_ngram_counts",
     "classify",
-    "digit_report",
-    "entropy",
+    "compare",
+    "crossed",
+    "default_store",
+    "divergence",
+    "draw",
     "expected_bias",
     "extract",
+    "features_for",
     "frechet_distance",
-    "frechet_influence",
-    "frechet_result",
+    "frechet_estimate",
     "gather_statistics",
-    "is_word",
+    "identify",
     "jensen_shannon",
+    "judge_for",
     "load_classifier",
-    "mnist_features",
+    "markdown_table",
+    "measure",
+    "metric_for",
     "ngram_counts",
-    "normal_quantile",
-    "save_classifier",
+    "pooled_pixels",
     "spelling_accuracy",
-    "spelling_result",
-    "t_interval",
-    "text_report",
-    "train_classifier",
-    "wilson_interval",
-    "word_counts",
+    "spelling_estimate",
+    "summarise",
 ]

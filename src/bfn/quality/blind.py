@@ -17,13 +17,17 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
+from bfn.estimate import Estimate, share_estimate
 from bfn.files import atomic_write
-from bfn.quality import Interval, wilson_interval
-from bfn.quality.measuring import Setting
-from bfn.viz import pictures as render
+from bfn.quality.settings import Setting
+from bfn.viz.pictures import sheet, side_by_side, write_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
+
+    from bfn.model import Model
+
+__all__ = ["Preference", "key_path", "score", "write_pairs"]
 
 PAIRS, ANSWERS = "pairs.md", "answers.csv"
 SIDES = ("left", "right")
@@ -42,27 +46,22 @@ class Preference:
     n_skipped: int
 
     @property
-    def share(self) -> float:
-        """Of the answered pairs, those in which the first was chosen."""
-        return self.n_first / (self.n_first + self.n_second)
-
-    @property
-    def interval(self) -> Interval:
-        """Wilson's, 95 %."""
-        return wilson_interval(self.n_first, self.n_first + self.n_second)
+    def share(self) -> Estimate:
+        """Of the answered pairs, those in which the first was chosen, with Wilson's interval."""
+        return share_estimate(self.n_first, self.n_first + self.n_second)
 
     def sentence(self) -> str:
         """In words."""
-        low, high = 100 * self.interval.low, 100 * self.interval.high
+        percent = self.share.scaled(100)
         verdict = (
-            f"{self.first if self.share > 0.5 else self.second} is preferred"
-            if not low <= 50 <= high
+            f"{self.first if percent.value > 50 else self.second} is preferred"
+            if not percent.low <= 50 <= percent.high
             else "no preference is shown: the interval holds 50 %"
         )
         skipped = f", {self.n_skipped} skipped" if self.n_skipped else ""
         return (
             f"{self.first} was chosen over {self.second} in {self.n_first} of {self.n_first + self.n_second} pairs"
-            f"{skipped}: {100 * self.share:.1f} % [{low:.1f}, {high:.1f}]; {verdict}"
+            f"{skipped}: {percent.value:.1f} % [{percent.low:.1f}, {percent.high:.1f}]; {verdict}"
         )
 
 
@@ -72,36 +71,30 @@ def key_path(folder: Path) -> Path:
 
 
 def write_pairs(
-    folder: Path,
-    settings: Sequence[Setting],
-    samples: Sequence[Tensor],
-    *,
-    seed: int = 0,
-    alphabet: str | None = None,
-    levels: int | None = None,
+    folder: Path, model: Model, settings: Sequence[Setting], samples: Sequence[Tensor], *, seed: int = 0
 ) -> list[Path]:
     """Write pairs.md, its pictures, an empty answers.csv, and the key beside the folder.
 
-    settings, samples: two of each, samples (n, *data_shape). alphabet: of text; levels: values of a discrete pixel.
+    settings, samples: two of each, samples (n, *data_shape) of the model.
     """
+    if model.form == "numbers":
+        raise UserError(f"samples of shape {model.data_shape}: only images and text can be shown to people")
     if len(settings) != 2 or settings[0] == settings[1]:
         raise UserError(f"{len(settings)} samplers: a blind comparison is one of two different ones")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder}: not empty; give another folder, or empty this one")
     first, second = samples
-    if alphabet is None and (first.ndim != 4 or first.shape[1] not in (1, 3)):
-        raise UserError(f"samples of shape {tuple(first.shape)}: only images and text can be shown to people")
     swapped = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)).lt(0.5).tolist()
     files, lines = [], [_instructions(len(first))]
     for number, swap in enumerate(swapped, 1):
         pair = [x[number - 1 : number] for x in (first, second)]
         left, right = reversed(pair) if swap else pair
-        if alphabet is None:
+        if model.form == "images":
             name = f"pair-{number:03d}.png"
-            files.append(render.write_picture(folder / name, _picture(left, right, levels)))
+            files.append(write_picture(folder / name, _picture(model.flow.values(left), model.flow.values(right))))
             shown = f"![pair {number}]({name})"
         else:
-            texts = [render.lines(x, alphabet)[0] for x in (left, right)]
+            texts = [model.decode(x)[0] for x in (left, right)]
             shown = "\n\n".join(f"**{side}**\n\n> {text}" for side, text in zip(SIDES, texts, strict=True))
         lines.append(f"## {number}\n\n{shown}\n")
     samplers = [{**setting.asdict(), "label": setting.label} for setting in settings]
@@ -149,7 +142,7 @@ def _instructions(n: int) -> str:
     )
 
 
-def _picture(left: Tensor, right: Tensor, levels: int | None) -> Picture:
+def _picture(left: Tensor, right: Tensor) -> Picture:
     factor = max(1, SIDE_PIXELS // left.shape[-2])
     large = [x.repeat_interleave(factor, -2).repeat_interleave(factor, -1) for x in (left, right)]
-    return render.side_by_side([(side, render.sheet(x, levels)) for side, x in zip(SIDES, large, strict=True)])
+    return side_by_side([(side, sheet(x)) for side, x in zip(SIDES, large, strict=True)])

@@ -1,20 +1,62 @@
-"""A judge: parts that see the same samples."""
+"""Judges of samples: parts that see the same samples, each with a few measures.
+
+Real data go through the same code, so every figure can be read beside what a real sample of the same size gets.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.quality.measure import Measure, Measured
+from bfn.estimate import Estimate
+
+__all__ = ["Judge", "JudgePart", "Measure", "digest"]
 
 
-class Part(ABC):
+@dataclass(frozen=True)
+class Measure:
+    """What a figure means and how it is written.
+
+    better: whether a "low" or a "high" figure is better, or one near that of "real" data.
+    scale, unit, digits: 100, "%" and 1 write 0.5 as "50.0 %". headline: whether samplers can be ranked by it.
+    highest: the largest value there is; the smallest is 0 for all measures.
+    """
+
+    key: str
+    label: str
+    better: Literal["low", "high", "real"]
+    unit: str = ""
+    scale: float = 1.0
+    digits: int = 2
+    headline: bool = True
+    highest: float = math.inf
+
+    def number(self, value: float) -> str:
+        """The figure alone, without its unit; small ones with more digits, so that as many are left of them."""
+        scaled = abs(self.scale * value)
+        small = math.isfinite(scaled) and 0 < scaled < 10 ** (1 - self.digits)
+        digits = self.digits - 1 - math.floor(math.log10(scaled)) if small else self.digits
+        return f"{self.scale * value:.{min(digits, 6)}f}"
+
+    def show(self, figure: Estimate) -> str:
+        """The figure with its interval and unit."""
+        interval = "" if math.isnan(figure.low) else f" [{self.number(figure.low)}, {self.number(figure.high)}]"
+        return f"{self.number(figure.value)}{interval}{self.unit and ' ' + self.unit}"
+
+    def loss(self, value: float, real: float = math.nan) -> float:
+        """The figure so that lower is better."""
+        return {"low": value, "high": -value, "real": abs(value - real)}[self.better]
+
+
+class JudgePart(ABC):
     """Some measures that are taken together."""
 
     @property
@@ -28,7 +70,7 @@ class Part(ABC):
         """Names the part, its constants and its reference: equal keys give equal figures on equal samples."""
 
     @property
-    def by_construction(self) -> Mapping[str, Measured]:
+    def by_construction(self) -> Mapping[str, Estimate]:
         """Figures that real data have by the way the measure is made."""
         return {}
 
@@ -37,23 +79,27 @@ class Part(ABC):
         return None
 
     @abstractmethod
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
-        """Figures of samples, as ``Judge.view`` makes them; labels: classes that were asked for."""
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        """Figures of samples, as ``Judge.prepare`` makes them; labels: classes that were asked for."""
+
+
+def _as_they_are(x: Tensor) -> Tensor:
+    return x
 
 
 @dataclass(frozen=True, eq=False)
 class Judge:
     """Parts that see the same samples.
 
-    view: makes of samples, as a model gives them, what the parts take, and refuses what they cannot.
-    held_out: real data, viewed, that are in no reference; labels: their classes, where there are any.
+    held_out: real data that are in no reference, prepared; labels: their classes, where there are any.
+    prepare: makes of samples, as a model gives them, what the parts take, and refuses what they cannot.
     """
 
     name: str
-    parts: tuple[Part, ...]
-    view: Callable[[Tensor], Tensor]
+    parts: tuple[JudgePart, ...]
     held_out: Tensor
     labels: Tensor | None = None
+    prepare: Callable[[Tensor], Tensor] = _as_they_are
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -65,13 +111,13 @@ class Judge:
         """Names the judge and its references."""
         return f"{self.name}-{digest(*(part.key for part in self.parts))}"
 
-    def __call__(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Measured]:
+    def __call__(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Estimate]:
         """Figures of samples x, (n, *data_shape), as a model gives them; labels: (n,), the classes asked for."""
         if len(x) == 0:
             raise UserError("no samples: expected at least 1")
-        return self._judge(self.view(x.cpu()), None if labels is None else labels.cpu())
+        return self._judge(self.prepare(x.cpu()), None if labels is None else labels.cpu())
 
-    def real(self, n: int) -> dict[str, Measured]:
+    def real(self, n: int) -> dict[str, Estimate]:
         """Figures of n real samples, or of as many as are held out."""
         index = torch.arange(self.n_real(n)) * len(self.held_out) // self.n_real(n)
         figures = self._judge(self.held_out[index], None if self.labels is None else self.labels[index])
@@ -95,7 +141,7 @@ class Judge:
             raise UserError(problems[0])
         return replace(self, parts=kept), problems
 
-    def _judge(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
+    def _judge(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         return {key: value for part in self.parts for key, value in part(x, labels).items()}
 
 

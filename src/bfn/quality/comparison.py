@@ -1,59 +1,24 @@
-"""Which solver to use at which number of calls: settings crossed, measured, put into tables, and advice drawn."""
+"""Which solver to use at which number of calls: settings measured, put into tables, and advice drawn."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from bfn import grids, solvers
-from bfn.errors import UserError
-from bfn.flows import Flow
+from bfn.estimate import Estimate
 from bfn.model import Model
-from bfn.quality.judges import Judge, Measure, Measured
-from bfn.quality.measuring import Record, Setting, as_json, measure
+from bfn.quality.judge import Judge, Measure
+from bfn.quality.markdown import markdown_table
+from bfn.quality.measurements import Record, measure
+from bfn.quality.settings import Setting
 
-USUAL = {
-    "continuous": ("auto", "bfn", "bfn-solver++1", "bfn-solver++2", "sde-bfn-solver++2"),
-    "discrete": ("auto", "bfn", "sde-bfn-solver1", "sde-bfn-solver2", "bfn-solver1", "bfn-solver2"),
-}
-"""What is compared where nothing else is asked for: the default, the original sampler, the paper's."""
+__all__ = ["Advice", "Comparison", "compare", "summarise"]
 
-
-def crossed(
-    flow: Flow,
-    names: Sequence[str],
-    nfe: Sequence[int],
-    *,
-    t_start: Sequence[float] = (),
-    g: Sequence[float] = (),
-    grid: str | None = None,
-    guidance: float | None = None,
-) -> list[Setting]:
-    """Solvers x calls, x t_start on grids that need one, as the paper's does, x g for solvers with a dial."""
-    if not names or not nfe:
-        raise UserError("nothing to compare: expected at least one solver and one number of calls")
-    for value in (value for value in t_start if not 0 < value < 1):
-        raise UserError(f"t_start={value:g}: expected a time between 0 and 1, such as 0.001")
-    found: list[Setting] = []
-    for name, calls in product(dict.fromkeys(names), dict.fromkeys(nfe)):
-        # The model's own table brings its grid and dial: there is nothing to cross.
-        plain = name == "tuned"
-        solver = None if plain else solvers.get(name, flow.kind).resolve(flow, max(1, calls))
-        on = None if solver is None else grids.get(grid or solver.grid)
-        starts = t_start if on is not None and (on.name == "paper" or on.needs_start) else ()
-        dials = g if solver is not None and solver.has_dial else ()
-        found += [Setting(name, calls, start, dial, None if plain else grid, guidance=guidance)
-                  for start, dial in product(starts or (None,), dials or (None,))]  # fmt: skip
-    for what, values, used in (("t_start", t_start, [s.t_start for s in found]), ("g", g, [s.g for s in found])):
-        if values and all(value is None for value in used):
-            raise UserError(f"{what}={values[0]:g}: none of {', '.join(dict.fromkeys(names))} takes it; leave it out")
-    return found
+BETTER = {"low": "Lower is better.", "high": "Higher is better.", "real": "Nearer to real data is better."}
 
 
 @dataclass(frozen=True)
@@ -62,12 +27,15 @@ class Advice:
 
     nfe: int
     best: Record
-    level: tuple[Record, ...]
+    not_told_apart: tuple[Record, ...]
 
     def sentence(self, main: Measure) -> str:
         """In words."""
-        beaten = "" if not self.level else f"; not told apart from it: {_list(r.setting.sampler for r in self.level)}"
-        return f"{self.nfe} calls: {self.best.setting.sampler}, {main.show(self.best.measures[main.key])}{beaten}"
+        others = "; ".join(record.setting.sampler for record in self.not_told_apart)
+        figure = main.show(self.best.measures[main.key])
+        return f"{self.nfe} calls: {self.best.setting.sampler}, {figure}" + (
+            f"; not told apart from it: {others}" if others else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -81,7 +49,7 @@ class Comparison:
     metric: str
     measures: tuple[Measure, ...]
     records: tuple[Record, ...]
-    real: Mapping[str, Measured]
+    real: Mapping[str, Estimate]
     n_real: int
     notes: tuple[str, ...] = ()
 
@@ -98,16 +66,16 @@ class Comparison:
         for nfe in self._calls:
             here = [record for record in self.records if record.setting.nfe == nfe]
             best, *others = sorted(here, key=lambda record: main.loss(record.measures[main.key].value, real))
-            level = [r for r in others if r.measures[main.key].overlaps(best.measures[main.key])]
-            found.append(Advice(nfe, best, tuple(level)))
+            near = [r for r in others if r.measures[main.key].overlaps(best.measures[main.key])]
+            found.append(Advice(nfe, best, tuple(near)))
         return found
 
     def cells(self, of: Measure, *, intervals: bool = True) -> tuple[list[str], list[list[str]]]:
         """Header and rows of a table of one measure: samplers down, calls across, real data last."""
         found = {(r.setting.sampler, r.setting.nfe): r.measures[of.key] for r in self.records}
 
-        def show(value: Measured | None) -> str:
-            return "" if value is None else of.show(value) if intervals else of.show(Measured(value.value))
+        def show(value: Estimate | None) -> str:
+            return "" if value is None else of.show(value) if intervals else of.show(Estimate(value.value))
 
         rows = [[sampler, *(show(found.get((sampler, nfe))) for nfe in self._calls)] for sampler in self._samplers]
         real = [f"real data, {self.n_real} samples", show(self.real[of.key]), *[""] * (len(self._calls) - 1)]
@@ -129,15 +97,7 @@ class Comparison:
             *(f"- {advice.sentence(self.main)}" for advice in self.advice),
         ]
         for of in self.measures:
-            better = {"low": "lower is better", "high": "higher is better", "real": "nearer to real data is better"}
-            lines += [
-                "",
-                f"## {of.label}",
-                "",
-                f"{better[of.better].capitalize()}.",
-                "",
-                *markdown_table(*self.cells(of)),
-            ]
+            lines += ["", f"## {of.label}", "", BETTER[of.better], "", *markdown_table(*self.cells(of))]
         return "\n".join(lines) + "\n"
 
     def asdict(self) -> dict[str, Any]:
@@ -148,11 +108,15 @@ class Comparison:
             "metric": self.metric,
             "measures": [{name: getattr(of, name) for name in fields} for of in self.measures],
             "main": self.main.key,
-            "real": {"n": self.n_real, "measures": as_json(self.real)},
+            "real": {"n": self.n_real, "measures": {key: figure.asdict() for key, figure in self.real.items()}},
             "records": [record.asdict() for record in self.records],
             "advice": [
-                {"nfe": a.nfe, "best": a.best.setting.asdict(), "level": [r.setting.asdict() for r in a.level]}
-                for a in self.advice
+                {
+                    "nfe": advice.nfe,
+                    "best": advice.best.setting.asdict(),
+                    "not_told_apart": [record.setting.asdict() for record in advice.not_told_apart],
+                }
+                for advice in self.advice
             ],
             "notes": list(self.notes),
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
@@ -175,13 +139,10 @@ def compare(
     *,
     name: str = "the model",
     notes: Sequence[str] = (),
-    store: Path | None = None,
-    on_record: Callable[[Record], None] | None = None,
     **options: Any,
 ) -> Comparison:
-    """Measure all settings, and real data beside them. options: those of :func:`bfn.quality.measuring`."""
-    records = measure(model, settings, judge, n, store=store, on_record=on_record, **options)
-    return summarise(records, judge, n, name=name, notes=notes)
+    """Measure all settings, and real data beside them. options: those of :func:`bfn.quality.measure`."""
+    return summarise(measure(model, settings, judge, n, **options), judge, n, name=name, notes=notes)
 
 
 def summarise(
@@ -189,12 +150,3 @@ def summarise(
 ) -> Comparison:
     """Records of one judge and number of samples, with what real data get."""
     return Comparison(name, judge.name, judge.measures, tuple(records), judge.real(n), judge.n_real(n), tuple(notes))
-
-
-def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-
-
-def _list(words: Any) -> str:
-    return "; ".join(words)

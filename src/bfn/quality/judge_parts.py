@@ -1,8 +1,11 @@
-"""What a judge is made of: parts for images, for text, and for any data with features."""
+"""What a judge is made of: parts for images, for text, and for any data with features.
+
+All intervals are at 95 %: bootstrap for Frechet distances, divergences and entropies; Wilson's for shares of samples;
+that of texts for shares of words, since words of one text err together.
+"""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,31 +14,36 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from bfn import quality as metrics
 from bfn.data import Alphabet
-from bfn.likelihood import nats_to_bits
-from bfn.quality.judge import Part, digest
-from bfn.quality.measure import Measure, Measured
+from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
+from bfn.quality.classifier import N_CLASSES, classify
+from bfn.quality.features import extract
+from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
+from bfn.quality.judge import JudgePart, Measure, digest
+from bfn.quality.ngrams import TextItems, character_ngrams, entropy, ngram_counts, word_counts
+from bfn.quality.spelling import spelling_estimate
 
-POOLED = 8
-"""Side that images are pooled to for the Frechet distance of pixels: 64 features a channel, so that some hundreds of
-samples are enough."""
+__all__ = ["Digits", "Frechet", "NearCopies", "NearestClasses", "Texts"]
+
+CONFIDENT = 0.9
+"""Probability above which the classifier has recognised a digit."""
 NEIGHBOURS = 5
 """Real images that vote on the class of a sample."""
-COPY_NEIGHBOURS, COPY_LEVEL, COPY_SAMPLES, COPY_CALIBRATION = 50, 0.01, 300, 1000
+COPY_NEIGHBOURS, COPY_SHARE, COPY_SAMPLES, COPY_CALIBRATION = 50, 0.01, 300, 1000
+"""Neighbours that a distance is compared with, share of real data that count as near-copies, samples that are looked
+at, real data that set the threshold."""
 
 
 @dataclass(frozen=True, eq=False)
-class Frechet(Part):
+class Frechet(JudgePart):
     """Frechet distance of features from those of a reference.
 
     n_resamples: of the bootstrap; 0 for the interval of the linearised distance, where there are many features.
     """
 
     extractor: Callable[[Tensor], Tensor]
-    reference: metrics.FeatureStatistics
+    reference: FeatureStatistics
     label: str = "Frechet distance"
     n_resamples: int = 200
     batch_size: int = 500
@@ -52,23 +60,25 @@ class Frechet(Part):
         d = self.reference.n_features
         if n > d:
             return None
-        bias = metrics.expected_bias(self.reference.covariance, n, self.reference.n)
+        bias = expected_bias(self.reference.covariance, n, self.reference.n)
         return (
             f"n={n}: the Frechet distance of {d} features needs more than {d} samples, else their covariance is "
             f"singular; it would come out about {bias:.3g} too large"
         )
 
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
-        features = metrics.extract(x, self.extractor, batch_size=self.batch_size)
-        result = metrics.frechet_result(
-            features, self.reference, generator=_generator(), n_resamples=self.n_resamples
-        )  # fmt: skip
-        return {"frechet": _measured(result.distance, result.interval)}
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        features = extract(x, self.extractor, batch_size=self.batch_size)
+        resamples = {"generator": _generator(), "n_resamples": self.n_resamples}
+        return {"frechet": frechet_estimate(features, self.reference, **resamples)}
 
 
 @dataclass(frozen=True, eq=False)
-class Digits(Part):
-    """What the bundled classifier makes of 28 x 28 digits."""
+class Digits(JudgePart):
+    """What the bundled classifier makes of 28 x 28 digits.
+
+    Read confidence beside balance and the Frechet distance: plain noise is taken, with full confidence, for one digit.
+    The class entropy is log2 10 = 3.322 bits where all digits come equally often.
+    """
 
     conditional: bool
 
@@ -76,7 +86,7 @@ class Digits(Part):
     def measures(self) -> tuple[Measure, ...]:
         asked = (_share("asked_class", "asked class", "high"),) if self.conditional else ()
         return (
-            _share("recognised", "recognised with confidence above 0.9", "high"),
+            _share("recognised", f"recognised with confidence above {CONFIDENT}", "high"),
             *asked,
             Measure("confidence", "mean confidence", "high", digits=3, highest=1.0),
             Measure("class_entropy", "class entropy", "high", "bits"),
@@ -89,28 +99,27 @@ class Digits(Part):
     def problem(self, n: int) -> str | None:
         return None if n > 1 else f"n={n}: an interval needs at least 2 samples"
 
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
-        probabilities = metrics.classify(x)
-        report = metrics.digit_report(probabilities)
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        return self.figures(classify(x), labels)
+
+    def figures(self, probabilities: Tensor, labels: Tensor | None = None) -> dict[str, Estimate]:
+        """Of the classifier's probabilities, (n, 10)."""
         best, predicted = probabilities.double().max(-1)
-        error = metrics.normal_quantile() * best.std().item() / math.sqrt(len(best))
 
-        def class_entropy(index: Tensor) -> float:
-            shares = torch.bincount(predicted[index], minlength=10).double() / len(index)
-            return nats_to_bits(torch.special.entr(shares).sum().item())
+        def class_entropy(index: Tensor) -> Tensor:
+            return entropy(torch.bincount(predicted[index], minlength=N_CLASSES))[None]
 
-        balance = metrics.bootstrap_interval(class_entropy, len(x), generator=_generator())
-        confidence = report.mean_confidence
+        (balance,) = bootstrap_estimates(class_entropy, len(predicted), generator=_generator())
         return {
-            "recognised": _measured(report.confident_share, report.confident_interval),
+            "recognised": share_estimate(int((best > CONFIDENT).sum()), len(best)),
             **_asked(predicted, labels if self.conditional else None),
-            "confidence": Measured(confidence, max(0.0, confidence - error), min(1.0, confidence + error)),
-            "class_entropy": _measured(report.class_entropy, balance),
+            "confidence": mean_estimate(best).within(0, 1),
+            "class_entropy": balance.within(0),
         }
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours(Part):
+class NearestClasses(JudgePart):
     """Whether the class of the nearest real images is the one that was asked for."""
 
     images: Tensor
@@ -124,13 +133,13 @@ class Neighbours(Part):
     def key(self) -> str:
         return digest("neighbours", str(NEIGHBOURS), self.images.mean(0), self.labels)
 
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         _, nearest = _nearest(x.flatten(1), self.images, NEIGHBOURS)
         return _asked(self.labels[nearest].mode(-1).values, labels)
 
 
 @dataclass(frozen=True, eq=False)
-class Copies(Part):
+class NearCopies(JudgePart):
     """Share of samples that are nearly copies of training images.
 
     The distance in pixels to the nearest training image is divided by the mean distance to the 50 nearest, as Carlini
@@ -147,21 +156,20 @@ class Copies(Part):
 
     @property
     def key(self) -> str:
-        constants = (COPY_NEIGHBOURS, COPY_LEVEL, COPY_SAMPLES, COPY_CALIBRATION)
+        constants = (COPY_NEIGHBOURS, COPY_SHARE, COPY_SAMPLES, COPY_CALIBRATION)
         return digest("copies", str(constants), self.train.mean(0), self.held_out.mean(0))
 
     @property
-    def by_construction(self) -> Mapping[str, Measured]:
-        return {"near_copies": Measured(COPY_LEVEL)}
+    def by_construction(self) -> Mapping[str, Estimate]:
+        return {"near_copies": Estimate(COPY_SHARE)}
 
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         ratios = self._ratios(x[:COPY_SAMPLES])
-        n_copies = int((ratios < self._threshold).sum())
-        return {"near_copies": _measured(n_copies / len(ratios), metrics.wilson_interval(n_copies, len(ratios)))}
+        return {"near_copies": share_estimate(int((ratios < self._threshold).sum()), len(ratios))}
 
     @cached_property
     def _threshold(self) -> float:
-        return self._ratios(self.held_out[-COPY_CALIBRATION:]).quantile(COPY_LEVEL).item()
+        return self._ratios(self.held_out[-COPY_CALIBRATION:]).quantile(COPY_SHARE).item()
 
     def _ratios(self, x: Tensor) -> Tensor:
         distances, _ = _nearest(x.flatten(1), self.train, COPY_NEIGHBOURS)
@@ -169,8 +177,8 @@ class Copies(Part):
 
 
 @dataclass(frozen=True, eq=False)
-class Spelling(Part):
-    """Spelling accuracy, n-grams and words of text."""
+class Texts(JudgePart):
+    """Spelling accuracy, n-grams and words of text, against the counts of real text."""
 
     alphabet: Alphabet
     ngrams: Counter[str]
@@ -178,9 +186,9 @@ class Spelling(Part):
     n: int = 4
 
     @classmethod
-    def of(cls, alphabet: Alphabet, reference: Sequence[str], n: int = 4) -> Spelling:
-        """Against the counts of real text."""
-        return cls(alphabet, metrics.ngram_counts(reference, n), metrics.word_counts(reference), n)
+    def against(cls, alphabet: Alphabet, reference: Sequence[str], n: int = 4) -> Texts:
+        """With the counts of real texts."""
+        return cls(alphabet, ngram_counts(reference, n), word_counts(reference), n)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -199,25 +207,17 @@ class Spelling(Part):
     def problem(self, n: int) -> str | None:
         return None if n > 1 else f"n={n}: an interval needs at least 2 texts"
 
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Measured]:
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         texts = self.alphabet.decode(x)
-        found = {"spelling": _spelled(metrics.spelling_result(texts))}
-        bags = {
-            "ngram": metrics.Bag.of([metrics.character_ngrams(text, self.n) for text in texts], self.ngrams),
-            "word": metrics.Bag.of([text.split() for text in texts], self.words),
+        items = {
+            "ngram": TextItems.of([character_ngrams(text, self.n) for text in texts], self.ngrams),
+            "word": TextItems.of([text.split() for text in texts], self.words),
         }
-        for name, bag in bags.items():
-            values = bag.statistics(torch.arange(len(texts))).tolist()
-            intervals = metrics.bootstrap_intervals(bag.statistics, len(texts), generator=_generator())
-            for what, value, interval in zip(("divergence", "entropy"), values, intervals, strict=True):
-                found[f"{name}_{what}"] = _measured(value, interval)
+        found = {"spelling": spelling_estimate(texts)}
+        for name, some in items.items():
+            pair = bootstrap_estimates(some.statistics, len(texts), generator=_generator())
+            found |= {f"{name}_{what}": e.within(0) for what, e in zip(("divergence", "entropy"), pair, strict=True)}
         return {measure.key: found[measure.key] for measure in self.measures}
-
-
-def pooled(images: Tensor) -> Tensor:
-    """Images (n, channel, height, width) averaged down to at most 8 x 8, as features (n, d)."""
-    height, width = images.shape[-2:]
-    return F.adaptive_avg_pool2d(images, (min(POOLED, height), min(POOLED, width))).flatten(1)
 
 
 def _nearest(x: Tensor, others: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -235,26 +235,8 @@ def _share(key: str, label: str, better: Literal["low", "high"], *, headline: bo
     return Measure(key, label, better, "%", 100, 1, headline, highest=1.0)
 
 
-def _spelled(result: metrics.SpellingResult) -> Measured:
-    """The clustered error; it is 0 where texts agree in getting all or nothing right: then Wilson's interval."""
-    accuracy, half = result.accuracy, metrics.normal_quantile() * result.standard_error
-    if half > 0:
-        return Measured(accuracy, max(0.0, accuracy - half), min(1.0, accuracy + half))
-    if result.n_words == 0:
-        return Measured(accuracy, 0.0, 1.0)
-    return _measured(accuracy, metrics.wilson_interval(result.n_correct, result.n_words))
-
-
-def _asked(predicted: Tensor, labels: Tensor | None) -> dict[str, Measured]:
-    if labels is None:
-        return {}
-    right = int((predicted == labels).sum())
-    return {"asked_class": _measured(right / len(labels), metrics.wilson_interval(right, len(labels)))}
-
-
-def _measured(value: float, interval: metrics.Interval) -> Measured:
-    """No measure is below 0, though a shifted bootstrap may reach there."""
-    return Measured(value, max(0.0, interval.low), interval.high)
+def _asked(predicted: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+    return {} if labels is None else {"asked_class": share_estimate(int((predicted == labels).sum()), len(labels))}
 
 
 def _generator() -> torch.Generator:

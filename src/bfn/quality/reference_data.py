@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.data import Images, concatenate, load
+from bfn.data import Alphabet, Images, Text, concatenate, load
 from bfn.errors import UserError
-from bfn.quality.classifier import check_finite
-from bfn.quality.parts import POOLED
+from bfn.quality.features import POOLED
+
+if TYPE_CHECKING:
+    from bfn.model import Model
+
+__all__ = ["ReferenceData", "read_images", "read_texts", "read_values"]
 
 ENOUGH = 10
 """Held-out samples a feature that make a reference; of smaller sets every other sample, held out or not, is taken."""
+MOST_CHARACTERS = 2_000_000
+"""Of real text, to compare with."""
 
 
 @dataclass(frozen=True, eq=False)
-class Real:
-    """Real data as floats.
+class ReferenceData:
+    """Real data, as the judge's parts take them.
 
+    reference: to compare with. held_out: what stands beside the samples.
     train, unseen: training data, and data that are not among them; empty where that is not known.
     """
 
@@ -36,42 +42,27 @@ class Real:
     unseen: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @classmethod
-    def halves(cls, x: Tensor) -> Real:
+    def halves(cls, x: Tensor) -> ReferenceData:
         """Of one tensor: every other one is the reference."""
         return cls(x[::2], x[1::2])
 
 
-@dataclass(frozen=True)
-class View:
-    """Samples as floats in [-1, 1], (n, *shape): classes are spread evenly over it."""
-
-    shape: tuple[int, ...]
-    n_classes: int | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if tuple(x.shape[1:]) != self.shape:
-            raise UserError(f"samples of shape {tuple(x.shape)}: expected (n, {', '.join(map(str, self.shape))})")
-        floats = x.float() if self.n_classes is None else x.float() * (2 / (self.n_classes - 1)) - 1
-        check_finite(floats)
-        return floats
-
-
-def read_images(metric: str, source: str | Path, view: View, trained_on: Mapping[str, Any]) -> Real:
+def read_images(model: Model, metric: str, source: str | Path) -> ReferenceData:
     """The parts of an image set: held-out images are the reference, where there are enough of them a feature.
 
     The FID is by custom a distance from the training images.
     """
-    loaded = {part: load(source, part) for part in ("train", "validation", "test")}
-    if not all(isinstance(part, Images) for part in loaded.values()):
-        raise UserError(f"{source}: text, and the model's data are of shape {view.shape}")
-    parts = {name: cast(Images, part) for name, part in loaded.items()}
-    if parts["train"].data_shape != view.shape:
-        raise UserError(f"{source}: images of shape {parts['train'].data_shape}, and the model's data are {view.shape}")
-    train, validation, test = (
-        parts[name].for_model(view.n_classes, trained_on) for name in ("train", "validation", "test")
-    )
+    shape, parts = tuple(model.data_shape), []
+    for name in ("train", "validation", "test"):
+        images = load(source, name)  # type: ignore[arg-type]
+        if not isinstance(images, Images):
+            raise UserError(f"{source}: text, and the model's data are of shape {shape}")
+        if images.data_shape != shape:
+            raise UserError(f"{source}: images of shape {images.data_shape}, and the model's data are {shape}")
+        parts.append(images.for_model(model.flow.n_values, model.info.trained_on))
+    train, validation, test = parts
     seen = concatenate(train, validation)
-    n_features = 64 if metric == "mnist" else min(math.prod(view.shape), view.shape[0] * POOLED**2)
+    n_features = 64 if metric == "mnist" else min(math.prod(shape), shape[0] * POOLED**2)
     if metric == "inception":
         reference, held_out, unseen = seen, test, test
     elif len(test) >= ENOUGH * n_features:
@@ -80,10 +71,19 @@ def read_images(metric: str, source: str | Path, view: View, trained_on: Mapping
         every = concatenate(seen, test)
         reference, held_out = every[::2], every[1::2]
         unseen = concatenate(validation, test)
-    return Real(
+    return ReferenceData(
         reference.to_float(), held_out.to_float(), reference.labels, held_out.labels,
         train.to_float(), unseen.to_float(),
     )  # fmt: skip
+
+
+def read_texts(source: str | Path, alphabet: Alphabet, length: int) -> ReferenceData:
+    """Pieces of a text as classes, (n, length): the test part is the reference, the validation part is held out."""
+    test, validation = (load(source, "test", alphabet=alphabet), load(source, "validation", alphabet=alphabet))
+    if not isinstance(test, Text) or not isinstance(validation, Text):
+        raise UserError(f"{source}: images, and the model is one of text")
+    most = max(1, min(len(test), MOST_CHARACTERS) // length)
+    return ReferenceData(test.tiles(length, most), validation.tiles(length))
 
 
 def read_values(path: Path) -> Tensor:

@@ -1,0 +1,204 @@
+"""Settings of a sampler, measured: the same start noise for all, repeats, intervals, and a store that is resumed from.
+
+A line of the store is keyed by all that the figures depend on: the model's weights, the step table that the setting
+comes down to, the seed, the number of samples, the judge with its reference. So a run that was stopped goes on where it
+was, commands share what they have measured, two names for one sampler are measured once, and a solver whose definition
+changes is measured anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from bfn import storage
+from bfn.errors import UserError
+from bfn.estimate import Estimate, mean_estimate
+from bfn.model import BFN, Model
+from bfn.quality import store as stores
+from bfn.quality.judge import Judge, Measure, digest
+from bfn.quality.settings import Setting
+
+__all__ = ["Drawn", "Record", "draw", "identify", "measure", "pool"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was measured of a setting.
+
+    measures: figures with 95 % intervals; over several seeds their mean (:func:`pool`).
+    each: the figures of each seed. seconds: of sampling, all seeds together, when it was done.
+    """
+
+    setting: Setting
+    n: int
+    seeds: tuple[int, ...]
+    measures: Mapping[str, Estimate]
+    seconds: float
+    each: tuple[Mapping[str, Estimate], ...]
+
+    def asdict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "setting": self.setting.asdict(),
+            "label": self.setting.label,
+            "n": self.n,
+            "seeds": list(self.seeds),
+            "seconds": round(self.seconds, 3),
+            "measures": {key: figure.asdict() for key, figure in self.measures.items()},
+            "each": [{key: figure.asdict() for key, figure in some.items()} for some in self.each],
+        }
+
+
+def measure(
+    model: Model,
+    settings: Sequence[Setting],
+    judge: Judge,
+    n: int,
+    *,
+    repeats: int = 1,
+    seed: int = 0,
+    batch: int = 100,
+    store: Path | None = None,
+    identity: str | None = None,
+    progress: bool = False,
+    on_record: Callable[[Record], None] | None = None,
+) -> list[Record]:
+    """Draw n samples with each setting, for each of ``repeats`` seeds from ``seed`` on, and have them judged.
+
+    Batch number b of a seed starts from the same noise under every setting. A class-conditional model draws all classes
+    in turn, and predictions are clipped to the range of the data, as the model's info has them.
+    store: file to take figures from and add them to. identity: names the model there; one is made from config and
+    weights if None. on_record: called with each record as soon as it is whole.
+    """
+    if n < 1 or repeats < 1 or batch < 1:
+        raise UserError(f"n={n}, repeats={repeats}, batch={batch}: expected at least 1 of each")
+    if not settings:
+        raise UserError("no settings: expected at least 1 to measure")
+    judge.check(n)
+    facts = (len(model.info.classes or ()), model.info.value_range)
+    common = [f"classes and range {facts}", f"n {n}", f"batch {batch}", judge.key]
+    name = "" if store is None else identity or identify(model)
+    # All tables are made before the first sample is drawn: a wrong setting is told at once.
+    keys = {s: digest(name, s.table_key(model), *common) for s in settings}
+    known = {} if store is None else stores.read(store)
+    seeds = tuple(range(seed, seed + repeats))
+    todo = {f"{keys[s]}-{k}": s.nfe * n for s in settings for k in seeds if f"{keys[s]}-{k}" not in known}
+    records = []
+    with tqdm(total=sum(todo.values()), disable=None if progress else True, unit="call", unit_scale=True) as bar:
+        for setting in settings:
+            lines = []
+            for k in seeds:
+                key = f"{keys[setting]}-{k}"
+                if key not in known:
+                    bar.set_description(setting.label)
+                    start = time.perf_counter()
+                    drawn = draw(model, setting, n, k, batch, on_calls=bar.update)
+                    seconds = time.perf_counter() - start
+                    figures = {what: [*some.asdict().values()] for what, some in judge(*drawn).items()}
+                    known[key] = {
+                        "key": key, "model": name, "judge": judge.key, "setting": setting.asdict(), "n": n, "seed": k,
+                        "seconds": seconds, "measures": figures,
+                    }  # fmt: skip
+                    if store is not None:
+                        stores.append(store, known[key])
+                lines.append(known[key])
+            record = _pooled(setting, n, seeds, lines, judge.measures)
+            records.append(record)
+            if on_record is not None:
+                on_record(record)
+    return records
+
+
+class Drawn(NamedTuple):
+    """Samples, and the classes that were asked for, if any."""
+
+    x: Tensor
+    label: Tensor | None
+
+
+def draw(
+    model: Model,
+    setting: Setting,
+    n: int,
+    seed: int = 0,
+    batch: int = 100,
+    *,
+    on_calls: Callable[[int], object] | None = None,
+) -> Drawn:
+    """n samples, of all classes in turn; each batch has a generator of its own.
+
+    So batches start from noise that depends on the seed and their number alone, whatever the solver draws besides, and
+    solvers that draw noise at the same calls share that too, whether they draw classes or not. on_calls: is told, after
+    each network call, of how many samples it was.
+    """
+    parts: list[Tensor] = []
+    label = None if model.info.classes is None else model.info.classes.in_turn(n)
+    arguments = {**setting.arguments(model.flow), "guidance": setting.guidance}
+    for index, first in enumerate(range(0, n, batch)):
+        size = min(batch, n - first)
+        noise, classes = (_generator(model.device, seed, index, what) for what in ("noise", "classes"))
+        some = None if label is None else label[first : first + size]
+
+        def on_step(_: object, size: int = size) -> None:
+            if on_calls is not None:
+                on_calls(size)
+
+        out = model.sample(size, label=some, generator=noise, class_generator=classes, on_step=on_step, **arguments)
+        parts.append(out.x.cpu())
+    return Drawn(torch.cat(parts), label)
+
+
+def identify(model: Model) -> str:
+    """A hash of what a model's predictions depend on: flow, head, network, weights."""
+    if not isinstance(model, BFN) or not isinstance(model.network, nn.Module):
+        raise UserError(f"{type(model).__name__}: only a stored model names itself; give identity='...' for the store")
+    # Not the info: what matters of it, tables, range and classes, is in the key of what is measured.
+    config = {key: value for key, value in storage.describe(model).items() if key != "info"}
+    sha = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, value in model.network.state_dict().items():
+        sha.update(name.encode())
+        sha.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()[:16]
+
+
+def _pooled(
+    setting: Setting, n: int, seeds: tuple[int, ...], lines: Sequence[Mapping[str, Any]], measures: Sequence[Measure]
+) -> Record:
+    each = tuple({key: _figure(values) for key, values in line["measures"].items()} for line in lines)
+    highest = {measure.key: measure.highest for measure in measures}
+    pooled = {key: pool([some[key] for some in each], highest.get(key, math.inf)) for key in each[0]}
+    return Record(setting, n, seeds, pooled, sum(line["seconds"] for line in lines), each)
+
+
+def pool(figures: Sequence[Estimate], highest: float = math.inf) -> Estimate:
+    """Figures of several seeds as one: their mean, and on each side the wider of two intervals, within [0, highest].
+
+    Student's, of the mean over seeds; and that of the seeds' own intervals, for seeds that agree by chance: no copies
+    in two runs of 100 samples do not make it certain that there are none.
+    """
+    if len(figures) == 1:
+        return figures[0]
+    values = [figure.value for figure in figures]
+    mean, student = math.fsum(values) / len(values), mean_estimate(values)
+    below = math.hypot(*(0.0 if math.isnan(f.low) else f.value - f.low for f in figures)) / len(figures)
+    above = math.hypot(*(0.0 if math.isnan(f.high) else f.high - f.value for f in figures)) / len(figures)
+    return Estimate(mean, max(0.0, min(student.low, mean - below)), min(highest, max(student.high, mean + above)))
+
+
+def _figure(values: Sequence[float | None]) -> Estimate:
+    return Estimate(*(math.nan if value is None else float(value) for value in values))
+
+
+def _generator(device: torch.device, seed: int, batch: int, what: str) -> torch.Generator:
+    return torch.Generator(device).manual_seed(int(digest(f"{seed}", f"{batch}", what)[:15], 16))
