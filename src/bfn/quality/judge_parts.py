@@ -68,8 +68,8 @@ class Frechet(JudgePart):
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         features = extract(x, self.extractor, batch_size=self.batch_size)
-        resamples = {"generator": _generator(), "n_resamples": self.n_resamples}
-        return {"frechet": frechet_estimate(features, self.reference, **resamples)}
+        figure = frechet_estimate(features, self.reference, generator=_generator(), n_resamples=self.n_resamples)
+        return {"frechet": figure}
 
 
 @dataclass(frozen=True, eq=False)

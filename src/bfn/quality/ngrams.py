@@ -33,7 +33,8 @@ __all__ = [
 
 def entropy(counts: Tensor) -> Tensor:
     """Plug-in entropy -sum p log2 p in bits of counts, or of weights of any sum; 0 where nothing was counted."""
-    return torch.special.entr(_normalised(counts)).sum() / math.log(2)
+    nats: Tensor = torch.special.entr(_normalised(counts)).sum()
+    return nats / math.log(2)
 
 
 def divergence(a: Tensor, b: Tensor) -> Tensor:

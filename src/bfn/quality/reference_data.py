@@ -54,7 +54,7 @@ def read_images(model: Model, metric: str, source: str | Path) -> ReferenceData:
     """
     shape, parts = tuple(model.data_shape), []
     for name in ("train", "validation", "test"):
-        images = load(source, name)  # type: ignore[arg-type]
+        images = load(source, name)
         if not isinstance(images, Images):
             raise UserError(f"{source}: text, and the model's data are of shape {shape}")
         if images.data_shape != shape:

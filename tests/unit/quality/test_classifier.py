@@ -1,19 +1,15 @@
 import math
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
 import torch
 
 from bfn.data import home, load
-from bfn.quality import (
-    classify,
-    digit_report,
-    load_classifier,
-    mnist_features,
-    save_classifier,
-    train_classifier,
-)
-from bfn.quality.classifier import BUNDLED_CLASSIFIER
+from bfn.quality.classifier import BUNDLED_CLASSIFIER, classify, load_classifier, save_classifier
+from bfn.quality.judge_parts import Digits
+
+TOOL = Path(__file__).parents[3] / "tools" / "train_classifier.py"
 
 
 def blocks(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -27,11 +23,14 @@ def blocks(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_training_learns_repeats_and_leaves_the_global_generator() -> None:
+    spec = spec_from_file_location("train_classifier", TOOL)
+    tool = module_from_spec(spec)
+    spec.loader.exec_module(tool)
     images, labels = blocks(300, 0)
     before = torch.get_rng_state()
     losses: list[float] = []
     first, second = (
-        train_classifier(images, labels, n_epochs=3, batch_size=50, on_epoch=lambda p: losses.append(p.loss))
+        tool.train_classifier(images, labels, n_epochs=3, batch_size=50, on_epoch=lambda _, loss: losses.append(loss))
         for _ in range(2)
     )
     assert torch.equal(before, torch.get_rng_state())
@@ -53,7 +52,7 @@ def test_save_and_load_in_float16(tmp_path: Path) -> None:
 
 def test_bundled_classifier_is_small() -> None:
     assert BUNDLED_CLASSIFIER.stat().st_size < 1_000_000
-    assert mnist_features()(torch.zeros(2, 1, 28, 28)).shape == (2, 64)
+    assert load_classifier().features(torch.zeros(2, 1, 28, 28)).shape == (2, 64)
 
 
 @pytest.mark.skipif(not (home() / "data" / "mnist").is_dir(), reason="MNIST is not fetched: bfn data fetch mnist")
@@ -61,21 +60,21 @@ def test_bundled_classifier_recognises_digits() -> None:
     images = load("mnist", "test")
     probabilities = classify(images.to_float())
     assert (probabilities.argmax(-1) == images.labels).float().mean() > 0.995
-    report = digit_report(probabilities)
-    assert report.confident_share > 0.98
-    assert report.class_entropy > 3.31
+    figures = Digits(conditional=False).figures(probabilities)
+    assert figures["recognised"].value > 0.98
+    assert figures["class_entropy"].value > 3.31
 
 
-def test_report_by_hand() -> None:
+def test_figures_by_hand() -> None:
     probabilities = torch.eye(10)[[0, 0, 1, 2]]
     probabilities[3] = torch.full((10,), 0.05)
     probabilities[3, 2] = 0.55
-    report = digit_report(probabilities)
-    assert report.class_counts == (2, 1, 1, 0, 0, 0, 0, 0, 0, 0)
-    assert report.class_entropy == pytest.approx(1.5)
-    assert report.confident_share == 0.75
-    assert report.confident_interval.low < 0.75 < report.confident_interval.high
-    assert report.mean_confidence == pytest.approx((3 + 0.55) / 4)
+    figures = Digits(conditional=True).figures(probabilities, torch.tensor([0, 1, 1, 2]))
+    assert figures["class_entropy"].value == pytest.approx(1.5)
+    assert figures["recognised"].value == figures["asked_class"].value == 0.75
+    assert figures["recognised"].low < 0.75 < figures["recognised"].high
+    assert figures["confidence"].value == pytest.approx((3 + 0.55) / 4)
+    assert "asked_class" not in Digits(conditional=False).figures(probabilities, torch.tensor([0, 1, 1, 2]))
 
 
 @pytest.mark.parametrize(

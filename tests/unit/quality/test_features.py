@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn.quality import FeatureStatistics, InceptionFeatures, cached_statistics, extract, gather_statistics
-from bfn.quality.features import resize_tensorflow
+from bfn.quality import FeatureStatistics
+from bfn.quality.features import (
+    InceptionFeatures,
+    cached_statistics,
+    extract,
+    gather_statistics,
+    pooled_pixels,
+    resize_tensorflow,
+)
 
 
 def images(n: int, channels: int = 3, size: int = 8, seed: int = 0) -> Tensor:
@@ -102,6 +109,12 @@ def test_reference_is_gathered_once(tmp_path: Path) -> None:
     assert torch.equal(first.covariance, second.covariance)
     with pytest.raises(ValueError, match="statistics of 'mine', expected 'other'"):
         cached_statistics(path, make, name="other")
+
+
+def test_large_images_are_pooled() -> None:
+    assert pooled_pixels(torch.ones(3, 3, 32, 32)).shape == (3, 192)
+    small = images(2, channels=1, size=4)
+    assert torch.equal(pooled_pixels(small), small.flatten(1))
 
 
 def test_wrong_input() -> None:

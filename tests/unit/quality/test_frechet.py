@@ -8,13 +8,14 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from bfn.quality import (
+from bfn.quality.features import gather_statistics
+from bfn.quality.frechet import (
     FeatureStatistics,
+    Gaussian,
     expected_bias,
     frechet_distance,
+    frechet_estimate,
     frechet_influence,
-    frechet_result,
-    gather_statistics,
 )
 
 
@@ -118,13 +119,13 @@ def test_interval_covers_the_distance_at_this_number_of_samples() -> None:
     reference = FeatureStatistics.of(gaussian(20_000, 4, 99))
     samples = [gaussian(100, 4, seed) * 1.5 for seed in range(20)]
     results = [
-        frechet_result(x, reference, n_resamples=100, generator=torch.Generator().manual_seed(i))
+        frechet_estimate(x, reference, n_resamples=100, generator=torch.Generator().manual_seed(i))
         for i, x in enumerate(samples)
     ]
     expected = sum(frechet_distance(gaussian(100, 4, seed) * 1.5, reference) for seed in range(1000, 1200)) / 200
-    assert sum(r.interval.low <= expected <= r.interval.high for r in results) >= 16
-    assert all(r.interval.low < r.distance < r.interval.high for r in results)
-    assert all(r.distance == frechet_distance(x, reference) for r, x in zip(results, samples, strict=True))
+    assert sum(r.low <= expected <= r.high for r in results) >= 16
+    assert all(r.low < r.value < r.high for r in results)
+    assert all(r.value == frechet_distance(x, reference) for r, x in zip(results, samples, strict=True))
 
 
 def test_too_few_samples_are_refused_with_the_bias() -> None:
@@ -199,10 +200,10 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
 def test_linearised_interval_is_as_wide_as_the_bootstrap_s() -> None:
     reference = FeatureStatistics.of(gaussian(5000, 5, 0))
     features = 0.3 + 1.2 * gaussian(800, 5, 1)
-    drawn = frechet_result(features, reference, generator=torch.Generator().manual_seed(0), n_resamples=600)
-    linear = frechet_result(features, reference, generator=torch.Generator(), n_resamples=0)
-    assert linear.distance == drawn.distance
-    width, other = (i.high - i.low for i in (linear.interval, drawn.interval))
+    drawn = frechet_estimate(features, reference, generator=torch.Generator().manual_seed(0), n_resamples=600)
+    linear = frechet_estimate(features, reference, generator=torch.Generator(), n_resamples=0)
+    assert linear.value == pytest.approx(drawn.value, rel=1e-12)
+    width, other = (i.high - i.low for i in (linear, drawn))
     assert width == pytest.approx(other, rel=0.12)
 
 
@@ -214,3 +215,23 @@ def test_influence_is_the_derivative_of_the_distance() -> None:
     more = torch.cat([features.repeat(2000, 1), features[7:8]])
     change = frechet_distance(more, reference) - frechet_distance(features.repeat(2000, 1), reference)
     assert change * 2000 * 60 == pytest.approx(influence[7].item(), rel=0.02)
+
+
+def test_the_distance_has_the_gradient_that_influences_have() -> None:
+    features = (0.3 + gaussian(60, 4, 1)).requires_grad_()
+    reference = FeatureStatistics.of(gaussian(500, 4, 0))
+    distance = reference.gaussian.distance(Gaussian.of(features))
+    assert distance.item() == pytest.approx(frechet_distance(features, reference), rel=1e-12)
+    (slope,) = torch.autograd.grad(distance, features)
+    step = 1e-6 * gaussian(60, 4, 3)
+    change = frechet_distance(features + step, reference) - frechet_distance(features - step, reference)
+    assert change / 2 == pytest.approx((slope * step).sum().item(), rel=1e-5)
+
+
+def test_the_gradient_is_finite_where_data_do_not_vary() -> None:
+    features = gaussian(60, 4, 1)
+    features[:, 2] = 0
+    features.requires_grad_()
+    distance = Gaussian.of(gaussian(60, 4, 0) * torch.tensor([1.0, 1.0, 1.0, 0.0])).distance(Gaussian.of(features))
+    (slope,) = torch.autograd.grad(distance, features)
+    assert torch.isfinite(slope).all()

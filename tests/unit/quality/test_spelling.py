@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from spylls.hunspell import Dictionary
 
-from bfn.quality import is_word, spelling_accuracy, spelling_result
+from bfn.estimate import share_estimate
 from bfn.quality import spelling as module
+from bfn.quality.spelling import is_word, spelling_accuracy, spelling_estimate, word_verdicts
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +61,8 @@ def test_answers_are_spylls_on_every_stem_and_form(dictionary: Dictionary) -> No
 def test_counts_as_the_released_code_does(dictionary: Dictionary) -> None:
     texts = [" anarchism originated  as a tarm ", "paris is a city", "", "   "]
     words = [word for text in texts for word in text.split(" ") if word]
-    result = spelling_result(texts)
-    assert (result.n_correct, result.n_words) == (sum(map(dictionary.lookup, words)), len(words)) == (7, 9)
+    n_correct, n_words = map(sum, zip(*word_verdicts(texts), strict=True))
+    assert (n_correct, n_words) == (sum(map(dictionary.lookup, words)), len(words)) == (7, 9)
     assert spelling_accuracy(texts) == 7 / 9
 
 
@@ -71,12 +72,20 @@ def test_case_is_kept() -> None:
     assert spelling_accuracy("The") == 1
 
 
-def test_standard_error_is_that_of_texts_and_not_of_words() -> None:
-    # Ten copies of each word tell no more than one: the error of 4 texts, of which 2 are all right and 2 all wrong.
-    result = spelling_result(["the " * 10, "the " * 10, "teh " * 10, "teh " * 10])
-    assert result.accuracy == 0.5
-    assert result.standard_error == pytest.approx(math.sqrt(4 / 3 * 4 * 25) / 40)
-    assert spelling_result("the teh").standard_error == pytest.approx(math.sqrt(0.25 / 2))
+def test_the_interval_is_that_of_texts_and_not_of_words() -> None:
+    # Ten copies of each word tell no more than one: the error of 40 texts, of which half are right and half wrong.
+    estimate = spelling_estimate([*["the " * 10, "teh " * 10] * 20, "the", "teh"])
+    error = math.sqrt(42 / 41 * (40 * 5**2 + 2 * 0.5**2)) / 402
+    # t(0.975, 41) = 2.019541
+    assert estimate.value == 0.5
+    assert estimate.high == pytest.approx(0.5 + 2.019541 * error, abs=1e-6)
+    assert estimate.low == pytest.approx(0.5 - 2.019541 * error, abs=1e-6)
+
+
+def test_where_texts_agree_the_interval_is_that_of_words() -> None:
+    assert spelling_estimate("the teh") == share_estimate(1, 2)
+    assert spelling_estimate(["the cat", "the dog"]) == share_estimate(4, 4)
+    assert (spelling_estimate([" "]).low, spelling_estimate([" "]).high) == (0, 1)
 
 
 def test_no_words_is_zero_and_no_texts_an_error() -> None:

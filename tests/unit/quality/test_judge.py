@@ -7,21 +7,26 @@ import pytest
 import torch
 
 import tiny
-from bfn import data
-from bfn import quality as metrics
+from bfn import Classes, data
+from bfn.estimate import Estimate
 from bfn.exact import Points
-from bfn.quality.judges import (
-    Copies,
+from bfn.quality import (
+    FeatureStatistics,
     Frechet,
     Judge,
     Measure,
-    Measured,
-    Neighbours,
-    Spelling,
+    NearCopies,
+    NearestClasses,
+    Texts,
+    expected_bias,
+    jensen_shannon,
     judge_for,
-    pooled,
+    ngram_counts,
+    spelling_accuracy,
 )
-from bfn.quality.parts import COPY_LEVEL
+from bfn.quality.features import pooled_pixels
+from bfn.quality.judge_parts import COPY_SHARE
+from bfn.quality.ngrams import entropy
 
 
 def normal(n: int, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -31,28 +36,15 @@ def normal(n: int, *shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def vectors() -> Judge:
     model = tiny.build("vectors")
-    return judge_for(model, None, None, normal(8000, 2))
+    return judge_for(model, None, normal(8000, 2))
 
 
 def test_measures_are_written_as_they_are_read() -> None:
     share = Measure("a", "a", "high", "%", 100, 1)
-    assert share.show(Measured(0.5, 0.41, 0.59)) == "50.0 [41.0, 59.0] %"
-    assert share.show(Measured(0.5)) == "50.0 %"
-    assert Measure("c", "c", "low").show(Measured(0.02134, 0.0, 0.141)) == "0.021 [0.00, 0.14]"
+    assert share.show(Estimate(0.5, 0.41, 0.59)) == "50.0 [41.0, 59.0] %"
+    assert share.show(Estimate(0.5)) == "50.0 %"
+    assert Measure("c", "c", "low").show(Estimate(0.02134, 0.0, 0.141)) == "0.021 [0.00, 0.14]"
     assert (share.loss(0.2), Measure("b", "b", "real").loss(3.0, 5.0)) == (-0.2, 2.0)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "shared"),
-    [
-        (Measured(1, 0, 2), Measured(3, 2, 4), True),
-        (Measured(1, 0, 2), Measured(3, 2.1, 4), False),
-        (Measured(1), Measured(3, 1, 4), True),
-        (Measured(1), Measured(3), False),
-    ],
-)
-def test_overlap(one: Measured, other: Measured, shared: bool) -> None:
-    assert one.overlaps(other) == other.overlaps(one) == shared
 
 
 def test_frechet_of_known_gaussians(vectors: Judge) -> None:
@@ -76,8 +68,8 @@ def test_equal_samples_get_equal_figures(vectors: Judge) -> None:
 
 def test_too_few_samples_are_told_with_the_bias() -> None:
     model = tiny.build("vectors")
-    judge = judge_for(model, None, None, normal(200, 2))
-    bias = metrics.expected_bias(judge.parts[0].reference.covariance, 2, 100)
+    judge = judge_for(model, None, normal(200, 2))
+    bias = expected_bias(judge.parts[0].reference.covariance, 2, 100)
     with pytest.raises(ValueError, match=rf"n=2: .* singular; it would come out about {bias:.3g} too large"):
         judge.check(2)
     judge.check(3)
@@ -87,9 +79,9 @@ def test_too_few_samples_are_told_with_the_bias() -> None:
 
 def test_a_judge_leaves_out_what_few_samples_cannot_tell() -> None:
     images = normal(300, 1, 8, 8)
-    frechet = Frechet(pooled, metrics.FeatureStatistics.of(pooled(images)))
-    neighbours = Neighbours(images.flatten(1), torch.arange(300) % 3)
-    judge = Judge("pixels", (frechet, neighbours), lambda x: x, images)
+    frechet = Frechet(pooled_pixels, FeatureStatistics.of(pooled_pixels(images)))
+    neighbours = NearestClasses(images.flatten(1), torch.arange(300) % 3)
+    judge = Judge("pixels", (frechet, neighbours), images)
     smaller, problems = judge.suited(50)
     assert [m.key for m in smaller.measures] == ["asked_class"]
     assert len(problems) == 1
@@ -101,7 +93,7 @@ def test_a_judge_leaves_out_what_few_samples_cannot_tell() -> None:
 def test_class_by_nearest_neighbours() -> None:
     centres = 10 * torch.eye(3)
     labels = torch.arange(60) % 3
-    part = Neighbours(centres[labels] + 0.1 * normal(60, 3), labels)
+    part = NearestClasses(centres[labels] + 0.1 * normal(60, 3), labels)
     x = centres[torch.tensor([0, 1, 2, 2])]
     assert part(x, torch.tensor([0, 1, 2, 2]))["asked_class"].value == 1
     assert part(x, torch.tensor([0, 1, 2, 0]))["asked_class"].value == 0.75
@@ -110,14 +102,14 @@ def test_class_by_nearest_neighbours() -> None:
 
 def test_copies_are_found_and_blur_is_none() -> None:
     train = normal(2000, 20, seed=3)
-    part = Copies(train, normal(1000, 20, seed=4))
+    part = NearCopies(train, normal(1000, 20, seed=4))
     copies = part(train[:100] + 0.01 * normal(100, 20, seed=5), None)["near_copies"]
     fresh = part(normal(300, 20, seed=6), None)["near_copies"]
     blurred = part(0.2 * train[:100], None)["near_copies"]
     assert copies.value == 1
-    assert fresh.low <= COPY_LEVEL <= fresh.high
+    assert fresh.low <= COPY_SHARE <= fresh.high
     assert blurred.value <= 0.05
-    assert part.by_construction["near_copies"].value == COPY_LEVEL
+    assert part.by_construction["near_copies"].value == COPY_SHARE
 
 
 def test_text_beside_real_text() -> None:
@@ -126,8 +118,8 @@ def test_text_beside_real_text() -> None:
     order = torch.randint(len(words), (4000,), generator=torch.Generator().manual_seed(0)).tolist()
     text = alphabet.encode(" ".join(words[i] for i in order))
     windows = text[: len(text) // 20 * 20].view(-1, 20)
-    model, extras = tiny.build("text")
-    judge = judge_for(model, extras, None, windows)
+    model = tiny.build("text")
+    judge = judge_for(model, None, windows)
     real, noise = judge.real(100), judge(torch.randint(27, (100, 20), generator=torch.Generator().manual_seed(1)))
     assert judge.name == "text"
     assert [m.key for m in judge.measures] == [
@@ -146,37 +138,52 @@ def test_text_beside_real_text() -> None:
 
 def test_text_divergences_are_those_of_the_metrics() -> None:
     alphabet, reference = data.Alphabet(tiny.ALPHABET), ["the cat sat on the mat ", "the dog ran "]
-    part = Spelling.of(alphabet, reference)
+    part = Texts.against(alphabet, reference)
     texts = ["the dog sat ", "a cat on the"]
     figures = part(torch.stack([alphabet.encode(text) for text in texts]), None)
-    grams = metrics.ngram_counts(texts, 4)
-    assert figures["ngram_divergence"].value == pytest.approx(
-        metrics.jensen_shannon(grams, metrics.ngram_counts(reference, 4))
-    )
-    assert figures["ngram_entropy"].value == pytest.approx(metrics.entropy(grams))
-    assert figures["spelling"].value == metrics.spelling_accuracy(texts)
+    grams = ngram_counts(texts, 4)
+    assert figures["ngram_divergence"].value == pytest.approx(jensen_shannon(grams, ngram_counts(reference, 4)))
+    assert figures["ngram_entropy"].value == pytest.approx(entropy(torch.tensor(list(grams.values()))).item())
+    assert figures["spelling"].value == spelling_accuracy(texts)
+
+
+def test_samples_of_real_text_s_own_distribution_are_as_far_from_it_as_real_text() -> None:
+    def texts(n: int, seed: int, symbols: str = "abcd ") -> torch.Tensor:
+        drawn = torch.randint(len(symbols), (n, 100), generator=torch.Generator().manual_seed(seed))
+        return torch.tensor([tiny.ALPHABET.index(symbol) for symbol in symbols])[drawn]
+
+    model = tiny.build("text")
+    judge = judge_for(model, None, texts(4000, 0))
+    real, same, other = judge.real(200), judge(texts(200, 1)), judge(texts(200, 2, "abce "))
+    assert real["ngram_divergence"].value > 0.005
+    # Over seeds the standard deviation is a tenth of the value.
+    assert same["ngram_divergence"].value == pytest.approx(real["ngram_divergence"].value, rel=0.5)
+    assert same["ngram_divergence"].overlaps(real["ngram_divergence"])
+    assert same["ngram_entropy"].value == pytest.approx(real["ngram_entropy"].value, abs=0.05)
+    assert other["ngram_divergence"].value > 3 * real["ngram_divergence"].value
 
 
 def test_all_or_nothing_right_is_not_certain() -> None:
     alphabet = data.Alphabet(tiny.ALPHABET)
-    part = Spelling.of(alphabet, ["the cat sat on the mat "])
+    part = Texts.against(alphabet, ["the cat sat on the mat "])
     nothing, everything, silent = (
         part(torch.stack([alphabet.encode(text)] * 5), None)["spelling"] for text in ("xqz", "the", "   ")
     )
     # Wilson's interval of 0 of 5: [0, z^2 / (5 + z^2)].
-    assert nothing == Measured(0.0, 0.0, pytest.approx(0.4345, abs=1e-4))
-    assert everything == Measured(1.0, pytest.approx(0.5655, abs=1e-4), 1.0)
-    assert silent == Measured(0.0, 0.0, 1.0)
+    assert nothing == Estimate(0.0, 0.0, pytest.approx(0.4345, abs=1e-4))
+    assert everything == Estimate(1.0, pytest.approx(0.5655, abs=1e-4), 1.0)
+    assert silent == Estimate(0.0, 0.0, 1.0)
 
 
 def test_digits_are_judged_by_pixels_and_their_class() -> None:
-    model, extras = tiny.build("images")
-    judge = judge_for(model, {**extras, "n_labels": 10}, None, "digits")
+    model = tiny.build("images")
+    model.info.classes = Classes.equal(10)
+    judge = judge_for(model, None, "digits")
     assert [m.key for m in judge.measures] == ["frechet", "asked_class", "near_copies"]
     real = judge.real(500)
     assert real["frechet"].value < 1.5
     assert real["asked_class"].low > 0.9
-    assert real["near_copies"].value == COPY_LEVEL
+    assert real["near_copies"].value == COPY_SHARE
     train = data.load("digits", "train")
     copies = judge(train.to_float()[:300], train.labels[:300])
     assert copies["near_copies"].low > 0.9
@@ -188,48 +195,43 @@ def test_digits_are_judged_by_pixels_and_their_class() -> None:
 def test_classes_are_seen_as_pixels() -> None:
     model = tiny.build("binary")
     classes = torch.randint(2, (400, 1, 8, 8), generator=torch.Generator().manual_seed(0))
-    judge = judge_for(model, None, None, classes)
+    judge = judge_for(model, None, classes)
     assert torch.equal(judge.held_out, classes[1::2] * 2.0 - 1)
     assert judge(classes)["frechet"].value < judge(torch.ones_like(classes))["frechet"].value
 
 
 def test_an_exact_model_needs_no_config() -> None:
     points = Points(normal(20, 3))
-    assert judge_for(points, None, None, normal(100, 3)).name == "values"
+    assert judge_for(points, None, normal(100, 3)).name == "values"
 
 
 def test_the_key_names_the_reference() -> None:
     model = tiny.build("vectors")
-    keys = [judge_for(model, None, None, normal(100, 2, seed=seed)).key for seed in (0, 0, 1)]
+    keys = [judge_for(model, None, normal(100, 2, seed=seed)).key for seed in (0, 0, 1)]
     assert keys[0] == keys[1] != keys[2]
 
 
-def test_large_images_are_pooled() -> None:
-    assert pooled(torch.ones(3, 3, 32, 32)).shape == (3, 192)
-    assert torch.equal(pooled(normal(2, 1, 4, 4)), normal(2, 1, 4, 4).flatten(1))
-
-
 def test_wrong_input(vectors: Judge, tmp_path) -> None:
-    model, extras = tiny.build("images")
-    text, text_extras = tiny.build("text")
-    numbers, _ = tiny.build("vectors")
+    model = tiny.build("images")
+    text = tiny.build("text")
+    numbers = tiny.build("vectors")
     np.save(tmp_path / "some.npy", np.zeros((40, 9, 9), dtype=np.uint8))
     np.save(tmp_path / "flat.npy", np.zeros(5))
     (tmp_path / "story.txt").write_text("the cat " * 100)
     cases = [
-        (lambda: judge_for(model, extras, "fid", "digits"), "metric='fid': expected one of text, mnist"),
-        (lambda: judge_for(model, extras, "text", "digits"), "metric='text' does not fit .* take one of pixels"),
-        (lambda: judge_for(text, text_extras, "mnist", "mnist"), "metric='mnist' does not fit data that are text"),
-        (lambda: judge_for(model, extras, "mnist", "mnist"), "metric='mnist' does not fit"),
-        (lambda: judge_for(model, extras), "say what real data"),
-        (lambda: judge_for(model, extras, None, torch.empty(0, 1, 8, 8)), "0 real samples"),
-        (lambda: judge_for(model, extras, None, normal(10, 1, 9, 9)), r"samples of shape \(10, 1, 9, 9\)"),
-        (lambda: judge_for(model, extras, None, tmp_path / "some.npy"), r"images of shape \(1, 9, 9\)"),
-        (lambda: judge_for(model, extras, None, tmp_path / "story.txt"), "text, and the model's data"),
-        (lambda: judge_for(text, text_extras, None, tmp_path / "some.npy"), "images, and the model is one of text"),
-        (lambda: judge_for(numbers, None, None, tmp_path / "flat.npy"), "expected numbers"),
-        (lambda: judge_for(numbers, None, None, tmp_path / "story.txt"), "expected an .npy file"),
-        (lambda: judge_for(model, extras, "pixels", "digits", features=tmp_path / "x.pt"), "only metric 'inception'"),
+        (lambda: judge_for(model, "fid", "digits"), "metric='fid': expected one of text, mnist"),
+        (lambda: judge_for(model, "text", "digits"), "metric='text' does not fit .* take one of pixels"),
+        (lambda: judge_for(text, "mnist", "mnist"), "metric='mnist' does not fit data that are text"),
+        (lambda: judge_for(model, "mnist", "mnist"), "metric='mnist' does not fit"),
+        (lambda: judge_for(model), "say what real data"),
+        (lambda: judge_for(model, None, torch.empty(0, 1, 8, 8)), "0 real samples"),
+        (lambda: judge_for(model, None, normal(10, 1, 9, 9)), r"samples of shape \(10, 1, 9, 9\)"),
+        (lambda: judge_for(model, None, tmp_path / "some.npy"), r"images of shape \(1, 9, 9\)"),
+        (lambda: judge_for(model, None, tmp_path / "story.txt"), "text, and the model's data"),
+        (lambda: judge_for(text, None, tmp_path / "some.npy"), "images, and the model is one of text"),
+        (lambda: judge_for(numbers, None, tmp_path / "flat.npy"), "expected numbers"),
+        (lambda: judge_for(numbers, None, tmp_path / "story.txt"), "expected an .npy file"),
+        (lambda: judge_for(model, "pixels", "digits", features=tmp_path / "x.pt"), "only metric 'inception'"),
         (lambda: vectors(torch.empty(0, 2)), "no samples"),
         (lambda: vectors(torch.full((5, 2), math.nan)), "5 of 5 images hold NaN"),
         (lambda: vectors(normal(5, 3)), r"expected \(n, 2\)"),

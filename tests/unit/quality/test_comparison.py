@@ -8,9 +8,8 @@ from matplotlib.figure import Figure
 
 import tiny
 from bfn import ContinuousFlow, DiscreteFlow
-from bfn.paper import Measure, Measured, Record, Setting, judge_for
-from bfn.quality import blind
-from bfn.quality.compare import Comparison, compare, crossed, markdown_table
+from bfn.estimate import Estimate
+from bfn.quality import Comparison, Measure, Record, Setting, blind, compare, crossed, judge_for, markdown_table
 from bfn.viz import quality
 
 LOW = Measure("frechet", "Frechet distance", "low")
@@ -18,14 +17,14 @@ NOTE = Measure("note", "aside", "low", "%", 100, 1, headline=False)
 
 
 def record(solver: str, nfe: int, value: float, half: float = 0.5) -> Record:
-    figures = {"frechet": Measured(value, value - half, value + half), "note": Measured(0.5)}
+    figures = {"frechet": Estimate(value, value - half, value + half), "note": Estimate(0.5)}
     return Record(Setting(solver, nfe), 100, (0,), figures, 1.0, (figures,))
 
 
 @pytest.fixture
 def comparison() -> Comparison:
     records = [record("a", 5, 9), record("b", 5, 4), record("c", 5, 3.5), record("a", 10, 2), record("b", 10, 1)]
-    real = {"frechet": Measured(0.5, 0.2, 0.8), "note": Measured(0.01)}
+    real = {"frechet": Estimate(0.5, 0.2, 0.8), "note": Estimate(0.01)}
     return Comparison("m", "values", (NOTE, LOW), tuple(records), real, 90, ("a note",))
 
 
@@ -63,15 +62,15 @@ def test_wrong_crossings() -> None:
 def test_advice_names_the_best_and_those_not_told_apart(comparison: Comparison) -> None:
     assert comparison.main is LOW
     five, ten = comparison.advice
-    assert (five.nfe, five.best.setting.name, [r.setting.name for r in five.level]) == (5, "c", ["b"])
+    assert (five.nfe, five.best.setting.name, [r.setting.name for r in five.not_told_apart]) == (5, "c", ["b"])
     # 2 - 0.5 and 1 + 0.5 touch: not told apart.
-    assert [r.setting.name for r in ten.level] == ["a"]
+    assert [r.setting.name for r in ten.not_told_apart] == ["a"]
     assert five.sentence(LOW) == "5 calls: c, 3.50 [3.00, 4.00]; not told apart from it: b"
 
 
 def test_a_high_measure_ranks_the_other_way() -> None:
     high = Measure("frechet", "share", "high")
-    comparison = Comparison("m", "x", (high,), (record("a", 5, 9), record("b", 5, 4)), {"frechet": Measured(1)}, 1)
+    comparison = Comparison("m", "x", (high,), (record("a", 5, 9), record("b", 5, 4)), {"frechet": Estimate(1)}, 1)
     assert comparison.advice[0].best.setting.name == "a"
 
 
@@ -93,7 +92,11 @@ def test_json_has_everything(comparison: Comparison) -> None:
     plain = json.loads(json.dumps(comparison.asdict(), allow_nan=False))
     assert plain["main"] == "frechet"
     assert plain["records"][0]["measures"]["frechet"] == {"value": 9, "low": 8.5, "high": 9.5}
-    assert plain["advice"][0] == {"nfe": 5, "best": {"solver": "c", "nfe": 5}, "level": [{"solver": "b", "nfe": 5}]}
+    assert plain["advice"][0] == {
+        "nfe": 5,
+        "best": {"solver": "c", "nfe": 5},
+        "not_told_apart": [{"solver": "b", "nfe": 5}],
+    }
     assert plain["real"] == {
         "n": 90,
         "measures": {
@@ -105,7 +108,7 @@ def test_json_has_everything(comparison: Comparison) -> None:
 
 def test_a_model_is_compared() -> None:
     model = tiny.build("vectors")
-    judge = judge_for(model, None, None, torch.randn(200, 2, generator=torch.Generator().manual_seed(0)))
+    judge = judge_for(model, None, torch.randn(200, 2, generator=torch.Generator().manual_seed(0)))
     settings = crossed(model.flow, ["bfn", "auto"], [2, 3])
     found = compare(model, settings, judge, 20, name="vectors")
     assert [r.setting for r in found.records] == settings
@@ -130,7 +133,7 @@ def test_the_picture_shows_every_sampler_with_its_intervals(comparison: Comparis
 def pairs(tmp_path, n: int = 12, seed: int = 0):
     settings = [Setting("bfn", 5), Setting("auto", 5)]
     samples = [torch.full((n, 1, 4, 4), value) for value in (-1.0, 1.0)]
-    blind.write_pairs(tmp_path / "pairs", settings, samples, seed=seed)
+    blind.write_pairs(tmp_path / "pairs", tiny.build("images"), settings, samples, seed=seed)
     return json.loads((tmp_path / "pairs-key.json").read_text())
 
 
@@ -162,8 +165,8 @@ def test_preference_is_counted_with_wilson_s_interval(tmp_path) -> None:
     answers = [f"{i},{side if i <= 9 else other[side]}" for i, side in enumerate(first[:11], 1)]
     result = blind.score(answer(tmp_path, [*answers, "12,"]), tmp_path / "pairs-key.json")
     assert (result.n_first, result.n_second, result.n_skipped) == (9, 2, 1)
-    assert result.interval.low == pytest.approx(0.5230, abs=1e-3)
-    assert result.interval.high == pytest.approx(0.9486, abs=1e-3)
+    assert result.share.low == pytest.approx(0.5230, abs=1e-3)
+    assert result.share.high == pytest.approx(0.9486, abs=1e-3)
     assert result.sentence().endswith("81.8 % [52.3, 94.9]; bfn, 5 calls is preferred")
     half = [f"{i},{side if i <= 6 else other[side]}" for i, side in enumerate(first, 1)]
     assert "no preference" in blind.score(answer(tmp_path, half), tmp_path / "pairs-key.json").sentence()
@@ -172,7 +175,7 @@ def test_preference_is_counted_with_wilson_s_interval(tmp_path) -> None:
 def test_texts_are_quoted(tmp_path) -> None:
     x = torch.tensor([[3, 1, 20]])
     settings = [Setting("bfn", 5), Setting("auto", 5)]
-    blind.write_pairs(tmp_path / "p", settings, [x, x + 1], alphabet=tiny.ALPHABET)
+    blind.write_pairs(tmp_path / "p", tiny.build("text"), settings, [x, x + 1])
     text = (tmp_path / "p" / "pairs.md").read_text()
     assert "> cat" in text
     assert "> dbu" in text
@@ -197,13 +200,13 @@ def test_wrong_answers(tmp_path, lines: list[str], message: str) -> None:
 def test_wrong_pairs_and_keys(tmp_path) -> None:
     pairs(tmp_path)
     two = [Setting("bfn", 5), Setting("auto", 5)]
-    image = torch.zeros(2, 1, 4, 4)
+    image, model = torch.zeros(2, 1, 4, 4), tiny.build("images")
     with pytest.raises(ValueError, match="not empty"):
-        blind.write_pairs(tmp_path / "pairs", two, [image, image])
+        blind.write_pairs(tmp_path / "pairs", model, two, [image, image])
     with pytest.raises(ValueError, match="two different"):
-        blind.write_pairs(tmp_path / "q", two[:1] * 2, [image, image])
+        blind.write_pairs(tmp_path / "q", model, two[:1] * 2, [image, image])
     with pytest.raises(ValueError, match="only images and text"):
-        blind.write_pairs(tmp_path / "q", two, [torch.zeros(2, 3)] * 2)
+        blind.write_pairs(tmp_path / "q", tiny.build("vectors"), two, [torch.zeros(2, 2)] * 2)
     answers = answer(tmp_path, ["1,left"])
     with pytest.raises(ValueError, match="no such file"):
         blind.score(answers, tmp_path / "nowhere.json")
