@@ -16,17 +16,16 @@ from pathlib import Path
 
 import torch
 
-from bfn import loaded
+import bfn
+from bfn.estimate import mean_estimate
 from bfn.files import atomic_write
-from bfn.paper import Measure, Measured, Record, Setting, default_store, judge_for
-from bfn.quality import t_interval
-from bfn.quality.compare import Comparison, compare, markdown_table
+from bfn.quality import Comparison, Measure, Record, Setting, compare, default_store, judge_for, markdown_table
 
 SEED = 101
 TUNED_SEEDS, TUNED_N = 4, 1000
 """Seeds, and samples of each, that tuned tables are measured with."""
-OURS = (("auto", 5), ("untuned", 5), ("auto", 10))
-"""``untuned`` is the default without the model's tuned table."""
+OURS = (("auto", 5), ("fast-sde", 5), ("auto", 10))
+"""``fast-sde`` is the default without the model's tuned table."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,7 @@ def tuned_section(case: Case, comparison: Comparison, calls: int) -> list[str]:
     lines = ["", f"### The table of {case.model} for {calls} calls, {len(tuned.seeds)} seeds of {tuned.n} samples", ""]
     for of in [of for of in shown if of.key in MAIN]:
         gains = [a[of.key].value - b[of.key].value for a, b in zip(tuned.each, untuned.each, strict=True)]
-        apart = t_interval(gains)
-        difference = of.show(Measured(sum(gains) / len(gains), apart.low, apart.high))
+        difference = of.show(mean_estimate(gains))
         told = verdict(tuned, untuned, of, comparison.real[of.key].value)
         lines.append(f"- {told} Difference from the same starts: {difference}.")
     return [*lines, "", *rows_of(comparison, shown)]
@@ -125,7 +123,7 @@ def main() -> None:
     lines = [
         "# The default at 5 and 10 calls against the paper at more",
         "",
-        "`auto` (`untuned`: without the model's tuned table) against the original sampler and the paper's solvers at "
+        "`auto` (`fast-sde`: without the model's tuned table) against the original sampler and the paper's solvers at "
         f"20 to 200 calls. Made by `python benchmarks/beyond.py`: seed {SEED}, which took part in no choice; the same "
         f"starts for all rows of a model; 95 % intervals; torch {torch.__version__}. Measures depend on the number of "
         "samples: compare within a table, and with what real data of that number get.",
@@ -133,19 +131,18 @@ def main() -> None:
     for case in CASES:
         if case.model not in options.models:
             continue
-        model = loaded.load(case.model)
-        judge = judge_for(model.model, model.config, n=case.n)
+        model = bfn.load(case.model)
+        judge = judge_for(model, n=case.n)
         comparison = compare(
-            model.model, case.settings, judge, case.n, name=case.model, store=default_store(), seed=SEED,
-            n_labels=model.n_labels, progress=True,
-        )  # fmt: skip
+            model, case.settings, judge, case.n, name=case.model, store=default_store(), seed=SEED, progress=True
+        )
         lines += section(case, comparison)
-        for calls in sorted(model.model.tables):
-            settings = [Setting("tuned", calls), Setting("untuned", calls)]
-            judge = judge_for(model.model, model.config, n=TUNED_N)
+        for calls in sorted(model.info.tables):
+            settings = [Setting("auto", calls), Setting("fast-sde", calls)]
+            judge = judge_for(model, n=TUNED_N)
             comparison = compare(
-                model.model, settings, judge, TUNED_N, name=case.model, store=default_store(), seed=SEED + 1,
-                repeats=TUNED_SEEDS, n_labels=model.n_labels, progress=True,
+                model, settings, judge, TUNED_N, name=case.model, store=default_store(), seed=SEED + 1,
+                repeats=TUNED_SEEDS, progress=True,
             )  # fmt: skip
             lines += tuned_section(case, comparison, calls)
     print("\n".join(lines))

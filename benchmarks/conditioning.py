@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn import data
-from bfn import quality as metrics
+from bfn import data, quality
+from bfn.estimate import Estimate, mean_estimate, share_estimate
 from bfn.exact import StringSet
 from bfn.files import atomic_write
-from bfn.quality import Interval, frechet_result, spelling_result, t_interval, wilson_interval
+from bfn.quality import frechet_estimate, spelling_estimate
 from bfn.viz import sheet, side_by_side, write_picture
 
 ROOT = Path(__file__).parents[1]
@@ -36,12 +36,12 @@ def seeded(seed: int = SEED) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def percent(share: float, interval: Interval) -> str:
-    return f"{100 * share:.1f} % [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+def percent(share: Estimate) -> str:
+    return f"{100 * share.value:.1f} % [{100 * share.low:.1f}, {100 * share.high:.1f}]"
 
 
-def number(value: float, interval: Interval) -> str:
-    return f"{value:.2f} [{interval.low:.2f}, {interval.high:.2f}]"
+def number(figure: Estimate) -> str:
+    return f"{figure.value:.2f} [{figure.low:.2f}, {figure.high:.2f}]"
 
 
 def exact() -> Iterator[list[str]]:
@@ -85,18 +85,14 @@ def text() -> Iterator[list[str]]:
         "four spans of 8": spans,
         "the second half": (torch.arange(length) < length // 2).expand(n, length),
     }
-    real = spelling_result(alphabet.decode(x))
-    yield ["nothing", "", "", "", f"{100 * real.accuracy:.1f} ± {100 * real.standard_error:.1f} %"]
+    yield ["nothing", "", "", "", percent(spelling_estimate(alphabet.decode(x)))]
     for what, mask in masks.items():
         for solver in ("auto",):
             for at in ("data", "path"):
                 out = model.sample(n, solver, CALLS, known=x, mask=mask, known_at=at, generator=seeded()).x
                 recovered = ((out == x) & ~mask).sum(1) / (~mask).sum(1)
-                spelling = spelling_result(alphabet.decode(out))
-                yield [
-                    what, f"`{solver}`", at, percent(float(recovered.mean()), t_interval(recovered)),
-                    f"{100 * spelling.accuracy:.1f} ± {100 * spelling.standard_error:.1f} %",
-                ]  # fmt: skip
+                spelling = spelling_estimate(alphabet.decode(out))
+                yield [what, f"`{solver}`", at, percent(mean_estimate(recovered)), percent(spelling)]
 
 
 def test_images(model: bfn.BFN) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
@@ -116,8 +112,8 @@ def images() -> Iterator[list[str]]:
         n = 200
         order = torch.randperm(len(every), generator=seeded())
         x, y = every[order[:n]], labels[order[:n]]
-        features = metrics.mnist_features()
-        reference = metrics.gather_statistics([shown(every[order[n:]])], features)
+        features = quality.load_classifier().features
+        reference = quality.gather_statistics([shown(every[order[n:]])], features)
         top = torch.zeros(1, 28, 28, dtype=torch.bool)
         top[:, :14] = True
         for what, mask in (
@@ -132,13 +128,10 @@ def images() -> Iterator[list[str]]:
                         n, "auto", CALLS, known=x, mask=mask, known_at=at, label=none, generator=seeded(), **settings
                     ).x
                 )
-                right = int((metrics.classify(out).argmax(-1) == y).sum())
+                right = int((quality.classify(out).argmax(-1) == y).sum())
                 with torch.no_grad():
-                    distance = frechet_result(features(out), reference, generator=seeded())
-                yield [
-                    name, what, at, percent(right / n, wilson_interval(right, n)),
-                    number(distance.distance, distance.interval),
-                ]  # fmt: skip
+                    distance = frechet_estimate(features(out), reference, generator=seeded())
+                yield [name, what, at, percent(share_estimate(right, n)), number(distance)]
 
 
 def asked(name: str, n: int, seed: int = SEED, **settings: object) -> list[str]:
@@ -152,12 +145,12 @@ def asked(name: str, n: int, seed: int = SEED, **settings: object) -> list[str]:
         model.sample(100, "auto", CALLS, label=part, generator=generator, **settings).x for part in label.split(100)
     ]
     out = shown(torch.cat(some))
-    right = int((metrics.classify(out).argmax(-1) == label).sum())
-    features = metrics.mnist_features()
-    reference = metrics.gather_statistics([shown(every)], features)
+    right = int((quality.classify(out).argmax(-1) == label).sum())
+    features = quality.load_classifier().features
+    reference = quality.gather_statistics([shown(every)], features)
     with torch.no_grad():
-        distance = frechet_result(features(out), reference, generator=seeded())
-    return [percent(right / n, wilson_interval(right, n)), number(distance.distance, distance.interval)]
+        distance = frechet_estimate(features(out), reference, generator=seeded())
+    return [percent(share_estimate(right, n)), number(distance)]
 
 
 def guidance() -> Iterator[list[str]]:

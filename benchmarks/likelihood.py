@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bfn.loaded import load
 
 from bfn import files
 from bfn.cli.held_out import held_out
 from bfn.exact import GaussianMixture, StringSet
 from bfn.likelihood import Likelihood, receiver_variance
-from bfn.loaded import load
 
 ROOT = Path(__file__).parents[1]
 MIXTURES = ((1, 3, 0.1), (2, 5, 0.15), (2, 8, 0.05), (5, 6, 0.2), (10, 4, 0.1))

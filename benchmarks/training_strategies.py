@@ -23,15 +23,10 @@ from torch import Tensor
 
 import bfn
 from bfn import data, training
+from bfn.estimate import share_estimate
 from bfn.files import atomic_write
 from bfn.likelihood import bits_estimate
-from bfn.quality import (
-    FeatureStatistics,
-    expected_bias,
-    frechet_distance,
-    frechet_result,
-    wilson_interval,
-)
+from bfn.quality import FeatureStatistics, expected_bias, frechet_distance, frechet_estimate
 
 EDM = {"name": "edm", "mean": -1.2, "std": 1.2}
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -112,14 +107,14 @@ def sample_quality(model: bfn.BFN, n: int, nfe: int, settings: dict[str, Any]) -
     start = time.process_time()
     x = model.sample(n, nfe=nfe, label=label, generator=draw, clip=CLIP, **settings).x.flatten(1)
     seconds = time.process_time() - start
-    result = frechet_result(x, x_real, generator=generator(3))
+    distance = frechet_estimate(x, x_real, generator=generator(3))
     found = torch.from_numpy(classifier().fit(x_real.numpy(), label_real.numpy()).predict(x.numpy()))
     n_right = int((found == label).sum())
-    share = wilson_interval(n_right, n)
+    share = share_estimate(n_right, n)
     return {
-        "frechet": result.distance,
-        "frechet_interval": [result.interval.low, result.interval.high],
-        "recognised": n_right / n,
+        "frechet": distance.value,
+        "frechet_interval": [distance.low, distance.high],
+        "recognised": share.value,
         "recognised_interval": [share.low, share.high],
         "cpu_seconds": seconds,
     }

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 import bfn
-from bfn import storage
-from bfn.paper import Judge, Record, Setting, judge_for
-from bfn.quality.measuring import measure
+from bfn.quality import Judge, Record, Setting, judge_for, measure
 from bfn.training import read_log
 
 BUNDLED = Path(bfn.__file__).parent / "bundled"
-PAPER = {"discrete": {"solver": "bfn-solver2"}, "continuous": {"solver": "sde-bfn-solver++2", "t_start": 1e-3}}
+PAPER: dict[str, dict[str, Any]] = {
+    "discrete": {"solver": "bfn-solver2"},
+    "continuous": {"solver": "sde-bfn-solver++2", "t_start": 1e-3},
+}
 SEED = 1234
 
 
@@ -45,20 +46,21 @@ def main() -> None:
     torch.set_num_threads(options.threads)
 
     source = options.run or BUNDLED / options.name
-    model, config = bfn.load(source), storage.read_config(source)
-    judge = judge_for(model, config)
+    model = bfn.load(source)
+    judge = judge_for(model)
     quality: dict[str, str] = {}
     measured: list[dict[str, Any]] = []
     n = options.n
     for nfe in options.nfe:
-        for settings in ({"solver": "auto"}, {"solver": "bfn"}, PAPER[model.flow.kind]):
-            (record,) = measure(model, [Setting(nfe=nfe, **settings)], judge, n, seed=SEED, n_labels=config["n_labels"])
+        samplers: list[dict[str, Any]] = [{"solver": "auto"}, {"solver": "bfn"}, PAPER[model.flow.kind]]
+        for settings in samplers:
+            (record,) = measure(model, [Setting(nfe=nfe, **settings)], judge, n, seed=SEED)
             verdict = verdict_of(judge, record)
             measured.append({**settings, "nfe": nfe, "samples": n, **verdict})
             print(measured[-1], flush=True)
             if settings["solver"] == "auto":
                 quality |= {f"{what} at {nfe} calls": value for what, value in verdict.items()}
-    card = config["card"]
+    card = dict(model.info.card)
     if options.run:
         evaluated = [entry for entry in read_log(options.run) if entry["kind"] == "eval"]
         card["held-out bits a dimension"] = {k: v for k, v in evaluated[-1].items() if k.endswith(("bits", "error"))}
@@ -67,8 +69,8 @@ def main() -> None:
     if options.note:
         card["note"] = options.note
     card["parameters"] = sum(p.numel() for p in model.parameters())
-    extras = {"n_labels": config["n_labels"], "alphabet": config["alphabet"], "card": card}
-    folder = model.save(BUNDLED / options.name, extras, dtype="float16")
+    model.info.card = card
+    folder = model.save(BUNDLED / options.name, dtype="float16")
     print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")
 
 

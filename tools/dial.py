@@ -15,11 +15,10 @@ from pathlib import Path
 import torch
 
 import bfn
-from bfn import storage
 from bfn.files import atomic_write
-from bfn.paper import Setting, judge_for
-from bfn.quality.measuring import measure
-from bfn.solvers import fast, paper
+from bfn.grids import parse
+from bfn.quality import Setting, judge_for, markdown_table, measure
+from bfn.solvers import Multistep, get, paper
 
 
 def settings_of(flow: bfn.Flow, nfe: int, options: argparse.Namespace) -> Iterator[tuple[str, Setting]]:
@@ -29,10 +28,12 @@ def settings_of(flow: bfn.Flow, nfe: int, options: argparse.Namespace) -> Iterat
             starts = (None,) if solver.from_prior else (1e-3, 1e-4) if flow.kind == "continuous" else (1e-3,)
             if flow.kind in solver.kinds and not solver.name.endswith("singlestep"):
                 yield from ((f"{solver.name}, t_start {t}", Setting(solver.name, nfe, t_start=t)) for t in starts)
-    yield "**auto**", Setting("untuned", nfe)
-    base = fast.fast_sde(flow, nfe)
+    yield "**auto**", Setting("fast-sde", nfe)
+    base = get("fast-sde", flow.kind).resolve(flow, nfe)
+    if not isinstance(base, Multistep):
+        raise TypeError(f"{base.name}: expected a multistep rule")
     orders, dials = options.orders or [base.order], options.dials or [base.g]
-    grids, coordinates = options.grids or [base.grid], options.coordinates or [base.coordinate]
+    grids, coordinates = list(map(parse, options.grids or ())) or [base.grid], options.coordinates or [base.coordinate]
     quiets = options.quiet or [base.quiet]
     for order, g, grid, coordinate, quiet in product(orders, dials, grids, coordinates, quiets):
         solver = replace(base, order=order, g=g, grid=grid, coordinate=coordinate, quiet=quiet)
@@ -58,18 +59,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    model, config = bfn.load(options.name), storage.read_config(options.name)
-    judge = judge_for(model, config)
-    lines: list[str] = []
+    model = bfn.load(options.name)
+    judge = judge_for(model)
+    rows: list[list[str]] = []
     for nfe in options.nfe:
         for name, setting in settings_of(model.flow, nfe, options):
-            (record,) = measure(model, [setting], judge, options.n, seed=options.seed, n_labels=config["n_labels"])
-            verdict = {of.label: of.show(record.measures[of.key]) for of in judge.measures}
-            if not lines:
-                lines += [f"| calls | sampler | {' | '.join(verdict)} |", "|---" * (2 + len(verdict)) + "|"]
-            lines.append(f"| {nfe} | {name} | {' | '.join(verdict.values())} |")
-            print(lines[-1], flush=True)
+            (record,) = measure(model, [setting], judge, options.n, seed=options.seed)
+            rows.append([str(nfe), name, *(of.show(record.measures[of.key]) for of in judge.measures)])
+            print(*rows[-1], sep="  ", flush=True)
     if options.out:
+        lines = markdown_table(["calls", "sampler", *(of.label for of in judge.measures)], rows)
         head = (
             f"# Settings mapped on the bundled model {options.name}\n\n{options.n} samples a row, seed {options.seed}, "
         )

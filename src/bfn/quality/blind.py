@@ -19,15 +19,14 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.estimate import Estimate, share_estimate
 from bfn.files import atomic_write
+from bfn.model import Model
 from bfn.quality.settings import Setting
 from bfn.viz.pictures import sheet, side_by_side, write_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-    from bfn.model import Model
-
-__all__ = ["Preference", "key_path", "score", "write_pairs"]
+__all__ = ["Preference", "check_pairs", "key_path", "score", "write_pairs"]
 
 PAIRS, ANSWERS = "pairs.md", "answers.csv"
 SIDES = ("left", "right")
@@ -70,6 +69,19 @@ def key_path(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-key.json")
 
 
+def check_pairs(folder: Path, model: Model, settings: Sequence[Setting]) -> None:
+    """Refuse what cannot be shown in pairs, before any sample is drawn."""
+    if len(settings) != 2 or settings[0] == settings[1]:
+        raise UserError(
+            f"{len(settings)} settings: a blind comparison is one of two different ones, "
+            "two solvers at one number of calls or one solver at two"
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder}: exists and is not an empty folder; give another, or empty this one")
+    if model.form == "numbers":
+        raise UserError(f"samples of shape {model.data_shape}: only images and text can be shown to people")
+
+
 def write_pairs(
     folder: Path, model: Model, settings: Sequence[Setting], samples: Sequence[Tensor], *, seed: int = 0
 ) -> list[Path]:
@@ -77,12 +89,7 @@ def write_pairs(
 
     settings, samples: two of each, samples (n, *data_shape) of the model.
     """
-    if model.form == "numbers":
-        raise UserError(f"samples of shape {model.data_shape}: only images and text can be shown to people")
-    if len(settings) != 2 or settings[0] == settings[1]:
-        raise UserError(f"{len(settings)} samplers: a blind comparison is one of two different ones")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder}: not empty; give another folder, or empty this one")
+    check_pairs(folder, model, settings)
     first, second = samples
     swapped = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)).lt(0.5).tolist()
     files, lines = [], [_instructions(len(first))]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from bfn.estimate import Estimate
+from bfn.model import Model
 from bfn.quality.judge import Judge, Measure
 from bfn.quality.markdown import markdown_table
 from bfn.quality.measurements import Record, measure
 from bfn.quality.settings import Setting
-
-if TYPE_CHECKING:
-    from bfn.model import Model
 
 __all__ = ["Advice", "Comparison", "compare", "summarise"]
 

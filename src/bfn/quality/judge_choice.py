@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from tqdm.auto import tqdm
 from bfn.data import Alphabet
 from bfn.errors import UserError, did_you_mean
 from bfn.files import home
+from bfn.model import Model
 from bfn.quality.classifier import load_classifier
 from bfn.quality.features import (
     POOLED,
@@ -29,9 +29,6 @@ from bfn.quality.frechet import FeatureStatistics
 from bfn.quality.judge import Judge, JudgePart, digest
 from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
 from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
-
-if TYPE_CHECKING:
-    from bfn.model import Model
 
 __all__ = ["METRICS", "features_for", "judge_for", "metric_for"]
 

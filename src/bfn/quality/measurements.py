@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,10 @@ from tqdm.auto import tqdm
 from bfn import storage
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
+from bfn.model import BFN, Model
 from bfn.quality import store as stores
 from bfn.quality.judge import Judge, Measure, digest
 from bfn.quality.settings import Setting
-
-if TYPE_CHECKING:
-    from bfn.model import Model
 
 __all__ = ["Drawn", "Record", "draw", "identify", "measure", "pool"]
 
@@ -163,8 +161,6 @@ def draw(
 
 def identify(model: Model) -> str:
     """A hash of what a model's predictions depend on: flow, head, network, weights."""
-    from bfn.model import BFN
-
     if not isinstance(model, BFN) or not isinstance(model.network, nn.Module):
         raise UserError(f"{type(model).__name__}: only a stored model names itself; give identity='...' for the store")
     # Not the info: what matters of it, tables, range and classes, is in the key of what is measured.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,10 +12,8 @@ from torch import Tensor
 
 from bfn.data import Alphabet, Images, Text, concatenate, load
 from bfn.errors import UserError
+from bfn.model import Model
 from bfn.quality.features import POOLED
-
-if TYPE_CHECKING:
-    from bfn.model import Model
 
 __all__ = ["ReferenceData", "read_images", "read_texts", "read_values"]
 

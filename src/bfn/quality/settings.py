@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bfn import grids, solvers
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid
+from bfn.model import Model
 from bfn.quality.judge import digest
 from bfn.solvers import Solver, Table
-
-if TYPE_CHECKING:
-    from bfn.model import Model
 
 __all__ = ["USUAL", "Setting", "crossed"]
 

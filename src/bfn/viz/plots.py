@@ -17,8 +17,7 @@ from bfn.solvers.table import Table
 from bfn.viz.style import colour, on
 
 if TYPE_CHECKING:
-    from bfn.quality.judges import Measure
-    from bfn.quality.measuring import Record
+    from bfn.quality import Measure, Record
 
 __all__ = ["loss_by_t", "nodes", "quality", "table"]
 

@@ -201,9 +201,9 @@ def test_wrong_pairs_and_keys(tmp_path) -> None:
     pairs(tmp_path)
     two = [Setting("bfn", 5), Setting("auto", 5)]
     image, model = torch.zeros(2, 1, 4, 4), tiny.build("images")
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(ValueError, match="not an empty folder"):
         blind.write_pairs(tmp_path / "pairs", model, two, [image, image])
-    with pytest.raises(ValueError, match="two different"):
+    with pytest.raises(ValueError, match="two different ones"):
         blind.write_pairs(tmp_path / "q", model, two[:1] * 2, [image, image])
     with pytest.raises(ValueError, match="only images and text"):
         blind.write_pairs(tmp_path / "q", tiny.build("vectors"), two, [torch.zeros(2, 2)] * 2)
