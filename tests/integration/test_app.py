@@ -15,7 +15,7 @@ import pytest
 gradio = pytest.importorskip("gradio")
 
 from bfn.app import launch  # noqa: E402
-from bfn.app.gate import MAX_BODY  # noqa: E402
+from bfn.app.middleware import MAX_BODY  # noqa: E402
 
 GOOD = ["digits", 4, 0, "all", 1, "", "nothing", 0, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
 PLANE = ["eight on a ring", ["bfn", "fast-ode"], 4, 8, 0]

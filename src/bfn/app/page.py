@@ -10,9 +10,12 @@ from typing import Any
 import gradio as gr
 
 from bfn import solvers
-from bfn.app import figures, plane, requests, work
-from bfn.app.requests import EACH, OWN, SHARED, Facts
-from bfn.app.stock import Stock
+from bfn.app import drawing, html_pictures, mixtures, requests
+from bfn.app.models import Models
+from bfn.app.requests import EACH, OWN, SHARED, Limits
+from bfn.errors import UserError
+
+__all__ = ["build", "part", "theme"]
 
 LIVE = 0.25
 """Seconds between two pictures of samples that are still forming."""
@@ -27,7 +30,7 @@ CONTROL = """<div class="bfn-control">
 <input id="bfn-slider" type="range" min="0" max="1" step="1" value="1" aria-label="step through the network calls"
  oninput="bfnFilm.seek(this.value)"><span>from the first call to the last</span></div>"""
 EMPTY = '<div class="bfn-panel bfn-empty"><p>{}</p></div>'
-PLANE_NOTE = """<p class="bfn-note">The data are a mixture of Gaussians, whose exact prediction is known: whatever is
+MIXTURE_NOTE = """<p class="bfn-note">The data are a mixture of Gaussians, whose exact prediction is known: whatever is
 wrong here is the solver's own error. Open circles are the starts, the same for all; full ones the samples.</p>"""
 ITS_OWN: tuple[str, str | float] = ("its own", OWN)
 DIALS = [ITS_OWN, ("0: ODE", 0), ("0.5", 0.5), ("1: SDE", 1), ("2", 2), ("5", 5), ("10", 10), ("20", 20)]
@@ -36,16 +39,16 @@ USUAL = ("bfn", "auto")
 """Solvers of the two panels at first: the original one beside ours."""
 
 
-def build(stock: Stock) -> gr.Blocks:
+def build(models: Models) -> gr.Blocks:
     """The page for these models."""
-    known = stock.facts
+    known = models.limits
     page: gr.Blocks
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.HTML(HEAD, elem_id="bfn-head")
         with gr.Tab("Samples", id="samples"):
-            _samples_tab(stock, known)
+            _samples_tab(models, known)
         with gr.Tab("In the plane", id="plane"):
-            _plane_tab()
+            _mixtures_tab()
     page.queue(max_size=WAITING, default_concurrency_limit=WORKERS, api_open=False)
     return page
 
@@ -67,35 +70,35 @@ def _spoken() -> Iterator[None]:
     """Wrong input, here or in the library, becomes a message on the page."""
     try:
         yield
-    except ValueError as error:
+    except UserError as error:
         line = " ".join(str(error).split())
         raise gr.Error(html.escape(line, quote=False), print_exception=False) from None
 
 
-def _samples_tab(stock: Stock, known: Mapping[str, Facts]) -> None:
+def _samples_tab(models: Models, known: Mapping[str, Limits]) -> None:
     first = next((name for name in ("mnist", "digits") if name in known), next(iter(known)))
-    facts = known[first]
+    limits = known[first]
     with gr.Row():
         model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
-        label = gr.Dropdown(**_label_options(facts), label="class", elem_id="class")
-        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=facts.n_labels > 0,
+        label = gr.Dropdown(**_label_options(limits), label="class", elem_id="class")
+        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=bool(limits.classes),
                              elem_id="guidance")  # fmt: skip
-        n = gr.Slider(**_count_options(facts), label="samples", minimum=1, step=1, elem_id="n")
+        n = gr.Slider(**_count_options(limits), label="samples", minimum=1, step=1, elem_id="n")
         seed = gr.Number(0, label="seed, the same for both", minimum=0, maximum=requests.MAX_SEED, precision=0,
                          elem_id="seed")  # fmt: skip
-    prompt = gr.Textbox("", label="prompt: known letters, _ for each that is not", visible=facts.form == "text",
-                        max_length=facts.length or 1, max_lines=1, elem_id="prompt",
+    prompt = gr.Textbox("", label="prompt: known letters, _ for each that is not", visible=limits.form == "text",
+                        max_length=limits.length or 1, max_lines=1, elem_id="prompt",
                         placeholder="the ____ of the world")  # fmt: skip
-    with gr.Accordion("Fill in the rest of a picture", open=False, visible=facts.n_pictures > 0,
+    with gr.Accordion("Fill in the rest of a picture", open=False, visible=limits.n_pictures > 0,
                       elem_id="infilling") as infilling, gr.Row():  # fmt: skip
         keep = gr.Dropdown(list(requests.KEEPS), value=requests.KEEPS[0], label="given part", elem_id="keep")
-        picture = gr.Slider(0, max(1, facts.n_pictures - 1), 0, step=1, label="of test picture", elem_id="picture")
-        strip = gr.HTML(stock.strip(first), elem_classes="bfn-strip")
+        picture = gr.Slider(0, max(1, limits.n_pictures - 1), 0, step=1, label="of test picture", elem_id="picture")
+        strip = gr.HTML(models.strip(first), elem_classes="bfn-strip")
     panels = []
     with gr.Row(equal_height=False):
         for side, usual in zip("AB", USUAL, strict=True):
             with gr.Column():
-                panels.append(_panel_widgets(side, usual, facts))
+                panels.append(_panel_widgets(side, usual, limits))
     with gr.Row():
         go = gr.Button("Draw", variant="primary", elem_id="draw", scale=3)
         stop = gr.Button("Stop", variant="stop", elem_id="stop", scale=1)
@@ -110,7 +113,7 @@ def _samples_tab(stock: Stock, known: Mapping[str, Facts]) -> None:
     settings = [*(shared[name] for name in SHARED), *(widget for widgets in panels for widget in widgets)]
     # Raw values go to `requests`, which bounds them; what Gradio makes of them first differs from widget to widget.
     drawing = go.click(
-        _drawer(stock), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",
+        _drawer(models), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",
         concurrency_id="work",
     )  # fmt: skip
     drawing.success(None, js="() => { window.bfnFilm.play(); }")
@@ -119,16 +122,16 @@ def _samples_tab(stock: Stock, known: Mapping[str, Facts]) -> None:
     fitted = [n, label, guidance, prompt, infilling, keep, picture, strip]
     fitted += [widget for widgets in panels for widget in (widgets[0], widgets[2])]
     chosen = [widgets[0] for widgets in panels]
-    model.change(_fitter(stock), [model, *chosen], fitted, preprocess=False, api_visibility="private", queue=False,
+    model.change(_fitter(models), [model, *chosen], fitted, preprocess=False, api_visibility="private", queue=False,
                  show_progress="hidden")  # fmt: skip
     for solver, _, dial, _ in panels:
         solver.change(_dial_shower(known), [model, solver], dial, preprocess=False, api_visibility="private",
                       queue=False, show_progress="hidden")  # fmt: skip
 
 
-def _panel_widgets(side: str, usual: str, facts: Facts) -> list[Any]:
+def _panel_widgets(side: str, usual: str, limits: Limits) -> list[Any]:
     """Widgets in the order of the fields of :class:`Panel`."""
-    solver = gr.Dropdown(**_solver_options(facts, usual), label=f"solver {side}", elem_id=f"solver-{side}")
+    solver = gr.Dropdown(**_solver_options(limits, usual), label=f"solver {side}", elem_id=f"solver-{side}")
     with gr.Row():
         calls = gr.Slider(1, requests.MAX_CALLS, 10, step=1, label="network calls", elem_id=f"calls-{side}", scale=2)
         dial = gr.Dropdown([*DIALS], value=OWN, label="dial g", visible=solvers.get(usual).has_dial, min_width=120,
@@ -138,54 +141,54 @@ def _panel_widgets(side: str, usual: str, facts: Facts) -> list[Any]:
     return [widgets[name] for name in EACH]
 
 
-def _solver_options(facts: Facts, chosen: object) -> dict[str, Any]:
-    choices = [(f"{name}: {solvers.get(name).summary}", name) for name in facts.solvers]
-    return {"choices": choices, "value": chosen if chosen in facts.solvers else facts.solvers[0]}
+def _solver_options(limits: Limits, chosen: object) -> dict[str, Any]:
+    choices = [(f"{name}: {solvers.get(name).summary}", name) for name in limits.solvers]
+    return {"choices": choices, "value": chosen if chosen in limits.solvers else limits.solvers[0]}
 
 
-def _label_options(facts: Facts) -> dict[str, Any]:
-    choices = [("all in turn", "all"), ("none", "none"), *((str(k), str(k)) for k in range(facts.n_labels))]
-    return {"choices": choices, "value": "all", "visible": facts.n_labels > 0}
+def _label_options(limits: Limits) -> dict[str, Any]:
+    choices = [("all in turn", "all"), ("none", "none"), *((name, str(k)) for k, name in enumerate(limits.classes))]
+    return {"choices": choices, "value": "all", "visible": bool(limits.classes)}
 
 
-def _count_options(facts: Facts) -> dict[str, Any]:
-    return {"maximum": requests.MAX_SAMPLES[facts.form], "value": requests.USUAL_SAMPLES[facts.form]}
+def _count_options(limits: Limits) -> dict[str, Any]:
+    return {"maximum": requests.MAX_SAMPLES[limits.form], "value": requests.USUAL_SAMPLES[limits.form]}
 
 
-def _fitter(stock: Stock) -> Callable[..., list[Any]]:
-    known = stock.facts
+def _fitter(models: Models) -> Callable[..., list[Any]]:
+    known = models.limits
 
     def fit(model: object, *chosen: object) -> list[Any]:
         """Widgets as this model needs them; what was chosen stays where it fits."""
         with _spoken():
             name = requests.choice({"model": model}, "model", known)
-        facts = known[name]
-        kept = [value if value in facts.solvers else usual for value, usual in zip(chosen, USUAL, strict=True)]
+        limits = known[name]
+        kept = [value if value in limits.solvers else usual for value, usual in zip(chosen, USUAL, strict=True)]
         return [
-            gr.update(**_count_options(facts)),
-            gr.update(**_label_options(facts)),
-            gr.update(value=1, visible=facts.n_labels > 0),
-            gr.update(value="", visible=facts.form == "text", max_length=facts.length or 1),
-            gr.update(visible=facts.n_pictures > 0),
+            gr.update(**_count_options(limits)),
+            gr.update(**_label_options(limits)),
+            gr.update(value=1, visible=bool(limits.classes)),
+            gr.update(value="", visible=limits.form == "text", max_length=limits.length or 1),
+            gr.update(visible=limits.n_pictures > 0),
             gr.update(value=requests.KEEPS[0]),
-            gr.update(value=0, maximum=max(1, facts.n_pictures - 1)),
-            stock.strip(name),
+            gr.update(value=0, maximum=max(1, limits.n_pictures - 1)),
+            models.strip(name),
             *(
                 update
                 for value in kept
-                for update in (gr.update(**_solver_options(facts, value)), _dial_update(str(value)))
+                for update in (gr.update(**_solver_options(limits, value)), _dial_update(str(value)))
             ),
         ]
 
     return fit
 
 
-def _dial_shower(known: Mapping[str, Facts]) -> Callable[[object, object], Any]:
+def _dial_shower(known: Mapping[str, Limits]) -> Callable[[object, object], Any]:
     def show(model: object, solver: object) -> Any:
         """The dial, for solvers that have one."""
         with _spoken():
-            facts = known[requests.choice({"model": model}, "model", known)]
-            return _dial_update(requests.choice({"solver": solver}, "solver", facts.solvers))
+            limits = known[requests.choice({"model": model}, "model", known)]
+            return _dial_update(requests.choice({"solver": solver}, "solver", limits.solvers))
 
     return show
 
@@ -194,29 +197,29 @@ def _dial_update(solver: str) -> Any:
     return gr.update(value=OWN, visible=solvers.get(solver).has_dial)
 
 
-def _drawer(stock: Stock) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
+def _drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
     def draw(*values: object) -> Generator[tuple[Any, Any], None, None]:
         """Both panels, one after the other, from the same noise."""
         with _spoken():
-            request = requests.read_draw(values, stock.facts)
-            loaded = stock.models[request.model]
+            request = requests.read_draw(values, models.limits)
+            model = models.by_name[request.model]
             for panel in request.panels:
-                work.table(loaded.model, panel.solver, panel.calls, panel.t_start, work.dial(panel))
-            conditions = stock.conditions(request)
+                drawing.panel_plan(model, panel)
+            conditions = models.conditions(request)
             shown = [EMPTY.format("waits for its turn")] * 2
             # Gradio can stop only what has yielded once.
             yield shown[0], shown[1]
             for side, panel in enumerate(request.panels):
                 last = -LIVE
-                for view in work.draw(loaded, request, panel, conditions):
+                for progress in drawing.draw(model, request, panel, conditions):
                     now = time.perf_counter()
-                    if view.finished:
-                        shown[side] = figures.film(view)
+                    if progress.finished:
+                        shown[side] = html_pictures.film(progress)
                     elif now - last >= LIVE:
                         last = now
                         # The other panel is not sent again: it may hold a megabyte of pictures.
                         live = [gr.skip(), gr.skip()]
-                        live[side] = figures.film(view)
+                        live[side] = html_pictures.film(progress)
                         yield live[0], live[1]
                 if side == 0:
                     yield shown[0], gr.skip()
@@ -225,11 +228,13 @@ def _drawer(stock: Stock) -> Callable[..., Generator[tuple[Any, Any], None, None
     return draw
 
 
-def _plane_tab() -> None:
-    offered = _plane_solvers()
-    gr.HTML(PLANE_NOTE)
+def _mixtures_tab() -> None:
+    offered = _mixture_solvers()
+    gr.HTML(MIXTURE_NOTE)
     with gr.Row():
-        mixture = gr.Dropdown(list(plane.MIXTURES), value=next(iter(plane.MIXTURES)), label="data", elem_id="mixture")
+        mixture = gr.Dropdown(
+            list(mixtures.MIXTURES), value=next(iter(mixtures.MIXTURES)), label="data", elem_id="mixture"
+        )
         chosen = gr.Dropdown(
             list(offered), label="whose paths", multiselect=True,
             max_choices=requests.MAX_PATHS, value=["bfn", "bfn-solver1", "bfn-solver++2", "fast-ode"], scale=2,
@@ -244,38 +249,38 @@ def _plane_tab() -> None:
     ways = gr.HTML(EMPTY.format("press Draw"), elem_id="ways")
     errors = gr.HTML("", elem_id="errors")
     drawing = go.click(
-        _plane_drawer(offered), [mixture, chosen, calls, particles, seed], [ways, errors], api_name="plane",
+        _mixture_drawer(offered), [mixture, chosen, calls, particles, seed], [ways, errors], api_name="plane",
         preprocess=False, show_progress="hidden", concurrency_id="work",
     )  # fmt: skip
     stop.click(None, cancels=[drawing])
 
 
-def _plane_solvers() -> tuple[str, ...]:
-    return work.fitting(next(iter(plane.MIXTURES.values()))())
+def _mixture_solvers() -> tuple[str, ...]:
+    return drawing.usable_solvers(next(iter(mixtures.MIXTURES.values()))())
 
 
-def _plane_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[str, str], None, None]]:
+def _mixture_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[str, str], None, None]]:
     # What was measured once is shown again: it depends on nothing that anybody sends.
     measured: dict[str, str] = {}
 
     def draw(*values: object) -> Generator[tuple[str, str], None, None]:
         """Paths at once, then the errors, which take seconds the first time."""
         with _spoken():
-            request = requests.read_plane(values, plane.MIXTURES, offered)
+            request = requests.read_mixture(values, mixtures.MIXTURES, offered)
             yield EMPTY.format("drawing"), ""
-            model = plane.MIXTURES[request.mixture]()
-            ways = {}
+            model = mixtures.MIXTURES[request.mixture]()
+            by_solver = {}
             for name in request.solvers:
-                ways[name] = plane.ways(model, name, request.calls, request.particles, request.seed)
-            paths = f'<div class="bfn-plot">{figures.paths(model, ways)}</div>'
+                by_solver[name] = mixtures.paths(model, name, request.calls, request.particles, request.seed)
+            paths = f'<div class="bfn-plot">{html_pictures.paths(model, by_solver)}</div>'
             if request.mixture not in measured:
-                total = len(plane.groups(model))
+                total = len(mixtures.groups(model))
                 found = []
                 yield paths, _measuring(0, total)
-                for errors in plane.errors(model):
+                for errors in mixtures.errors(model):
                     found.append(errors)
                     yield paths, _measuring(len(found), total)
-                measured[request.mixture] = figures.error_curves(found, plane.floor(model))
+                measured[request.mixture] = html_pictures.error_curves(found, mixtures.floor(model))
             yield paths, f'<div class="bfn-plot">{measured[request.mixture]}</div>'
 
     return draw

@@ -1,7 +1,7 @@
 """What the page sends, read with suspicion: names from fixed lists, numbers within bounds, nothing taken for a path.
 
 The widgets keep to the same bounds, but a request need not come from them. All that is wrong with one is said in one
-line by a :class:`RequestError`; what passes is a frozen :class:`Draw` or :class:`Plane`.
+line by a :class:`RequestError`; what passes is a frozen :class:`DrawRequest` or :class:`MixtureRequest`.
 """
 
 import math
@@ -9,6 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from bfn.errors import UserError
+
+__all__ = [
+    "DRAW", "EACH", "KEEPS", "MIXTURE", "OWN", "SHARED", "DrawRequest", "Limits", "MixtureRequest", "Panel",
+    "RequestError", "choice", "read_draw", "read_mixture",
+]  # fmt: skip
 
 OWN = "own"
 """Stands for the solver's own dial or start."""
@@ -30,17 +35,16 @@ class RequestError(UserError):
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a request for a model is checked against.
+class Limits:
+    """What may be asked of a model.
 
-    kind: of data. form: "text", "images" or "numbers". solvers: names that may be asked for.
-    n_labels: classes it knows. length: symbols of a text. n_pictures: known pictures that samples can be grown around.
+    form: "text", "images" or "numbers". solvers: names that may be asked for. classes: names of those it knows.
+    length: symbols of a text. n_pictures: known pictures that samples can be grown around.
     """
 
-    kind: str
     form: str
     solvers: tuple[str, ...]
-    n_labels: int = 0
+    classes: tuple[str, ...] = ()
     length: int = 0
     n_pictures: int = 0
 
@@ -56,10 +60,10 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawRequest:
     """Samples of one model, twice, from the same noise.
 
-    label: a class, -1 for none, None for all in turn. guidance: 1 leaves the model's own prediction.
+    label: the number of a class, -1 for none, None for all in turn. guidance: 1 leaves the model's own prediction.
     prompt: known symbols. keep, picture: the part that is known of which picture.
     """
 
@@ -75,7 +79,7 @@ class Draw:
 
 
 @dataclass(frozen=True)
-class Plane:
+class MixtureRequest:
     """Solvers on an exact model in the plane: whose paths to draw, from how many starts, with how many calls."""
 
     mixture: str
@@ -85,48 +89,48 @@ class Plane:
     seed: int
 
 
-SHARED = tuple(field.name for field in fields(Draw) if field.name != "panels")
+SHARED = tuple(field.name for field in fields(DrawRequest) if field.name != "panels")
 EACH = tuple(field.name for field in fields(Panel))
 DRAW = (*SHARED, *(f"{name} of panel {side}" for side in "AB" for name in EACH))
-PLANE = tuple(field.name for field in fields(Plane))
+MIXTURE = tuple(field.name for field in fields(MixtureRequest))
 
 
-def read_draw(values: Sequence[object], known: Mapping[str, Facts]) -> Draw:
+def read_draw(values: Sequence[object], known: Mapping[str, Limits]) -> DrawRequest:
     """The settings in the order of :data:`DRAW`: those that the panels share, then each panel's."""
     given = _named(DRAW, values)
     model = choice(given, "model", known)
-    facts = known[model]
-    label = choice(given, "label", ("all", "none", *map(str, range(facts.n_labels))))
-    return Draw(
+    limits = known[model]
+    label = choice(given, "label", ("all", "none", *map(str, range(len(limits.classes)))))
+    return DrawRequest(
         model,
-        whole(given, "n", 1, MAX_SAMPLES[facts.form]),
+        whole(given, "n", 1, MAX_SAMPLES[limits.form]),
         whole(given, "seed", 0, MAX_SEED),
         None if label == "all" else -1 if label == "none" else int(label),
         number(given, "guidance", 0, MAX_GUIDANCE),
-        text(given, "prompt", facts.length),
-        choice(given, "keep", KEEPS if facts.n_pictures else KEEPS[:1]),
-        whole(given, "picture", 0, max(0, facts.n_pictures - 1)),
-        (_panel(given, "A", facts), _panel(given, "B", facts)),
+        text(given, "prompt", limits.length),
+        choice(given, "keep", KEEPS if limits.n_pictures else KEEPS[:1]),
+        whole(given, "picture", 0, max(0, limits.n_pictures - 1)),
+        (_panel(given, "A", limits), _panel(given, "B", limits)),
     )
 
 
-def _panel(given: Mapping[str, object], side: str, facts: Facts) -> Panel:
+def _panel(given: Mapping[str, object], side: str, limits: Limits) -> Panel:
     solver, calls, g, t_start = (f"{name} of panel {side}" for name in EACH)
     return Panel(
-        choice(given, solver, facts.solvers),
+        choice(given, solver, limits.solvers),
         whole(given, calls, 1, MAX_CALLS),
         _or_own(given, g, MAX_DIAL),
         _or_own(given, t_start, MAX_START),
     )
 
 
-def read_plane(values: Sequence[object], mixtures: Collection[str], solvers: Collection[str]) -> Plane:
-    """The settings in the order of :data:`PLANE`."""
-    given = _named(PLANE, values)
+def read_mixture(values: Sequence[object], mixtures: Collection[str], solvers: Collection[str]) -> MixtureRequest:
+    """The settings in the order of :data:`MIXTURE`."""
+    given = _named(MIXTURE, values)
     chosen = given["solvers"]
     if not isinstance(chosen, list) or not 1 <= len(chosen) <= MAX_PATHS:
         raise RequestError(f"solvers={shown(chosen)}: expected a list of 1 to {MAX_PATHS} names")
-    return Plane(
+    return MixtureRequest(
         choice(given, "mixture", mixtures),
         tuple(choice({"solvers": name}, "solvers", solvers) for name in chosen),
         whole(given, "calls", 2, MAX_CALLS),

@@ -8,10 +8,12 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from bfn.app import page
-from bfn.app.gate import Gate
-from bfn.app.requests import DRAW, PLANE
-from bfn.app.stock import take
+from bfn.app.middleware import RequestFilter
+from bfn.app.models import load_models
+from bfn.app.requests import DRAW, MIXTURE
 from bfn.errors import UserError
+
+__all__ = ["launch"]
 
 
 def launch(
@@ -22,8 +24,8 @@ def launch(
     models: directories of models beside the bundled ones. port: 0 takes one that is free; ``.local_url`` tells.
     browse: open it in the browser.
     """
-    port = check_port(host, port)
-    blocks = page.build(take(models))
+    port = _free_port(host, port)
+    blocks = page.build(load_models(models))
     blocks.launch(
         server_name=host,
         server_port=port,
@@ -39,15 +41,15 @@ def launch(
         enable_monitoring=False,
         footer_links=[],
         max_file_size=1,
-        app_kwargs={"middleware": [Middleware(Gate, settings={"draw": DRAW, "plane": PLANE})]},
+        app_kwargs={"middleware": [Middleware(RequestFilter, settings={"draw": DRAW, "plane": MIXTURE})]},
         theme=page.theme(),
         css=page.part("page.css"),
-        head=f"<script>{page.part('film.js')}</script>",
+        head=f"<script>{page.part('player.js')}</script>",
     )
     return blocks
 
 
-def check_port(host: str, port: int) -> int:
+def _free_port(host: str, port: int) -> int:
     """A port that is free on that host: the one given, any for 0."""
     if not 0 <= port < 2**16:
         raise UserError(f"--port {port}: expected a port from 1 to 65535, or 0 for one that is free")

@@ -16,24 +16,24 @@ from bfn.app.requests import (
     MAX_SAMPLES,
     MAX_SEED,
     MAX_START,
-    Draw,
-    Facts,
+    DrawRequest,
+    Limits,
+    MixtureRequest,
     Panel,
-    Plane,
     RequestError,
     read_draw,
-    read_plane,
+    read_mixture,
     shown,
 )
 
-IMAGES = Facts("continuous", "images", ("bfn", "auto"), n_labels=10, n_pictures=5)
-TEXT = Facts("discrete", "text", ("bfn", "auto"), length=8)
+IMAGES = Limits("images", ("bfn", "auto"), classes=tuple("0123456789"), n_pictures=5)
+TEXT = Limits("text", ("bfn", "auto"), length=8)
 KNOWN = {"mnist": IMAGES, "text8": TEXT}
 GOOD = ["mnist", 16, 0, "all", 1, "", "nothing", 0, "bfn", 10, "own", "own", "auto", 5, 2.5, 0.01]
 
 
 def test_a_good_request_is_read_as_it_is() -> None:
-    assert read_draw(GOOD, KNOWN) == Draw(
+    assert read_draw(GOOD, KNOWN) == DrawRequest(
         "mnist", 16, 0, None, 1.0, "", "nothing", 0, (Panel("bfn", 10), Panel("auto", 5, 2.5, 0.01))
     )
 
@@ -102,14 +102,14 @@ def test_whatever_comes_is_refused_or_within_bounds(garbage: list[object], kept:
         draw = read_draw(values, KNOWN)
     except RequestError:
         return
-    facts = KNOWN[draw.model]
-    assert 1 <= draw.n <= MAX_SAMPLES[facts.form]
+    limits = KNOWN[draw.model]
+    assert 1 <= draw.n <= MAX_SAMPLES[limits.form]
     assert 0 <= draw.seed <= MAX_SEED
     assert 0 <= draw.guidance <= MAX_GUIDANCE
-    assert len(draw.prompt) <= facts.length
+    assert len(draw.prompt) <= limits.length
     assert draw.keep in KEEPS
     for panel in draw.panels:
-        assert panel.solver in facts.solvers
+        assert panel.solver in limits.solvers
         assert 1 <= panel.calls <= MAX_CALLS
         assert panel.g is None or 0 <= panel.g <= MAX_DIAL
         assert panel.t_start is None or 0 <= panel.t_start <= MAX_START
@@ -119,9 +119,9 @@ def test_whatever_comes_is_refused_or_within_bounds(garbage: list[object], kept:
 def test_the_plane() -> None:
     mixtures, names = ("a ring",), ("bfn", "auto")
     good = ["a ring", ["auto", "bfn"], 8, 40, 0]
-    assert read_plane(good, mixtures, names) == Plane("a ring", ("auto", "bfn"), 8, 40, 0)
+    assert read_mixture(good, mixtures, names) == MixtureRequest("a ring", ("auto", "bfn"), 8, 40, 0)
     for i, value in ((0, "/"), (1, []), (1, ["auto"] * 5), (1, "auto"), (1, [None]), (2, 1), (3, 10**9), (4, -1)):
         with pytest.raises(RequestError):
-            read_plane([value if k == i else old for k, old in enumerate(good)], mixtures, names)
+            read_mixture([value if k == i else old for k, old in enumerate(good)], mixtures, names)
     with pytest.raises(RequestError, match=r"^4 settings"):
-        read_plane(good[:4], mixtures, names)
+        read_mixture(good[:4], mixtures, names)

@@ -1,4 +1,4 @@
-"""The work behind the page: samples drawn call by call, in a way that can be watched and stopped."""
+"""Samples for the page, drawn call by call in a thread of their own, which can be watched and stopped."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from bfn import solvers
-from bfn.app.requests import Draw, Panel
-from bfn.loaded import Loaded
-from bfn.sampling import Step, make_table, sample
-from bfn.solvers import Table
-from bfn.viz.pictures import Recorder
+from bfn.app.requests import DrawRequest, Panel
+from bfn.errors import UserError
+from bfn.sampling import Step, sample
+from bfn.solvers import Plan, plan
+from bfn.viz import Recorder
 
 if TYPE_CHECKING:
     from bfn.model import Model
+
+__all__ = ["PanelProgress", "dial", "draw", "panel_plan", "usable_solvers", "watched"]
 
 T = TypeVar("T")
 
@@ -64,33 +65,31 @@ def watched(work: Callable[[Callable[[T], None]], None]) -> Generator[T, None, N
 
 
 @dataclass(frozen=True)
-class View:
+class PanelProgress:
     """A panel so far: how the samples formed, call by call; what it took; whether it is finished.
 
     steps: (t, what is known, what is predicted) of each call made: mu and x_hat, or theta and class probabilities.
     """
 
-    loaded: Loaded
+    model: Model
     panel: Panel
     steps: tuple[tuple[float, Tensor, Tensor], ...]
     seconds: float
     finished: bool
 
 
-def table(model: Model, solver: str, calls: int, t_start: float | None = None, g: float | None = None) -> Table:
-    """The rows that sampling from this model with these settings runs through; a ValueError where there are none."""
-    return make_table(
-        model.flow, solver, calls, None, t_start, g, model.starts_at_zero, model.tables, model.error_curve
-    )  # fmt: skip
+def panel_plan(model: Model, panel: Panel) -> Plan:
+    """What a panel runs through; a UserError where its settings make no sense together."""
+    return plan(model, panel.solver, panel.calls, t_start=panel.t_start, g=dial(panel))
 
 
-def fitting(model: Model) -> tuple[str, ...]:
+def usable_solvers(model: Model) -> tuple[str, ...]:
     """Names of the solvers that work with this model: some need what not every model has."""
 
     def works(name: str) -> bool:
         try:
-            table(model, name, 2)
-        except ValueError:
+            plan(model, name, 2)
+        except UserError:
             return False
         return True
 
@@ -102,38 +101,28 @@ def dial(panel: Panel) -> float | None:
     return panel.g if solvers.get(panel.solver).has_dial else None
 
 
-def draw(loaded: Loaded, request: Draw, panel: Panel, conditions: Mapping[str, Any]) -> Iterator[View]:
-    """One panel's samples, a view after each network call; each panel draws its noise from the same seed.
+def draw(model: Model, request: DrawRequest, panel: Panel, conditions: Mapping[str, Any]) -> Iterator[PanelProgress]:
+    """One panel's samples, its progress after each network call; each panel draws its noise from the same seed.
 
     conditions: further arguments of ``bfn.sample``, for what is known of the samples.
     """
     steps: list[tuple[float, Tensor, Tensor]] = []
-    model = loaded.model
 
     def work(tell: Callable[[bool], None]) -> None:
-        record = Recorder(model.flow, request.n, loaded.alphabet, steps)
+        record = Recorder(model, request.n, steps)
 
         def on_step(step: Step) -> None:
             record(step)
             tell(False)
 
-        # The function, not the method: that one switches the network's mode, which two people share.
         out = sample(
-            model,
-            request.n,
-            panel.solver,
-            panel.calls,
-            t_start=panel.t_start,
-            g=dial(panel),
-            generator=torch.Generator(model.device).manual_seed(request.seed),
-            on_step=on_step,
-            **conditions,
-        )
+            model, request.n, panel.solver, panel.calls, t_start=panel.t_start, g=dial(panel), seed=request.seed,
+            on_step=on_step, **conditions,
+        )  # fmt: skip
         # Where the sample is a mix of the last predictions, the last picture shows the mix.
-        last = out.x if loaded.kind == "continuous" else out.prediction
-        steps[-1] = (*steps[-1][:2], last.cpu())
+        steps[-1] = (*steps[-1][:2], out.final.cpu())
         tell(True)
 
     start = time.perf_counter()
     for finished in watched(work):
-        yield View(loaded, panel, tuple(steps), time.perf_counter() - start, finished)
+        yield PanelProgress(model, panel, tuple(steps), time.perf_counter() - start, finished)

@@ -14,12 +14,14 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bfn.app.plane import CALLS, PARTICLES, Errors
-from bfn.app.work import View
+from bfn.app.drawing import PanelProgress
+from bfn.app.mixtures import CALLS, PARTICLES, SolverErrors
 from bfn.exact import GaussianMixture
-from bfn.loaded import Loaded
-from bfn.viz.pictures import flow_sheet
+from bfn.model import Model
+from bfn.viz import sheet
 from bfn.viz.style import colour, on
+
+__all__ = ["MAX_FRAMES", "error_curves", "film", "image", "letters", "numbers", "paths", "picked"]
 
 MAX_FRAMES = 48
 """Of a film; from longer runs as many calls are shown, evenly picked."""
@@ -28,18 +30,18 @@ SHADES = 10
 NAMES = {"continuous": "μ", "discrete": "θ"}
 
 
-def film(view: View) -> str:
+def film(progress: PanelProgress) -> str:
     """A panel: its frames if it is finished, else how far it is and the newest frame."""
-    total = view.panel.calls
-    made = len(view.steps)
-    if not view.finished:
+    total = progress.panel.calls
+    made = len(progress.steps)
+    if not progress.finished:
         bar = f'<progress class="bfn-bar" value="{made}" max="{total}"></progress>'
-        return f'<div class="bfn-panel">{bar}{_frame(view, made - 1, total) if made else ""}</div>'
-    frames = "".join(_frame(view, i, total, last=i == made - 1) for i in picked(made))
-    per_call = 1000 * view.seconds / max(1, made)
+        return f'<div class="bfn-panel">{bar}{_frame(progress, made - 1, total) if made else ""}</div>'
+    frames = "".join(_frame(progress, i, total, last=i == made - 1) for i in picked(made))
+    per_call = 1000 * progress.seconds / max(1, made)
     spent = (
-        f'<p class="bfn-spent"><b>{made}</b> network calls in <b>{view.seconds:.2f} s</b> '
-        f"<span>{per_call:.0f} ms a call of {len(view.steps[0][1])} samples</span></p>"
+        f'<p class="bfn-spent"><b>{made}</b> network calls in <b>{progress.seconds:.2f} s</b> '
+        f"<span>{per_call:.0f} ms a call of {len(progress.steps[0][1])} samples</span></p>"
     )
     return f'<div class="bfn-panel"><div class="bfn-film">{frames}</div>{spent}</div>'
 
@@ -51,27 +53,27 @@ def picked(made: int) -> list[int]:
     return [round(i * (made - 1) / (MAX_FRAMES - 1)) for i in range(MAX_FRAMES)]
 
 
-def _frame(view: View, index: int, total: int, last: bool = True) -> str:
-    t, known, predicted = view.steps[index]
-    shown = _shower(view.loaded)
-    name = NAMES[view.loaded.kind]
+def _frame(progress: PanelProgress, index: int, total: int, last: bool = True) -> str:
+    t, known, predicted = progress.steps[index]
+    shown = _shower(progress.model)
+    name = NAMES[progress.model.flow.kind]
     return (
         f'<div class="bfn-frame{" on" if last else ""}">'
         f'<p class="bfn-when"><b>call {index + 1} of {total}</b><span>t = {t:.3f}</span></p>'
-        f'<div class="bfn-pair bfn-{view.loaded.form}">'
+        f'<div class="bfn-pair bfn-{progress.model.form}">'
         f"<figure>{shown(predicted)}<figcaption>what the network predicts</figcaption></figure>"
         f"<figure>{shown(known)}<figcaption>what it is shown: {name}</figcaption></figure>"
         "</div></div>"
     )
 
 
-def _shower(loaded: Loaded) -> Callable[[Tensor], str]:
+def _shower(model: Model) -> Callable[[Tensor], str]:
     """How values of this model, known or predicted, are shown."""
-    alphabet = loaded.alphabet
+    alphabet = model.info.alphabet
     if alphabet is not None:
         return lambda values: letters(values, alphabet)
-    if loaded.form == "images":
-        return lambda values: image(flow_sheet(loaded.model.flow, values), "samples")
+    if model.form == "images":
+        return lambda values: image(sheet(model.flow.expected_values(values)), "samples")
     return numbers
 
 
@@ -102,30 +104,30 @@ def numbers(values: Tensor) -> str:
     return f"<pre>{html.escape(chr(10).join(rows))}</pre>"
 
 
-def paths(model: GaussianMixture, ways: Mapping[str, Tensor]) -> str:
-    """The ways (calls + 1, particles, 2) of particles by each solver, side by side over the density of the data."""
-    figure = Figure(figsize=(3.1 * len(ways), 3.3), layout="constrained", dpi=130)
+def paths(model: GaussianMixture, by_solver: Mapping[str, Tensor]) -> str:
+    """The paths (calls + 1, particles, 2) of particles by each solver, side by side over the density of the data."""
+    figure = Figure(figsize=(3.1 * len(by_solver), 3.3), layout="constrained", dpi=130)
     reach = 1.7
     line = torch.linspace(-reach, reach, 120, dtype=model.dtype)
     grid = torch.cartesian_prod(line, line)
     density = model.log_prob(grid).exp().reshape(120, 120).T.numpy()
-    for i, (name, points) in enumerate(ways.items()):
-        way = points.numpy()
-        axes = on(figure.add_subplot(1, len(ways), i + 1), name)
+    for i, (name, points) in enumerate(by_solver.items()):
+        path = points.numpy()
+        axes = on(figure.add_subplot(1, len(by_solver), i + 1), name)
         axes.imshow(density, extent=(-reach, reach, -reach, reach), origin="lower", cmap="Greys", alpha=0.55)
-        axes.plot(way[..., 0], way[..., 1], color=colour(i), linewidth=0.9, alpha=0.55)
-        axes.plot(way[:-1, :, 0], way[:-1, :, 1], ".", color=colour(i), markersize=2.2, alpha=0.5)
+        axes.plot(path[..., 0], path[..., 1], color=colour(i), linewidth=0.9, alpha=0.55)
+        axes.plot(path[:-1, :, 0], path[:-1, :, 1], ".", color=colour(i), markersize=2.2, alpha=0.5)
+        axes.scatter(*path[0].T, s=9, facecolors="white", edgecolors="#777777", linewidths=0.6, zorder=3)
         axes.scatter(
-            way[0, :, 0], way[0, :, 1], s=9, facecolors="white", edgecolors="#777777", linewidths=0.6, zorder=3
+            path[-1, :, 0], path[-1, :, 1], s=14, color=colour(i), edgecolors="white", linewidths=0.4, zorder=4
         )
-        axes.scatter(way[-1, :, 0], way[-1, :, 1], s=14, color=colour(i), edgecolors="white", linewidths=0.4, zorder=4)
         axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
         axes.grid(False)
         axes.spines[:].set_visible(False)
-    return image(_Drawn(figure), "paths of particles by " + ", ".join(ways))
+    return image(_Drawn(figure), "paths of particles by " + ", ".join(by_solver))
 
 
-def error_curves(found: Sequence[Errors], floor: float) -> str:
+def error_curves(found: Sequence[SolverErrors], floor: float) -> str:
     """Error against calls, log over log: of the path for the ODE's solvers, of the distribution for all."""
     figure = Figure(figsize=(11.5, 4.3), layout="constrained", dpi=120)
     left = on(figure.add_subplot(1, 2, 1), "distance from the exact path (ODE solvers)")

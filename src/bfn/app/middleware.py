@@ -10,6 +10,8 @@ from typing import Any
 
 from bfn.errors import UserError
 
+__all__ = ["MAX_BODY", "RequestFilter", "is_open", "objection"]
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -24,7 +26,7 @@ API_PARTS = (
 )  # fmt: skip
 
 
-def opens(path: str) -> bool:
+def is_open(path: str) -> bool:
     """Whether the page uses this route."""
     if path.startswith(API):
         return path.removeprefix(API).partition("/")[0] in API_PARTS
@@ -58,7 +60,7 @@ def _plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-class Gate:
+class RequestFilter:
     """ASGI middleware: 404 for other routes, 413 for large bodies, 400 for what is no request of the page.
 
     settings: names of the data that a call by name takes.
@@ -72,7 +74,7 @@ class Gate:
         """Let a request through, or answer it here."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        if scope["type"] != "http" or not opens(scope["path"]):
+        if scope["type"] != "http" or not is_open(scope["path"]):
             return await _refuse(scope, send, 404, "there is nothing here")
         if scope["method"] in ("GET", "HEAD"):
             return await self.app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Solvers on an exact model in the plane: how far each is from the truth, and the ways its particles take.
+"""Solvers on mixtures of Gaussians in the plane: how far each is from the truth, and the paths its particles take.
 
 Two errors, as an ODE and an SDE are wrong in different ways:
 
@@ -14,10 +14,12 @@ from math import cos, pi, sin
 import torch
 from torch import Tensor
 
-from bfn.app.work import fitting, table
+from bfn.app.drawing import usable_solvers
 from bfn.exact import GaussianMixture
 from bfn.sampling import Step, sample
-from bfn.solvers import Table
+from bfn.solvers import Table, plan
+
+__all__ = ["CALLS", "MIXTURES", "PARTICLES", "SolverErrors", "errors", "floor", "groups", "paths"]
 
 CALLS = (4, 6, 8, 12, 16, 24, 32)
 PARTICLES = 600
@@ -47,7 +49,7 @@ MIXTURES = {"eight on a ring": _ring, "a spiral": _spiral, "two that cross": _cr
 
 
 @dataclass(frozen=True)
-class Errors:
+class SolverErrors:
     """Of one solver, or of several that do the same, at :data:`CALLS`; of_path is empty for solvers of the SDE."""
 
     names: tuple[str, ...]
@@ -58,12 +60,12 @@ class Errors:
 def groups(model: GaussianMixture) -> list[tuple[str, ...]]:
     """Names of the solvers for data in the plane, those together whose tables are the same."""
     found: dict[tuple[Table, ...], list[str]] = {}
-    for name in fitting(model):
-        found.setdefault(tuple(table(model, name, calls) for calls in CALLS), []).append(name)
+    for name in usable_solvers(model):
+        found.setdefault(tuple(plan(model, name, calls).table for calls in CALLS), []).append(name)
     return [tuple(names) for names in found.values()]
 
 
-def errors(model: GaussianMixture, seed: int = 0) -> Iterator[Errors]:
+def errors(model: GaussianMixture, seed: int = 0) -> Iterator[SolverErrors]:
     """Errors of each group of solvers, group by group."""
     generator = torch.Generator().manual_seed(seed)
     start = torch.randn((PARTICLES, 2), generator=generator, dtype=model.dtype)
@@ -72,7 +74,7 @@ def errors(model: GaussianMixture, seed: int = 0) -> Iterator[Errors]:
     for names in groups(model):
         of_path, of_distribution = [], []
         for calls in CALLS:
-            rows = table(model, names[0], calls)
+            rows = plan(model, names[0], calls).table
             # The first that this draws is the start: the same numbers for every solver, and none of them again.
             noise = torch.Generator().manual_seed(seed)
             ends = sample(model, PARTICLES, names[0], calls, generator=noise).x
@@ -82,7 +84,7 @@ def errors(model: GaussianMixture, seed: int = 0) -> Iterator[Errors]:
                 if first not in truth:
                     truth[first] = exact_ends(model, start, first)
                 of_path.append(float((ends - truth[first]).square().sum(-1).mean().sqrt()))
-        yield Errors(names, tuple(of_path) if len(of_path) == len(CALLS) else (), tuple(of_distribution))
+        yield SolverErrors(names, tuple(of_path) if len(of_path) == len(CALLS) else (), tuple(of_distribution))
 
 
 def exact_ends(model: GaussianMixture, start: Tensor, t_start: float) -> Tensor:
@@ -113,8 +115,8 @@ def _projected(x: Tensor) -> Tensor:
     return (x @ torch.stack([angles.cos(), angles.sin()])).sort(0).values
 
 
-def ways(model: GaussianMixture, name: str, calls: int, particles: int, seed: int) -> Tensor:
-    """The particles' ways by one solver, from starts that the seed alone decides: (calls + 1, particles, 2).
+def paths(model: GaussianMixture, name: str, calls: int, particles: int, seed: int) -> Tensor:
+    """The particles' paths by one solver, from starts that the seed alone decides: (calls + 1, particles, 2).
 
     They are taken in u / sqrt(1 + s^2), which is the noise at the start and the data at the end.
     """
