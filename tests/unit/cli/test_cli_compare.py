@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from bfn.cli import main
-from bfn.quality import measuring as measure
+from bfn.quality import measurements
 
 
 @pytest.fixture(autouse=True)
@@ -54,24 +54,24 @@ def test_the_same_command_takes_what_is_measured(models, cloud, tmp_path, monkey
     options = (models / "vectors", "--data", cloud, "--solvers", "bfn", "--nfe", 2, "--n", 20, "--json")
     assert run(*options, tmp_path / "a.json") == 0
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise AssertionError("sampled again")
 
-    monkeypatch.setattr(measure, "draw", refuse)
+    monkeypatch.setattr(measurements, "draw", refuse)
     assert run(*options, tmp_path / "b.json") == 0
     assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
 
 
 def test_an_interrupt_keeps_and_shows_what_is_measured(models, cloud, tmp_path, capsys, monkeypatch) -> None:
-    draw, calls = measure.draw, []
+    draw, calls = measurements.draw, []
 
-    def stop_at_the_third(*arguments: object) -> object:
+    def stop_at_the_third(*arguments: object, **options: object) -> object:
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return draw(*arguments)
+        return draw(*arguments, **options)
 
-    monkeypatch.setattr(measure, "draw", stop_at_the_third)
+    monkeypatch.setattr(measurements, "draw", stop_at_the_third)
     options = (models / "vectors", "--data", cloud, "--solvers", "bfn", "auto", "--nfe", 2, 3, "--n", 20)
     assert run(*options, "--json", tmp_path / "q.json") == 130
     out, error = capsys.readouterr()

@@ -205,7 +205,7 @@ def test_wrong_pairs_and_keys(tmp_path) -> None:
         blind.write_pairs(tmp_path / "pairs", model, two, [image, image])
     with pytest.raises(ValueError, match="two different ones"):
         blind.write_pairs(tmp_path / "q", model, two[:1] * 2, [image, image])
-    with pytest.raises(ValueError, match="only images and text"):
+    with pytest.raises(ValueError, match="neither images nor text"):
         blind.write_pairs(tmp_path / "q", tiny.build("vectors"), two, [torch.zeros(2, 2)] * 2)
     answers = answer(tmp_path, ["1,left"])
     with pytest.raises(ValueError, match="no such file"):
