@@ -44,13 +44,13 @@ def read_model_data(
     part: Part = "test",
     n: int | None = None,
     *,
-    seed: int = 0,
+    seed: int | None = 0,
     progress: bool = False,
 ) -> ModelData:
     """A part of a standard set or of a file, in the form that a model takes.
 
     source: as ``bfn.data.load`` takes it; the set that the model was trained on, which is not downloaded unasked, if
-    None. n: how many samples, at most; images are chosen at random by the seed, pieces of a text evenly.
+    None. n: how many samples, at most; images are chosen at random by the seed, without one evenly as pieces of a text.
     """
     name = _own_source(model) if source is None else str(source)
     alphabet = Alphabet(model.info.alphabet) if model.info.alphabet else None
@@ -63,8 +63,11 @@ def read_model_data(
         return ModelData(everything.tiles(length, count if n is None else min(n, count)), None, name, part)
     if model.form != "images" or everything.data_shape != model.data_shape:
         raise UserError(f"{name}: images of shape {everything.data_shape}, and the model's data are {model.data_shape}")
-    order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(seed))
-    some = everything[order[:n]]
+    count = len(everything) if n is None else min(n, len(everything))
+    rows = torch.arange(count) * len(everything) // count
+    if seed is not None:
+        rows = torch.randperm(len(everything), generator=torch.Generator().manual_seed(seed))[:count]
+    some = everything[rows]
     return ModelData(as_model_data(model, some), some.labels if model.info.classes else None, name, part)
 
 

@@ -27,7 +27,7 @@ from bfn.solvers.table import BoundTable, Table
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["End", "Run", "Samples", "Step", "sample", "walk"]
+__all__ = ["End", "Run", "Samples", "Step", "clip_range", "sample", "walk"]
 
 Range = tuple[float, float]
 
@@ -219,7 +219,7 @@ def sample(
     if n < 1:
         raise UserError(f"n={n}: expected at least 1 sample")
     generator = _generator(model, seed, generator)
-    bounds = _range(model, clip)
+    bounds = clip_range(model, clip)
     labels = model.info.labels(label, n, generator, model.device)
     predict, given = conditioned(
         model, n, label=labels, guidance=guidance, steer=steer, known=known, mask=mask, known_at=known_at
@@ -247,8 +247,8 @@ def _generator(model: Model, seed: int | None, generator: torch.Generator | None
     return torch.Generator(model.device).manual_seed(seed)
 
 
-def _range(model: Model, clip: Range | Literal[False] | None) -> Range | None:
-    """What predictions are clipped to."""
+def clip_range(model: Model, clip: Range | Literal[False] | None = None) -> Range | None:
+    """What predictions are clipped to: ``clip`` as in :func:`sample`."""
     if clip is None:
         return model.info.value_range if model.flow.has_range else None
     if clip is False:

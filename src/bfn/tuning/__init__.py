@@ -1,6 +1,22 @@
-"""What is fitted to one model: the numbers of a solver's table, or its grid alone."""
+"""What is fitted to one model: the numbers of a solver's table, or its grid alone.
 
-from bfn.tuning.fit import Knobs, Tuned, default_steps, tune
+    tuned = tune(model, 5, objective_for(model))
+    model.info.tables = {**model.info.tables, 5: tuned.table}       # the solver "auto" takes it at 5 calls
+"""
+
+from bfn.tuning.fit import Tuned, default_steps, tune
 from bfn.tuning.grid_search import search_grid
+from bfn.tuning.objectives import EndPoint, FeatureDistance, NGramDivergence, Objective, SearchedGrid, objective_for
 
-__all__ = ["Knobs", "Tuned", "default_steps", "search_grid", "tune"]
+__all__ = [
+    "EndPoint",
+    "FeatureDistance",
+    "NGramDivergence",
+    "Objective",
+    "SearchedGrid",
+    "Tuned",
+    "default_steps",
+    "objective_for",
+    "search_grid",
+    "tune",
+]

@@ -1,21 +1,10 @@
-r"""Solvers tuned to one model: a grid and coefficients, some dozen numbers, fitted to what the samples should be.
+"""Solvers tuned to one model: the numbers of a table, some dozen, fitted to what the samples should be.
 
-A row u_next = a u + sum_j b_j w_hat[-1-j] + c xi from s_0 to s_1 of any good solver keeps two sums,
-
-    a s_0 + sum_j b_j = s_1          a constant w_hat is integrated exactly
-    a^2 + c^2 / kappa = 1            the noise in the state stays that of its level
-
-and what is left is free: the grid; the angle phi of each row, a = cos phi and c = sqrt(kappa) sin phi, which is the
-stochasticity dial (0 the ODE, a right angle full re-noising); the shares of the older predictions in each step and in
-the sample. A network is not exact, and its predictions in few steps even less: where noise is fitted, two more numbers
-a row, the gain and the noise, let it depart from both sums. :class:`Knobs` are all these numbers.
-
-They are turned to lower an :class:`Objective` on samples, by gradients through the sampler, or by a
-search without them where samples are classes, read by argmax; held-out starts decide what is kept.
+The :class:`~bfn.tuning.parameters.TableParameters` are moved to lower an objective on samples, by gradients through
+the sampler, or by a search without them where samples are classes, read by argmax; held-out starts decide what is kept.
 """
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,154 +13,23 @@ from torch import Tensor
 
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
-from bfn.flows import Flow, NoiseLevel
 from bfn.model import Model
-from bfn.sampling import make_table, walk
-from bfn.solvers import BoundRow, BoundTable, Row, Table
+from bfn.sampling import clip_range, walk
+from bfn.solvers import Table, plan
 from bfn.tuning.grid_search import ROUNDS, search_grid
 from bfn.tuning.objectives import Draws, Objective
+from bfn.tuning.parameters import TableParameters
 
-DEPTH = 3
-"""Predictions that a row may mix at least; more where the table that tuning starts from does."""
+__all__ = ["Tuned", "default_steps", "tune"]
 
 LEAST_ANGLE = 0.3
 """Where the noise of a row is fitted by gradients it starts from here at least: at 0 that is 0, by symmetry."""
 
-STEPS, TURNS_A_KNOB = 40, 5
-"""Steps of gradient descent; turns of a search for each knob, of which its first model of them takes two."""
+STEPS, TRIALS_A_NUMBER = 40, 5
+"""Steps of gradient descent; trials of a search for each number, of which its first model of them takes two."""
 
-FIRST_TURN, LAST_TURN = 0.15, 0.02
-"""The search's trust radius at its start and where it ends; knobs beyond 1 are turned in proportion."""
-
-
-class Knobs:
-    """The free numbers of a table with ``nfe`` calls, each a float64 tensor with gradients.
-
-    steps: logits of the shares of [s_0, s(1)] that the grid's intervals take, the last one what is left out at its end
-        (absent where the grid ends at s(1)). angles: phi of each row. older: shares of the older predictions in each
-        row. mix: shares of the older predictions in the sample. gain, noise: logs of what sum_j b_j and c are
-        multiplied by.
-    """
-
-    def __init__(self, flow: Flow, table: Table, *, noisy: bool = True, least_angle: float = 0.0) -> None:
-        """Those of a table without Runge-Kutta stages, such as any multistep solver's.
-
-        noisy: whether angles, gain and noise may be fitted. least_angle: where the angles start at least.
-        """
-        if table.draws or not all(row.commit for row in table.rows):
-            raise UserError("the table draws classes or has Runge-Kutta stages: tune from a multistep solver")
-        self.flow = flow
-        s = torch.tensor(flow.schedule.s_of(table.times), dtype=torch.float64)
-        self.start, self.end = s[0], flow.schedule.s(1.0)
-        left = 1 - (s[-1] - s[0]) / (self.end - s[0])
-        shares = torch.cat([s.diff() / (self.end - s[0]), left[None]])
-        self.ends_early = bool(left > 1e-9)
-        self.steps = (shares if self.ends_early else shares[:-1]).log().requires_grad_()
-        rows = table.rows[:-1]
-        a, c, total = torch.tensor([(row.a, row.c, sum(row.b)) for row in rows], dtype=torch.float64).unbind(1)
-        gain = total / (s[1:] - a * s[:-1])
-        if not bool(((a.abs() <= 1 + 1e-9) & (gain > 0)).all()):
-            raise UserError("the table stretches the state or steps back: tune from a multistep solver")
-        angles = a.clamp(-1, 1).acos()
-        self.gain = gain.log().requires_grad_(noisy)
-        drawn = c / (math.sqrt(flow.kappa) * angles.sin().clamp(min=1e-9))
-        self.noise = torch.where(c > 0, drawn, 1.0).log().requires_grad_(noisy)
-        self.angles = angles.clamp(min=least_angle).requires_grad_(noisy)
-        width = max(DEPTH, table.depth) - 1
-        self.older = _padded([[b / sum(row.b) for b in row.b[1:]] for row in rows], width).requires_grad_()
-        self.mix = _padded([table.final[1:]], width)[0].requires_grad_()
-        # A prediction that has not been made yet has no share.
-        self._made = torch.ones(table.nfe, width, dtype=torch.float64).tril(-1)
-
-    @property
-    def parameters(self) -> list[Tensor]:
-        """All that may be fitted."""
-        knobs = (self.steps, self.angles, self.gain, self.noise, self.older, self.mix)
-        return [knob for knob in knobs if knob.requires_grad]
-
-    @property
-    def vector(self) -> Tensor:
-        """All that may be fitted in one row, without shares of predictions that have not been made yet."""
-        return torch.cat([knob.detach()[used] for knob, used in self._used()])
-
-    @torch.no_grad()
-    def turn_to(self, vector: Tensor) -> None:
-        """Set all that may be fitted."""
-        used = self._used()
-        parts = torch.split(vector, [int(mask.sum()) for _, mask in used])
-        for (knob, mask), part in zip(used, parts, strict=True):
-            knob[mask] = part
-
-    @property
-    def shared(self) -> Tensor:
-        """(len(vector), m): turns of one knob in all rows alike, for a search that first looks where there are few.
-
-        Of the steps: from early to late ones, and where the grid ends. Of the older shares: all of them in proportion,
-        how far to extrapolate. Of the mix: its first.
-        """
-        inner = len(self.steps) - self.ends_early
-        tilt = torch.linspace(-1, 1, inner, dtype=torch.float64)
-        extrapolation = self.older.detach()
-        ways = [(self.steps, torch.cat([tilt, torch.zeros(len(self.steps) - inner)]))]
-        ways += [(self.steps, _unit(self.steps, -1))] if self.ends_early else []
-        ways += [(knob, torch.ones_like(knob)) for knob in (self.angles, self.gain, self.noise) if knob.requires_grad]
-        ways += [(self.older, extrapolation if bool(extrapolation.any()) else torch.ones_like(extrapolation))]
-        ways += [(self.mix, _unit(self.mix, 0))]
-
-        def turn(turned: Tensor, way: Tensor) -> Tensor:
-            parts = [(way if knob is turned else torch.zeros_like(knob))[used] for knob, used in self._used()]
-            return torch.cat(parts).detach()
-
-        return torch.stack([turn(*way) for way in ways], 1)
-
-    def _used(self) -> list[tuple[Tensor, Tensor]]:
-        masks = {id(self.older): self._made[:-1] > 0, id(self.mix): self._made[-1] > 0}
-        return [(knob, masks.get(id(knob), torch.ones_like(knob, dtype=torch.bool))) for knob in self.parameters]
-
-    def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The table they stand for: s (nfe,), a (nfe - 1,), b (nfe - 1, depth) newest first, c (nfe - 1,), final."""
-        shares = torch.softmax(self.steps, 0).cumsum(0)
-        inner = self.start + (self.end - self.start) * shares[:-1]
-        s = torch.cat([self.start[None], inner, *(() if self.ends_early else (self.end[None],))])
-        a = self.angles.cos()
-        total = (s[1:] - a * s[:-1]) * self.gain.exp()
-        older, mix = self.older * self._made[:-1], self.mix * self._made[-1]
-        b = total[:, None] * torch.cat([1 - older.sum(1, keepdim=True), older], 1)
-        # A row may turn its angle through 0; the sign of noise means nothing.
-        c = math.sqrt(self.flow.kappa) * self.angles.sin().abs() * self.noise.exp()
-        return s, a, b, c, torch.cat([1 - mix.sum()[None], mix])
-
-    def bind(self, u: Tensor) -> BoundTable:
-        """The table for a batch of states, with gradients to the knobs."""
-        s, a, b, c, final = self.coefficients()
-        times = self.flow.schedule.time_of_s(s).clamp(max=1)
-        calls = zip(times.to(u), s.to(u), strict=True)
-        levels = tuple(NoiseLevel(t.expand(len(u)), each.view(1, *(1,) * (u.ndim - 1))) for t, each in calls)
-        steps = zip(a.to(u), b.to(u), c.to(u), strict=True)
-        rows = [BoundRow.bind(self.flow, u, a, b[: i + 1].unbind(), c) for i, (a, b, c) in enumerate(steps)]
-        last = BoundRow.bind(self.flow, u, 1.0, (), 0.0)
-        return BoundTable(tuple(times.tolist()), levels, (*rows, last), tuple(final.to(u)[: len(times)]))
-
-    @torch.no_grad()
-    def table(self) -> Table:
-        """The table as plain numbers."""
-        s, a, b, c, final = self.coefficients()
-        times = self.flow.schedule.time_of_s(s).clamp(max=1).tolist()
-        steps = zip(times, a.tolist(), b.tolist(), c.tolist(), strict=False)
-        rows = [Row(t, a, tuple(b[: i + 1]), c) for i, (t, a, b, c) in enumerate(steps)]
-        return Table((*rows, Row(times[-1])), tuple(final[: len(times)].tolist()))
-
-
-def _unit(knob: Tensor, index: int) -> Tensor:
-    """1 at the index, 0 elsewhere."""
-    way = torch.zeros_like(knob)
-    way[index] = 1
-    return way.detach()
-
-
-def _padded(rows: Sequence[Sequence[float]], width: int) -> Tensor:
-    """(len(rows), width) float64, zeros where a row has fewer."""
-    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float64)
+FIRST_RADIUS, LAST_RADIUS = 0.15, 0.02
+"""The search's trust radius at its start and where it ends; numbers beyond 1 are moved in proportion."""
 
 
 @dataclass(frozen=True)
@@ -202,76 +60,79 @@ def tune(
     rate: float = 0.04,
     patience: int = 3,
     seed: int = 0,
-    clip: tuple[float, float] | None = None,
-    n_labels: int = 0,
     part: int = 50,
     on_step: Callable[[int, float | None], None] | None = None,
 ) -> Tuned:
-    """Fit a table of ``nfe`` calls to a model: the :class:`Knobs` are turned, the best on held-out starts is kept.
+    """Fit a table of ``nfe`` calls to a model, and keep the best on held-out starts.
 
-    By the objective's method: Adam; a search by COBYQA (a quadratic model in a trust region, no gradients; from scipy);
-    or, where only the grid is fitted, :func:`bfn.tuning.grid_search.search_grid`, whose rounds the steps then are.
+    By the objective's method: Adam; a search by COBYQA (a quadratic model in a trust region, no gradients); or, where
+    only the grid is fitted, :func:`bfn.tuning.search_grid`, whose rounds the steps then are. Samples have the model's
+    classes in turn, and are clipped to its range.
+
     steps: at most, on ``batch`` samples each; :func:`default_steps` if left out. starts: how many different starts are
-    used; None for fresh ones at each step (a search has always the same). held_out: starts that
-    decide, looked at eight times; after ``patience`` looks that are worse than the best it ends. rate: of Adam, falling
-    linearly to zero. part: samples that go through the network with gradients at a time.
-    on_step: told (step, objective on held-out starts or None where there was no look) after each step. An interrupt
+    used; None for fresh ones at each step (a search has always the same). held_out: starts that decide, measured eight
+    times; after ``patience`` measurements that are worse than the best it ends. rate: of Adam, falling linearly to
+    zero. part: samples that go through the network with gradients at a time.
+    on_step: told (step, objective on held-out starts or None where it was not measured) after each step. An interrupt
     (Ctrl-C) or a network that gives NaN ends it with the best so far.
     """
     _check_calls(nfe)
+    objective.check(nfe)
     least = objective.least
     wanted = {"steps": (1 if steps is None else steps, 1), "batch": (batch, least), "held_out": (held_out, least),
               "starts": (batch if starts is None else starts, batch), "part": (part, 1)}  # fmt: skip
     for name, (value, at_least) in wanted.items():
         if value < at_least:
             raise UserError(f"{name}={value}: expected at least {at_least}")
-    solvers = [objective.start, *objective.others(model.flow, nfe)]
-    start, *others = (make_table(model.flow, solver, nfe, starts_at_zero=model.starts_at_zero) for solver in solvers)
+    start = plan(model, objective.start, nfe).table
+    others = [plan(model, solver, nfe).table for solver in objective.others(model.flow, nfe)]
     if not objective.noisy and any(row.c for row in start.rows):
         raise UserError("a start with noise: end points are only matched by tables without; take one such as fast-ode")
-    run = _Run(model, objective, nfe, n_labels, seed, clip, part)
+    problem = _Problem(model, objective, nfe, seed, clip_range(model), part)
     steps = default_steps(model, nfe, objective) if steps is None else steps
-    looks = _Looks(run, held_out, max(1, steps // 8), steps, patience, on_step)
+    judged = _HeldOut(problem, held_out, max(1, steps // 8), steps, patience, on_step)
     stopped = None
     try:
         with evaluating(model):
-            looks(0, start)
-            knobs = run.knobs(min((start, *others), key=lambda other: run.value(run.fixed(other), batch, 0)))
+            judged(0, start)
+            first = min((start, *others), key=lambda table: problem.value(problem.fixed(table), batch, 0))
+            parameters = problem.parameters(first)
             if objective.method == "gradients":
-                _descend(run, knobs, batch, steps, steps if starts is None else starts // batch, rate, looks)
+                _descend(problem, parameters, batch, steps, steps if starts is None else starts // batch, rate, judged)
             elif objective.method == "search":
-                _search(run, knobs, batch, steps, looks)
+                _search(problem, parameters, batch, steps, judged)
             else:
-                looks(steps, run.regridded(batch, steps))
+                judged(steps, problem.on_searched_grid(batch, steps))
     except (KeyboardInterrupt, NetworkError) as end:
-        if not looks.curve:
+        if not judged.curve:
             raise
         stopped = str(end) or "interrupted"
     except _NoGainError:
         pass
-    before, after = looks.curve[0][1], looks.seen[looks.best]
+    before, after = judged.curve[0][1], judged.values[judged.best]
     record = {
         **objective.describe(),
         "start": objective.start if isinstance(objective.start, str) else objective.start.name,
-        "steps": looks.curve[-1][0],
+        "steps": judged.curve[-1][0],
         "batch": batch,
         "held_out": held_out,
         "seed": seed,
-        "clip": clip,
+        "clip": problem.clip,
         "before": before,
         "after": after,
         "stopped": stopped,
     }
-    return Tuned(replace(looks.best, record=record), before, after, tuple(looks.curve), stopped)
+    return Tuned(replace(judged.best, record=record), before, after, tuple(judged.curve), stopped)
 
 
 def default_steps(model: Model, nfe: int, objective: Objective) -> int:
-    """Steps that tuning takes if it is not told: 40 of gradient descent, or five turns a knob, shared and single."""
+    """Steps that tuning takes if it is not told: 40 of gradient descent, or five trials a number, shared and single."""
     _check_calls(nfe)
     if objective.method != "search":
         return STEPS if objective.method == "gradients" else ROUNDS
-    start = make_table(model.flow, objective.start, nfe, starts_at_zero=model.starts_at_zero)
-    return TURNS_A_KNOB * sum(Knobs(model.flow, start, noisy=objective.noisy).shared.shape)
+    start = plan(model, objective.start, nfe).table
+    directions = TableParameters(model.flow, start, noisy=objective.noisy).shared_directions
+    return TRIALS_A_NUMBER * sum(directions.shape)
 
 
 def _check_calls(nfe: int) -> None:
@@ -280,13 +141,12 @@ def _check_calls(nfe: int) -> None:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """What stays the same from step to step."""
+class _Problem:
+    """What is to be fitted to what: all that stays the same from step to step."""
 
     model: Model
     objective: Objective
     nfe: int
-    n_labels: int
     seed: int
     clip: tuple[float, float] | None
     part: int
@@ -294,141 +154,149 @@ class _Run:
 
     def draws(self, n: int, index: int) -> Draws:
         """The index-th batch: index -1 are the held-out starts."""
-        return Draws.make(self.model, n, self.nfe, self.n_labels, self._generator(index))
+        return Draws.make(self.model, n, self.nfe, self._generator(index))
 
     def _generator(self, index: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self.seed * 1_000_003 + index + 1)
 
-    def regridded(self, n: int, rounds: int) -> Table:
+    def on_searched_grid(self, n: int, rounds: int) -> Table:
         """The start on the grid that is best for the first batch."""
         solver = self.objective.start
         times = search_grid(
-            self.model, self.nfe, solver, n=n, reference=self.objective.teacher_nfe, rounds=rounds, clip=self.clip,
-            label=self.draws(n, 0).label, generator=self._generator(0),
+            self.model, self.nfe, solver, n=n, reference=self.objective.teacher_nfe, rounds=rounds,
+            generator=self._generator(0),
         )  # fmt: skip
-        return make_table(self.model.flow, solver, grid=times)
+        return plan(self.model, solver, grid=times).table
 
     def target(self, draws: Draws, index: int) -> Tensor | None:
         """What the objective wants of that batch, asked for once."""
         if index not in self.targets:
-            parts = [self.objective.target(self.model, part, self.clip) for part in draws.split(self.part)]
+            parts = [self.objective.target(self.model, part) for part in draws.split(self.part)]
             known = [part for part in parts if part is not None]
             self.targets[index] = torch.cat(known) if known else None
         return self.targets[index]
 
-    def fixed(self, table: Table) -> Knobs:
-        """The knobs that stand for a table as it is."""
-        return Knobs(self.model.flow, table, noisy=False)
+    def fixed(self, table: Table) -> TableParameters:
+        """The parameters that stand for a table as it is."""
+        return TableParameters(self.model.flow, table, noisy=False)
 
-    def knobs(self, table: Table) -> Knobs:
-        """The knobs that are turned, as the table has them."""
+    def parameters(self, table: Table) -> TableParameters:
+        """The parameters that are fitted, as the table has them."""
         least_angle = LEAST_ANGLE if self.objective.noisy and self.objective.method == "gradients" else 0.0
-        return Knobs(self.model.flow, table, noisy=self.objective.noisy, least_angle=least_angle)
+        return TableParameters(self.model.flow, table, noisy=self.objective.noisy, least_angle=least_angle)
 
-    def predict(self, knobs: Knobs, draws: Draws) -> Tensor:
-        """What samples are read from, with gradients to the knobs."""
+    def final(self, parameters: TableParameters, draws: Draws) -> Tensor:
+        """The predictions that samples are read from, with gradients to the parameters."""
         noise = iter(draws.noise).__next__
-        return walk(
-            self.model.output, knobs.bind(draws.u), draws.u, noise, label=draws.label, clip=self.clip
-        ).final  # fmt: skip
+        table = parameters.bind(draws.u)
+        return walk(self.model.output, table, draws.u, noise, label=draws.label, clip=self.clip).final
 
     @torch.no_grad()
-    def predictions(self, knobs: Knobs, draws: Draws) -> Tensor:
+    def finals(self, parameters: TableParameters, draws: Draws) -> Tensor:
         """The same of many draws, without gradients."""
-        return torch.cat([self.predict(knobs, part) for part in draws.split(self.part)])
+        return torch.cat([self.final(parameters, part) for part in draws.split(self.part)])
 
     @torch.no_grad()
-    def value(self, knobs: Knobs, n: int, index: int = -1) -> float:
+    def value(self, parameters: TableParameters, n: int, index: int = -1) -> float:
         """The objective on a batch, the held-out one if none is named."""
         draws = self.draws(n, index)
-        summaries = self.objective.summary(self.predictions(knobs, draws))
+        summaries = self.objective.summary(self.finals(parameters, draws))
         return float(self.objective.loss(summaries, self.target(draws, index)))
 
 
 class _NoGainError(Exception):
-    """The last looks at the held-out starts were all worse than the best."""
+    """The last values on the held-out starts were all worse than the best."""
 
 
 @dataclass
-class _Looks:
-    """Looks at the held-out starts, every so many steps and at the last."""
+class _HeldOut:
+    """Measures tables on the held-out starts, every so many steps and at the last, and knows the best of them."""
 
-    run: _Run
-    held_out: int
+    problem: _Problem
+    n: int
     every: int
     last: int
     patience: int
     on_step: Callable[[int, float | None], None] | None
     curve: list[tuple[int, float]] = field(default_factory=list)
-    seen: dict[Table, float] = field(default_factory=dict)
+    values: dict[Table, float] = field(default_factory=dict)
 
     @property
     def best(self) -> Table:
-        return min(self.seen, key=self.seen.__getitem__)
+        return min(self.values, key=self.values.__getitem__)
 
     def __call__(self, step: int, table: Table) -> None:
-        """After a step: look if it is time to, tell, and end it all where nothing has been gained for long."""
+        """After a step: measure if it is time to, tell, and end it all where nothing has been gained for long."""
         if step % self.every and step != self.last:
             if self.on_step is not None:
                 self.on_step(step, None)
             return
-        if table not in self.seen:
-            self.seen[table] = self.run.value(self.run.fixed(table), self.held_out)
-        self.curve.append((step, self.seen[table]))
+        if table not in self.values:
+            self.values[table] = self.problem.value(self.problem.fixed(table), self.n)
+        self.curve.append((step, self.values[table]))
         if self.on_step is not None:
             self.on_step(*self.curve[-1])
-        if step and all(value > self.seen[self.best] for _, value in self.curve[-self.patience :]):
+        if step and all(value > self.values[self.best] for _, value in self.curve[-self.patience :]):
             raise _NoGainError
 
 
-def _descend(run: _Run, knobs: Knobs, batch: int, steps: int, n_batches: int, rate: float, looks: _Looks) -> None:
-    """Adam on the knobs, by gradients through the sampler; its rate falls linearly to zero.
+def _descend(
+    problem: _Problem,
+    parameters: TableParameters,
+    batch: int,
+    steps: int,
+    n_batches: int,
+    rate: float,
+    judged: _HeldOut,
+) -> None:
+    """Adam on the parameters, by gradients through the sampler; its rate falls linearly to zero.
 
     The loss is of all samples together, so they are made first without gradients, and the loss's gradient is sent back
     through one part of them at a time: memory does not grow with the batch.
     """
-    optimiser = torch.optim.Adam(knobs.parameters, lr=rate, betas=(0.8, 0.95))
+    fitted = parameters.fitted
+    optimiser = torch.optim.Adam(fitted, lr=rate, betas=(0.8, 0.95))
     for step in range(steps):
         index = step % n_batches
-        draws = run.draws(batch, index)
-        predictions = run.predictions(knobs, draws).requires_grad_()
-        loss = run.objective.loss(run.objective.summary(predictions), run.target(draws, index))
-        (slopes,) = torch.autograd.grad(loss, predictions)
+        draws = problem.draws(batch, index)
+        finals = problem.finals(parameters, draws).requires_grad_()
+        loss = problem.objective.loss(problem.objective.summary(finals), problem.target(draws, index))
+        (slopes,) = torch.autograd.grad(loss, finals)
         optimiser.zero_grad()
-        for part, slope in zip(draws.split(run.part), torch.split(slopes, run.part), strict=True):
-            # Only the knobs are asked for: no gradient of the network's weights is ever made.
-            gradients = torch.autograd.grad(run.predict(knobs, part), knobs.parameters, slope)
-            for knob, gradient in zip(knobs.parameters, gradients, strict=True):
-                knob.grad = gradient if knob.grad is None else knob.grad + gradient
+        for part, slope in zip(draws.split(problem.part), torch.split(slopes, problem.part), strict=True):
+            # Only the parameters are asked for: no gradient of the network's weights is ever made.
+            gradients = torch.autograd.grad(problem.final(parameters, part), fitted, slope)
+            for each, gradient in zip(fitted, gradients, strict=True):
+                each.grad = gradient if each.grad is None else each.grad + gradient
         optimiser.param_groups[0]["lr"] = rate * (1 - step / steps)
         optimiser.step()
-        looks(step + 1, knobs.table())
+        judged(step + 1, parameters.table())
 
 
-def _search(run: _Run, knobs: Knobs, batch: int, steps: int, looks: _Looks) -> None:
-    """COBYQA on one batch, always the same: first all rows alike, where there is most to find, then each knob."""
+def _search(problem: _Problem, parameters: TableParameters, batch: int, steps: int, judged: _HeldOut) -> None:
+    """COBYQA on one batch, always the same: first all rows alike, where there is most to find, then each number."""
     from scipy.optimize import minimize  # type: ignore[import-untyped]
 
-    turns: list[tuple[float, Tensor, Table]] = []
+    trials: list[tuple[float, Tensor, Table]] = []
 
     def best() -> tuple[float, Tensor, Table]:
-        return min(turns, key=lambda turn: turn[0])
+        return min(trials, key=lambda trial: trial[0])
 
     def value(vector: Any) -> float:
-        knobs.turn_to(start + directions @ torch.as_tensor(vector))
-        turns.append((run.value(knobs, batch, 0), knobs.vector, knobs.table()))
-        looks(len(turns), best()[2])
-        return turns[-1][0]
+        parameters.set(start + directions @ torch.as_tensor(vector))
+        trials.append((problem.value(parameters, batch, 0), parameters.vector, parameters.table()))
+        judged(len(trials), best()[2])
+        return trials[-1][0]
 
     for shared in (True, False):
-        start = best()[1] if turns else knobs.vector
-        directions = knobs.shared if shared else torch.diag(start.abs().clamp(min=1))
-        turns_left = steps - len(turns)
-        if turns_left:
+        start = best()[1] if trials else parameters.vector
+        directions = parameters.shared_directions if shared else torch.diag(start.abs().clamp(min=1))
+        left = steps - len(trials)
+        if left:
             minimize(
                 value, torch.zeros(directions.shape[1], dtype=torch.float64).numpy(), method="COBYQA",
                 options={
-                    "maxfev": min(turns_left, TURNS_A_KNOB * directions.shape[1]) if shared else turns_left,
-                    "initial_tr_radius": FIRST_TURN, "final_tr_radius": LAST_TURN,
+                    "maxfev": min(left, TRIALS_A_NUMBER * directions.shape[1]) if shared else left,
+                    "initial_tr_radius": FIRST_RADIUS, "final_tr_radius": LAST_RADIUS,
                 },
             )  # fmt: skip

@@ -1,20 +1,16 @@
 """A grid of one's own for a model: coordinate descent on a few trajectories, without gradients."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from bfn import solvers
 from bfn.errors import UserError
-from bfn.sampling import make_table, sample
-from bfn.solvers import Solver
+from bfn.model import Model
+from bfn.sampling import sample
+from bfn.solvers import Solver, plan
 
-if TYPE_CHECKING:
-    from bfn.model import Model
+__all__ = ["ROUNDS", "search_grid"]
 
 ROUNDS = 6
 """Times that each time of a grid is moved, at most."""
@@ -29,33 +25,32 @@ def search_grid(
     n: int = 64,
     reference: int = 100,
     rounds: int = ROUNDS,
-    clip: tuple[float, float] | None = None,
-    label: Tensor | None = None,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """(nfe,) times for ``sample(..., grid=times)`` that bring few steps nearest to where many steps end.
 
     Each time in turn is moved by a part of the way to its neighbours, in log(1 + 2s), where that lowers the mean
     distance of the n end points from those of ``fast-ode`` with ``reference`` calls from the same starts; a time that
-    gains by no move takes half the part in the next round. At most 2 rounds (nfe - 1) nfe calls on n samples.
-    clip, label: as in :func:`bfn.sample`.
+    gains by no move takes half the part in the next round. At most 2 rounds (nfe - 1) nfe calls on n samples, with the
+    model's classes in turn.
     """
     flow = model.flow
     for name, count, smallest in (("n", n, 1), ("reference", reference, 1), ("rounds", rounds, 0)):
         if count < smallest:
             raise UserError(f"{name}={count}: expected at least {smallest}")
-    chosen = solvers.get(solver, flow.kind).resolve(flow, nfe).with_curve(model.error_curve)
-    if chosen.stochastic:
-        raise UserError(f"solver={chosen.name!r} draws noise: a grid is searched along fixed paths, as of 'fast-ode'")
-    own = make_table(flow, chosen, nfe, starts_at_zero=model.starts_at_zero, curve=model.error_curve)
-    if make_table(flow, chosen, grid=torch.tensor(own.times, dtype=torch.float64)).nfe != nfe:
+    planned = plan(model, solver, nfe)
+    own, chosen = planned.table, planned.solver
+    if chosen is None or chosen.stochastic:
+        name = "auto" if chosen is None else chosen.name
+        raise UserError(f"solver={name!r} draws noise: a grid is searched along fixed paths, as of 'fast-ode'")
+    if plan(model, chosen, grid=own.times).table.nfe != nfe:
         raise UserError(f"solver={chosen.name!r} makes more than one call a step: search with a multistep solver")
     shape = (n, *flow.state_shape(model.data_shape))
     initial = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
+    label = None if model.info.classes is None else model.info.classes.in_turn(n)
 
-    def end(by: str | Solver, calls: int | None, grid: Tensor | None) -> Tensor:
-        out = sample(model, n, by, calls, grid=grid, initial=initial, clip=clip, label=label)
-        return out.x if flow.kind == "continuous" else out.prediction
+    def end(by: Solver | str, calls: int | None, grid: Tensor | None) -> Tensor:
+        return sample(model, n, by, calls, grid=grid, initial=initial, label=label).final
 
     def times_of(places: list[float]) -> Tensor:
         times = flow.schedule.time_of_s(torch.tensor(places, dtype=torch.float64).expm1() / 2).clamp(0, 1)

@@ -7,7 +7,7 @@ Trained networks do better with noise, for which no path can be prescribed: :cla
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -15,15 +15,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn import quality as metrics
-from bfn.data import Alphabet, Text
-from bfn.data import load as load_data
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.model import Model
+from bfn.model_data import read_model_data
+from bfn.quality import Gaussian, class_ngram_counts, divergence, features_for, metric_for
 from bfn.sampling import sample
-from bfn.solvers import Solver, get
-from bfn.solvers.multistep import Multistep
+from bfn.solvers import Multistep, Solver, get
+
+__all__ = [
+    "Draws",
+    "EndPoint",
+    "FeatureDistance",
+    "Method",
+    "NGramDivergence",
+    "Objective",
+    "SearchedGrid",
+    "objective_for",
+]
 
 Method = Literal["gradients", "search", "grid"]
 """How a table is fitted: by gradients through the sampler, by trying, or by moving its times alone."""
@@ -37,6 +46,9 @@ PSEUDO_COUNT, SMOOTHING = 0.01, 0.01
 MOST_IMAGES, MOST_TEXTS = 20_000, 40_000
 """Data that samples are compared with, at most."""
 
+MOST_NGRAMS = 1_000_000
+"""Different n-grams that are counted, at most."""
+
 
 @dataclass(frozen=True)
 class Draws:
@@ -47,7 +59,7 @@ class Draws:
     label: Tensor | None
 
     @classmethod
-    def make(cls, model: Model, n: int, nfe: int, n_labels: int, generator: torch.Generator) -> "Draws":
+    def make(cls, model: Model, n: int, nfe: int, generator: torch.Generator) -> "Draws":
         """In the order in which :func:`bfn.sample` draws from the generator, classes in turn."""
         shape = (n, *model.flow.state_shape(model.data_shape))
 
@@ -55,7 +67,8 @@ class Draws:
             return torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
 
         u = normal() * math.sqrt(model.flow.kappa)
-        label = torch.arange(n, device=model.device) % n_labels if n_labels else None
+        classes = model.info.classes
+        label = None if classes is None else classes.in_turn(n).to(model.device)
         return cls(u, tuple(normal() for _ in range(nfe - 1)), label)
 
     def split(self, size: int) -> Iterator["Draws"]:
@@ -76,7 +89,7 @@ class Objective(ABC):
 
     noisy: bool = True
     method: Method = "gradients"
-    start: str | Solver = "untuned"
+    start: str | Solver = "fast-sde"
     least: int = 1
     teacher_nfe: int = 100
 
@@ -88,12 +101,15 @@ class Objective(ABC):
     def loss(self, summaries: Tensor, target: Tensor | None) -> Tensor:
         """A number to be lowered, from the summaries of all samples."""
 
-    def target(self, model: Model, draws: Draws, clip: tuple[float, float] | None) -> Tensor | None:
+    def target(self, model: Model, draws: Draws) -> Tensor | None:
         """What the summaries of these draws should be, if that is known."""
         return None
 
+    def check(self, nfe: int) -> None:
+        """Refuse a number of calls that cannot be tuned to this."""
+
     def others(self, flow: Flow, nfe: int) -> list[Solver]:
-        """Solvers that tuning may start from if one of them is better: ``fast-sde`` with the dial elsewhere."""
+        """Solvers that tuning may start from if one of them is better: the start with its dial elsewhere."""
         base = get(self.start, flow.kind).resolve(flow, nfe)
         return [replace(base, g=g, quiet=0) for g in DIALS] if isinstance(base, Multistep) else []
 
@@ -122,10 +138,13 @@ class EndPoint(Objective):
             raise UserError("target=None: the teacher's end points are needed")
         return (summaries - target).square().mean()
 
-    def target(self, model: Model, draws: Draws, clip: tuple[float, float] | None) -> Tensor | None:
+    def target(self, model: Model, draws: Draws) -> Tensor | None:
         unit = draws.u / math.sqrt(model.flow.kappa)
-        ended = sample(model, len(unit), self.teacher, self.teacher_nfe, initial=unit, label=draws.label, clip=clip)
-        return ended.x if model.flow.kind == "continuous" else ended.prediction
+        return sample(model, len(unit), self.teacher, self.teacher_nfe, initial=unit, label=draws.label).final
+
+    def check(self, nfe: int) -> None:
+        if self.teacher_nfe <= nfe:
+            raise UserError(f"teacher_nfe={self.teacher_nfe}: a teacher makes more calls than the table's {nfe}")
 
     def describe(self) -> dict[str, Any]:
         return {"objective": "endpoint", "teacher_nfe": self.teacher_nfe}
@@ -141,54 +160,32 @@ class SearchedGrid(EndPoint):
         return {**super().describe(), "objective": "grid"}
 
 
-def likeliest(probs: Tensor) -> Tensor:
-    """The likeliest class one-hot, (..., K), as samples are read."""
-    return torch.zeros_like(probs).scatter_(-1, probs.argmax(-1, keepdim=True), 1.0)
-
-
 class FeatureDistance(Objective):
     """Frechet distance of the samples' features from those of data.
 
-    features: images, (batch, *data_shape) in [-1, 1] -> (batch, d), differentiable. data: in the same form.
-    n_classes: of discrete data, whose class k is shown as the value 2 k / (K - 1) - 1.
+    features: floats (batch, *data_shape) -> (batch, d), differentiable. data: such floats; of classes what
+    ``flow.values`` gives.
     """
 
-    def __init__(
-        self, features: Callable[[Tensor], Tensor], data: Tensor, n_classes: int | None = None, batch: int = 500
-    ) -> None:
+    def __init__(self, features: Callable[[Tensor], Tensor], data: Tensor, flow: Flow, batch: int = 500) -> None:
         if len(data) < 2:
             raise UserError(f"{len(data)} data: expected at least 2 to compare with")
-        self.features, self.n_classes = features, n_classes
-        self.method = "gradients" if n_classes is None else "search"
+        self.features, self.flow = features, flow
+        # Samples that are classes, read by argmax, have no gradient.
+        self.method = "gradients" if flow.has_range else "search"
         with torch.no_grad():
-            parts = [features(part) for part in torch.split(data, batch)]
-        self.mean, self.covariance = _moments(torch.cat(parts))
+            self.data = Gaussian.of(torch.cat([features(part) for part in torch.split(data, batch)]))
         # With fewer the covariance is singular, and the distance mostly bias.
-        self.least = len(self.mean) + 1
-        values, vectors = torch.linalg.eigh(self.covariance)
-        self._root = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
+        self.least = len(self.data.mean) + 1
 
     def summary(self, prediction: Tensor) -> Tensor:
-        if self.n_classes is None:
-            return self.features(prediction)
-        values = torch.linspace(-1, 1, self.n_classes, dtype=prediction.dtype, device=prediction.device)
-        return self.features(likeliest(prediction) @ values)
+        return self.features(self.flow.values(self.flow.decode(prediction)))
 
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
-        mean, covariance = _moments(summaries)
-        overlap = torch.linalg.eigvalsh(self._root @ covariance @ self._root)
-        # Directions in which the data do not vary have an infinite slope here, and nothing to say.
-        overlap = overlap[overlap > 1e-12 * overlap[-1]].sqrt().sum()
-        spread = covariance.trace() + self.covariance.trace() - 2 * overlap
-        return torch.add((mean - self.mean).square().sum(), spread)
+        return self.data.distance(Gaussian.of(summaries))
 
     def describe(self) -> dict[str, Any]:
-        return {"objective": "features", "n_features": len(self.mean)}
-
-
-def _moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (d,) and covariance (d, d) in float64."""
-    return features.double().mean(0), features.double().T.cov()
+        return {"objective": "features", "n_features": len(self.data.mean)}
 
 
 class NGramDivergence(Objective):
@@ -199,75 +196,40 @@ class NGramDivergence(Objective):
 
     method: Method = "search"
 
-    def __init__(self, data: Tensor, n_classes: int, n: int = 4) -> None:
-        while n > 1 and n_classes**n > 1_000_000:
+    def __init__(self, data: Tensor, flow: Flow, n: int = 4) -> None:
+        if flow.n_values is None:
+            raise UserError(f"n-grams of {flow.kind} data: expected data of classes")
+        self.flow, self.n_classes = flow, flow.n_values
+        while n > 1 and self.n_classes**n > MOST_NGRAMS:
             n -= 1
         if len(data) == 0 or data.shape[1] < n:
             raise UserError(f"data of shape {tuple(data.shape)}: expected texts of at least n={n} symbols")
-        self.n, self.n_classes = n, n_classes
-        index = sum(part * n_classes ** (n - 1 - j) for j, part in enumerate(self._shifted(data)))
-        counts = torch.bincount(torch.as_tensor(index).flatten(), minlength=n_classes**n).double() + PSEUDO_COUNT
+        self.n = n
+        counts = class_ngram_counts(data, n, self.n_classes) + PSEUDO_COUNT
         self._real = counts / counts.sum()
 
-    def _shifted(self, x: Tensor) -> list[Tensor]:
-        """The n views of x, (batch, length, ...), whose equal positions form an n-gram."""
-        length = x.shape[1] - self.n + 1
-        return [x[:, j : j + length] for j in range(self.n)]
-
     def summary(self, prediction: Tensor) -> Tensor:
-        return likeliest(prediction)
+        return self.flow.decode(prediction)
 
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
-        shifted = self._shifted(summaries)
-        half = (self.n + 1) // 2
-        first, second = (_joint(part, like=shifted[0]) for part in (shifted[:half], shifted[half:]))
-        counts = (first.T @ second).flatten().double()
-        q = self._real.to(counts.device)
-        # What the samples do not hold at all would have an infinite slope; a little of the data keeps it finite.
-        p = torch.lerp(counts / counts.sum(), q, SMOOTHING)
-        entropies = [torch.special.entr(x).sum() for x in ((p + q) / 2, p, q)]
-        return torch.sub(entropies[0], (entropies[1] + entropies[2]) / 2) / math.log(2)
+        counts = class_ngram_counts(summaries, self.n, self.n_classes)
+        real = self._real.to(counts.device)
+        return divergence(torch.lerp(counts / counts.sum(), real, SMOOTHING), real)
 
     def describe(self) -> dict[str, Any]:
         return {"objective": f"{self.n}-grams"}
 
 
-def _joint(parts: Sequence[Tensor], like: Tensor) -> Tensor:
-    """(positions, K^len(parts)): the products of the weights of the classes, (batch, length, K) each."""
-    joint = like.new_ones(*like.shape[:2], 1)
-    for part in parts:
-        joint = (joint.unsqueeze(-1) * part.unsqueeze(-2)).flatten(-2)
-    return joint.flatten(0, 1)
+def objective_for(model: Model, data: str | Path | None = None) -> Objective:
+    """The objective that compares a model's samples with the data it was trained on, as its info says, or with others.
 
-
-def objective_for(model: Model, config: Mapping[str, Any], data: str | Path | None = None) -> Objective:
-    """The objective that compares a stored model's samples with the data it was trained on, or with other data.
-
-    config: what ``bfn.storage.read_config`` gives. Text: n-grams. Images: the features that the Frechet distance is
-    measured on, those of the bundled classifier for mnist, else pixels pooled to at most 8 x 8. The training part is
-    used, so that held-out data remain to judge by.
+    Text: n-grams. Images: the features that the Frechet distance is measured on, those of the bundled classifier for
+    mnist, else pixels pooled to at most 8 x 8. The training part is used, so that held-out data remain to judge by.
     """
-    trained_on = ((config.get("card") or {}).get("settings") or {}).get("data") or {}
-    source = data or trained_on.get("name")
-    if source is None:
-        raise UserError("the model's card does not say what it was trained on: give data, a standard set or a path")
-    alphabet = Alphabet(config["alphabet"]) if config.get("alphabet") else None
-    real = load_data(source, "train", alphabet=alphabet)
-    shape, n_classes = tuple(model.data_shape), getattr(model.flow, "n_classes", None)
-    if isinstance(real, Text):
-        if alphabet is None or n_classes is None:
-            raise UserError(f"{source}: text, and the model's data are {model.flow.kind} of shape {shape}")
-        return NGramDivergence(real.tiles(shape[0], min(MOST_TEXTS, len(real) // shape[0])), n_classes)
-    if real.data_shape != shape:
-        raise UserError(f"{source}: images of shape {real.data_shape}, and the model's data are {shape}")
-    some = real[torch.arange(min(MOST_IMAGES, len(real))) * len(real) // min(MOST_IMAGES, len(real))]
-    images = some.for_model(n_classes, trained_on).to_float()
-    if source == "mnist":
-        return FeatureDistance(metrics.load_classifier().to(model.device).features, images.to(model.device), n_classes)
-    return FeatureDistance(_pooled, images.to(model.device), n_classes)
-
-
-def _pooled(images: Tensor) -> Tensor:
-    """Pixels of images pooled to at most 8 x 8."""
-    height, width = (min(8, side) for side in images.shape[-2:])
-    return torch.nn.functional.adaptive_avg_pool2d(images, (height, width)).flatten(1)
+    most = MOST_TEXTS if model.form == "text" else MOST_IMAGES
+    real = read_model_data(model, data, "train", most, seed=None)
+    metric = metric_for(model, None, real.source)
+    if metric == "text":
+        return NGramDivergence(real.x, model.flow)
+    images = model.flow.values(real.x).to(model.device)
+    return FeatureDistance(features_for(metric, model.device), images, model.flow)
