@@ -8,9 +8,7 @@ import bfn
 from bfn.eval_mode import evaluating
 from bfn.likelihood import log_likelihood, receiver_variance
 from bfn.losses import error_curve
-from bfn.tuning import tune
-from bfn.tuning.grid_search import search_grid
-from bfn.tuning.objectives import EndPoint
+from bfn.tuning import EndPoint, search_grid, tune
 
 X = torch.linspace(-1, 1, 12).view(4, 3)
 TUNING = {"steps": 1, "batch": 4, "held_out": 4}

@@ -87,10 +87,10 @@ def judge_for(
     return Judge(chosen, tuple(parts), real.held_out, real.held_out_labels, prepare)
 
 
-def features_for(metric: str) -> Extractor:
-    """The differentiable features that the Frechet distance of a metric is taken on."""
+def features_for(metric: str, device: torch.device | str = "cpu") -> Extractor:
+    """The differentiable features that the Frechet distance of a metric is taken on, for values on that device."""
     known: dict[str, Callable[[], Extractor]] = {
-        "mnist": lambda: load_classifier().features,
+        "mnist": lambda: load_classifier().to(device).features,
         "pixels": lambda: pooled_pixels,
         "values": lambda: partial(torch.flatten, start_dim=1),
     }

@@ -1,7 +1,9 @@
 """What is fitted to one model: the numbers of a solver's table, or its grid alone.
 
     tuned = tune(model, 5, objective_for(model))
-    model.info.tables = {**model.info.tables, 5: tuned.table}       # the solver "auto" takes it at 5 calls
+    model.info.tables = {**model.info.tables, 5: tuned.table}
+
+The solver "auto" then takes the table at 5 calls.
 """
 
 from bfn.tuning.fit import Tuned, default_steps, tune

@@ -76,7 +76,6 @@ def tune(
     on_step: told (step, objective on held-out starts or None where it was not measured) after each step. An interrupt
     (Ctrl-C) or a network that gives NaN ends it with the best so far.
     """
-    _check_calls(nfe)
     objective.check(nfe)
     least = objective.least
     wanted = {"steps": (1 if steps is None else steps, 1), "batch": (batch, least), "held_out": (held_out, least),
@@ -127,17 +126,12 @@ def tune(
 
 def default_steps(model: Model, nfe: int, objective: Objective) -> int:
     """Steps that tuning takes if it is not told: 40 of gradient descent, or five trials a number, shared and single."""
-    _check_calls(nfe)
+    objective.check(nfe)
     if objective.method != "search":
         return STEPS if objective.method == "gradients" else ROUNDS
     start = plan(model, objective.start, nfe).table
     directions = TableParameters(model.flow, start, noisy=objective.noisy).shared_directions
     return TRIALS_A_NUMBER * sum(directions.shape)
-
-
-def _check_calls(nfe: int) -> None:
-    if nfe < 2:
-        raise UserError(f"nfe={nfe}: a table of one call has no step to tune; expected at least 2 calls")
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,9 @@ class Objective(ABC):
         return None
 
     def check(self, nfe: int) -> None:
-        """Refuse a number of calls that cannot be tuned to this."""
+        """Refuse a number of calls for which there is nothing to tune."""
+        if nfe < 2:
+            raise UserError(f"nfe={nfe}: a table of one call has no step to tune; expected at least 2 calls")
 
     def others(self, flow: Flow, nfe: int) -> list[Solver]:
         """Solvers that tuning may start from if one of them is better: the start with its dial elsewhere."""
@@ -143,6 +145,7 @@ class EndPoint(Objective):
         return sample(model, len(unit), self.teacher, self.teacher_nfe, initial=unit, label=draws.label).final
 
     def check(self, nfe: int) -> None:
+        super().check(nfe)
         if self.teacher_nfe <= nfe:
             raise UserError(f"teacher_nfe={self.teacher_nfe}: a teacher makes more calls than the table's {nfe}")
 

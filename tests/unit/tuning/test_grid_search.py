@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-import bfn
 from bfn.exact import GaussianMixture, StringSet
-from bfn.tuning.grid_search import search_grid
+from bfn.solvers import plan
+from bfn.tuning import search_grid
 
 
 def distance(model, grid, target, initial) -> float:
@@ -54,5 +54,5 @@ def test_its_own_grid_is_the_worst_it_gives() -> None:
     """Nothing is moved that does not help: with no rounds the solver's own grid comes back."""
     model = GaussianMixture(torch.zeros(1, 2), stds=torch.ones(1))
     times = search_grid(model, 4, rounds=0, n=4)
-    own = bfn.sampling.make_table(model.flow, "fast-ode", 4).times
+    own = plan(model, "fast-ode", 4).table.times
     assert times.tolist() == pytest.approx(list(own), rel=1e-9)

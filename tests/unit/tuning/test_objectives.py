@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bfn import quality as metrics
+from bfn import ContinuousFlow, DiscreteFlow, metrics
 from bfn.tuning import objectives
 from bfn.tuning.objectives import FeatureDistance, NGramDivergence
 
@@ -9,7 +9,7 @@ from bfn.tuning.objectives import FeatureDistance, NGramDivergence
 def test_feature_distance_is_the_frechet_distance():
     generator = torch.Generator().manual_seed(0)
     real, drawn = torch.randn(200, 1, 2, 3, generator=generator), 2 + torch.randn(50, 1, 2, 3, generator=generator)
-    objective = FeatureDistance(lambda x: x.flatten(1), real)
+    objective = FeatureDistance(lambda x: x.flatten(1), real, ContinuousFlow())
     value = float(objective.loss(objective.summary(drawn)))
     assert value == pytest.approx(metrics.frechet_distance(drawn.flatten(1), real.flatten(1)), rel=1e-6)
     assert objective.least == 7
@@ -17,7 +17,7 @@ def test_feature_distance_is_the_frechet_distance():
 
 def test_feature_distance_reads_discrete_samples_by_their_likeliest_class():
     probs = torch.tensor([[[0.6, 0.4, 0.0], [0.1, 0.2, 0.7]]])
-    objective = FeatureDistance(lambda x: x, torch.randn(9, 2), n_classes=3)
+    objective = FeatureDistance(lambda x: x, torch.randn(9, 2), DiscreteFlow(3))
     assert objective.summary(probs).tolist() == [[-1.0, 1.0]]
     assert objective.method == "search"
 
@@ -28,23 +28,23 @@ def test_ngram_divergence_is_that_of_the_metrics(n, monkeypatch):
     monkeypatch.setattr(objectives, "SMOOTHING", 0.0)
     generator = torch.Generator().manual_seed(0)
     real, drawn = (torch.randint(0, k, (30, 12), generator=generator) for k in (5, 4))
-    objective = NGramDivergence(real, 5, n)
+    objective = NGramDivergence(real, DiscreteFlow(5), n)
     value = float(objective.loss(objective.summary(torch.nn.functional.one_hot(drawn, 5).double())))
     counts = [metrics.ngram_counts(["".join(map(str, row)) for row in x.tolist()], n) for x in (drawn, real)]
     assert value == pytest.approx(metrics.jensen_shannon(*counts), abs=1e-9)
 
 
 def test_many_classes_take_shorter_ngrams():
-    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 27).n == 4
-    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 60).n == 3
-    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), 2000).n == 1
+    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), DiscreteFlow(27)).n == 4
+    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), DiscreteFlow(60)).n == 3
+    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), DiscreteFlow(2000)).n == 1
 
 
 def test_data_that_cannot_be_compared_with_are_refused():
     with pytest.raises(ValueError, match=r"data of shape \(5, 3\): expected texts of at least n=4 symbols"):
-        NGramDivergence(torch.zeros(5, 3, dtype=torch.int64), 3)
+        NGramDivergence(torch.zeros(5, 3, dtype=torch.int64), DiscreteFlow(3))
     with pytest.raises(ValueError, match="expected texts of at least n=2"):
-        NGramDivergence(torch.zeros(0, 8, dtype=torch.int64), 3, 2)
+        NGramDivergence(torch.zeros(0, 8, dtype=torch.int64), DiscreteFlow(3), 2)
     for n in (0, 1):
         with pytest.raises(ValueError, match=f"{n} data: expected at least 2"):
-            FeatureDistance(lambda x: x, torch.zeros(n, 2))
+            FeatureDistance(lambda x: x, torch.zeros(n, 2), ContinuousFlow())
