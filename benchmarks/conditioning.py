@@ -14,11 +14,19 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn import data, quality
+from bfn import data
 from bfn.estimate import Estimate, mean_estimate, share_estimate
 from bfn.exact import StringSet
 from bfn.files import atomic_write
-from bfn.quality import frechet_estimate, spelling_estimate
+from bfn.model_data import as_model_data
+from bfn.quality import (
+    classify,
+    features_for,
+    frechet_estimate,
+    gather_statistics,
+    markdown_table,
+    spelling_estimate,
+)
 from bfn.viz import sheet, side_by_side, write_picture
 
 ROOT = Path(__file__).parents[1]
@@ -87,70 +95,53 @@ def text() -> Iterator[list[str]]:
     }
     yield ["nothing", "", "", "", percent(spelling_estimate(alphabet.decode(x)))]
     for what, mask in masks.items():
-        for solver in ("auto",):
-            for at in ("data", "path"):
-                out = model.sample(n, solver, CALLS, known=x, mask=mask, known_at=at, generator=seeded()).x
-                recovered = ((out == x) & ~mask).sum(1) / (~mask).sum(1)
-                spelling = spelling_estimate(alphabet.decode(out))
-                yield [what, f"`{solver}`", at, percent(mean_estimate(recovered)), percent(spelling)]
+        for at in ("data", "path"):
+            out = model.sample(n, "auto", CALLS, known=x, mask=mask, known_at=at, seed=SEED).x
+            recovered = ((out == x) & ~mask).sum(1) / (~mask).sum(1)
+            spelling = spelling_estimate(alphabet.decode(out))
+            yield [what, "`auto`", at, percent(mean_estimate(recovered)), percent(spelling)]
 
 
-def test_images(model: bfn.BFN) -> tuple[Tensor, Tensor, Callable[[Tensor], Tensor]]:
-    """MNIST's test images as the model takes them, their labels, and how samples become images in [-1, 1]."""
+def test_images(model: bfn.BFN) -> tuple[Tensor, Tensor]:
+    """MNIST's test images as the model takes them, and their labels."""
     images = data.load("mnist", "test")
-    if model.flow.kind == "continuous":
-        return images.to_float(), images.labels, lambda x: x.clamp(-1, 1)
-    binary = images.prepared({"binarise": True})
-    return binary.to_classes(), images.labels, lambda x: x.float() * 2 - 1
+    return as_model_data(model, images), images.labels
+
+
+def judged(model: bfn.BFN, x: Tensor, label: Tensor, real: Tensor) -> list[str]:
+    """Share of samples that the classifier takes for their class, and their Frechet distance from real data."""
+    shown, features = model.flow.values(x), features_for("mnist")
+    right = int((classify(shown).argmax(-1) == label).sum())
+    reference = gather_statistics([model.flow.values(real)], features)
+    with torch.no_grad():
+        distance = frechet_estimate(features(shown), reference, generator=seeded())
+    return [percent(share_estimate(right, len(x))), number(distance)]
 
 
 def images() -> Iterator[list[str]]:
     """Test images of which a part is known: whether the digit comes back, and the distance from real ones."""
+    n, top = 200, torch.zeros(1, 28, 28, dtype=torch.bool)
+    top[:, :14] = True
+    masks = {"top half": top, "a fifth of the pixels": torch.rand(1, 28, 28, generator=seeded()) < 0.2}
     for name in ("mnist", "mnist-binary"):
         model = bfn.load(name)
-        every, labels, shown = test_images(model)
-        n = 200
+        every, labels = test_images(model)
         order = torch.randperm(len(every), generator=seeded())
         x, y = every[order[:n]], labels[order[:n]]
-        features = quality.load_classifier().features
-        reference = quality.gather_statistics([shown(every[order[n:]])], features)
-        top = torch.zeros(1, 28, 28, dtype=torch.bool)
-        top[:, :14] = True
-        for what, mask in (
-            ("top half", top),
-            ("a fifth of the pixels", torch.rand(1, 28, 28, generator=seeded()) < 0.2),
-        ):
+        for what, mask in masks.items():
             for at in ("data", "path"):
-                settings = {} if model.flow.kind == "discrete" else {"clip": (-1, 1)}
-                none = torch.full((n,), -1)
-                out = shown(
-                    model.sample(
-                        n, "auto", CALLS, known=x, mask=mask, known_at=at, label=none, generator=seeded(), **settings
-                    ).x
-                )
-                right = int((quality.classify(out).argmax(-1) == y).sum())
-                with torch.no_grad():
-                    distance = frechet_estimate(features(out), reference, generator=seeded())
-                yield [name, what, at, percent(share_estimate(right, n)), number(distance)]
+                out = model.sample(n, "auto", CALLS, known=x, mask=mask, known_at=at, label=-1, seed=SEED).x
+                yield [name, what, at, *judged(model, out, y, every[order[n:]])]
 
 
 def asked(name: str, n: int, seed: int = SEED, **settings: object) -> list[str]:
-    """Share of samples that are of the class asked for, and their Frechet distance from the test images."""
+    """How samples of all classes in turn are judged."""
     model = bfn.load(name)
-    every, _, shown = test_images(model)
-    if model.flow.kind == "continuous":
-        settings.setdefault("clip", (-1, 1))
-    label, generator = torch.arange(n) % 10, seeded(seed)
+    label, generator = model.info.classes.in_turn(n), seeded(seed)
     some = [
         model.sample(100, "auto", CALLS, label=part, generator=generator, **settings).x for part in label.split(100)
     ]
-    out = shown(torch.cat(some))
-    right = int((quality.classify(out).argmax(-1) == label).sum())
-    features = quality.load_classifier().features
-    reference = quality.gather_statistics([shown(every)], features)
-    with torch.no_grad():
-        distance = frechet_estimate(features(out), reference, generator=seeded())
-    return [percent(share_estimate(right, n)), number(distance)]
+    return judged(model, torch.cat(some), label, test_images(model)[0])
 
 
 def guidance() -> Iterator[list[str]]:
@@ -163,30 +154,27 @@ def guidance() -> Iterator[list[str]]:
 def rescale() -> Iterator[list[str]]:
     """Scales, and what keeps the guided prediction in range."""
     for scale, share, clip in RESCALED:
-        row = asked("mnist", 400, seed=5, guidance=bfn.Guidance(scale, share), clip=(-1, 1) if clip else None)
+        row = asked("mnist", 400, seed=5, guidance=bfn.Guidance(scale, share), clip=None if clip else False)
         yield [f"{scale:g}", f"{share:g}", "yes" if clip else "no", *row]
 
 
 def pictures() -> Iterator[list[str]]:
     """Test images, what is kept of them, and two ways to fill in the rest; guided samples at several scales."""
     model = bfn.load("mnist")
-    every, _, shown = test_images(model)
+    every, _ = test_images(model)
     x = every[torch.randperm(len(every), generator=seeded(3))[:10]]
     left = torch.zeros(1, 28, 28, dtype=torch.bool)
     left[..., :14] = True
-    none, settings = torch.full((10,), -1), {"clip": (-1, 1)}
     rows = [x, torch.where(left, x, -0.5)]
     for seed in (4, 5, 6):
-        rows.append(
-            model.sample(10, "auto", CALLS, known=x, mask=left, label=none, generator=seeded(seed), **settings).x
-        )
+        rows.append(model.sample(10, "auto", CALLS, known=x, mask=left, label=-1, seed=seed).x)
     folder = ROOT / "docs" / "images"
-    write_picture(folder / "infill-mnist.png", sheet(shown(torch.cat(rows)), columns=10))
+    write_picture(folder / "infill-mnist.png", sheet(torch.cat(rows), columns=10))
     parts = []
     for scale in (1.0, 2.0, 4.0):
         label = torch.arange(10).repeat_interleave(4)
-        y = model.sample(40, "auto", CALLS, label=label, guidance=scale, generator=seeded(), **settings).x
-        parts.append((f"scale {scale:g}", sheet(shown(y), columns=8)))
+        y = model.sample(40, "auto", CALLS, label=label, guidance=scale, seed=SEED).x
+        parts.append((f"scale {scale:g}", sheet(y, columns=8)))
     write_picture(folder / "guidance-mnist.png", side_by_side(parts, "classifier-free guidance, 10 calls"))
     yield ["infill-mnist.png", "guidance-mnist.png"]
 
@@ -201,8 +189,8 @@ PARTS: dict[str, tuple[Callable[[], Iterator[list[str]]], str, tuple[str, ...]]]
     ),
     "text": (
         text,
-        f"`text8`: 96 windows of held-out text, {CALLS} calls. Recovered: the original character (interval over texts, "
-        "spelling ± standard error).",
+        f"`text8`: 96 windows of held-out text, {CALLS} calls. Recovered: the original character (intervals over "
+        "texts).",
         ("left out", "solver", "known_at", "recovered", "spelling"),
     ),
     "images": (
@@ -226,24 +214,12 @@ PARTS: dict[str, tuple[Callable[[], Iterator[list[str]]], str, tuple[str, ...]]]
 }
 
 
-READING = """## Reading
-
-- On an exact model filling in is exact up to the solver's steps when the known part is shown at the data end. Shown on
-  its path (replacement), a fifth of the probability goes to the wrong strings. Re-noising (`fast-sde`, g = 10) repairs
-  most of that, since the rest is drawn again as the known part emerges.
-- Trained networks were never shown two noise levels in one input, and still make more of the known part at the data
-  end, on text and on images; where the gap is a whole half of a text, of which little can be known, the two are level.
-  So `known_at="data"` is the default for all models.
-- Guidance at scale 2 brings `mnist` from 92 % to 99 % of the asked class; the intervals of the Frechet distances
-  overlap.
-- From the same noise rescaling takes back a little of what scale 2 costs in distance, at no cost in class; the
-  intervals are far wider than that, so the default rests on little. 1.5 had the lowest distance.
-- The guidance table is from a seed that took no part in the choice.
-"""
+READING = "## Reading\n"
+"""What stands below it in the page is written by hand, and stays."""
 
 
-def page(stored: dict[str, Rows]) -> str:
-    """The page from what is measured so far."""
+def page(stored: dict[str, Rows], before: str) -> str:
+    """The page from what is measured so far, with the reading of the page as it was before."""
     lines = [
         "# Filling in and guidance: figures", "",
         f"By `python benchmarks/conditioning.py`; seed {SEED}, torch {torch.__version__}. How to use it: "
@@ -251,9 +227,8 @@ def page(stored: dict[str, Rows]) -> str:
     ]  # fmt: skip
     for name, (_, about, header) in PARTS.items():
         if header and name in stored:
-            table = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *stored[name])]
-            lines += ["", f"## {name.capitalize()}", "", about, "", *table]
-    return "\n".join([*lines, "", READING])
+            lines += ["", f"## {name.capitalize()}", "", about, "", *markdown_table(header, stored[name])]
+    return "\n".join([*lines, "", READING]) + before.partition(READING)[2]
 
 
 def main() -> None:
@@ -272,7 +247,10 @@ def main() -> None:
             rows.append(row)
             stored = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
             atomic_write(STORE, json.dumps({**stored, name: rows}, indent=1, ensure_ascii=False) + "\n")
-    atomic_write(STORE.with_suffix(".md"), page(json.loads(STORE.read_text(encoding="utf-8"))))
+    path = STORE.with_suffix(".md")
+    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    atomic_write(path, page(json.loads(STORE.read_text(encoding="utf-8")), before))
+    print(f"{path}: what it says under {READING.strip()!r} is written by hand: see whether it still holds")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bfn.loaded import load
 
+import bfn
 from bfn import files
-from bfn.cli.held_out import held_out
 from bfn.exact import GaussianMixture, StringSet
 from bfn.likelihood import Likelihood, receiver_variance
+from bfn.model_data import read_model_data
+from bfn.quality import markdown_table
 
 ROOT = Path(__file__).parents[1]
 MIXTURES = ((1, 3, 0.1), (2, 5, 0.15), (2, 8, 0.05), (5, 6, 0.2), (10, 4, 0.1))
@@ -111,13 +112,12 @@ def strings() -> list[Row]:
 
 def on_model(name: str, n: int, rows: dict[str, dict[str, Any]]) -> list[Row]:
     """Nats a sample and bits a dimension of held-out data, each set of settings on its first ``n`` samples."""
-    loaded = load(name)
-    card = (loaded.config.get("card") or {}).get("settings") or {}
-    trained_on = card.get("data") or {}
-    x, labels = held_out(loaded, trained_on["name"], "test", 2 * n, 0, trained_on)
+    model = bfn.load(name)
+    held_out = read_model_data(model, n=2 * n)
 
     def part(first: int, last: int) -> dict[str, Any]:
-        return {"x": x[first:last], "label": None if labels is None else labels[first:last]}
+        label = held_out.label
+        return {"x": held_out.x[first:last], "label": None if label is None else label[first:last]}
 
     table = []
     for what, row in rows.items():
@@ -125,9 +125,9 @@ def on_model(name: str, n: int, rows: dict[str, dict[str, Any]]) -> list[Row]:
         count = settings.pop("n", n)
         if settings.pop("best_variance", False):
             settings["variance"] = receiver_variance(
-                loaded.model, **part(n, 2 * n), n_steps=settings["nfe"] - 1, generator=seeded(5)
+                model, **part(n, 2 * n), n_steps=settings["nfe"] - 1, generator=seeded(5)
             )
-        result = loaded.model.log_likelihood(**part(0, count), generator=seeded(3), **settings)
+        result = model.log_likelihood(**part(0, count), generator=seeded(3), **settings)
         table.append([what, str(count), f"{result.nfe.double().mean():.0f}", *figures(result)])
         print(table[-1], flush=True)
     return table
@@ -243,8 +243,8 @@ PARTS: dict[str, tuple[Callable[[], list[Row]], list[str], str]] = {
 INTRODUCTION = f"""# Likelihoods
 
 By `benchmarks/likelihood.py`, torch {torch.__version__}. What is computed: [likelihood](../likelihood.md).
-± is the standard error over samples; "own error" is what a sample's own draws and probes leave uncertain, nats, on
-average. Figures with fewer samples are of the first of the same ones.
+In brackets: 95 % intervals over samples; ± is a standard error; "own error" is what a sample's own draws and probes
+leave uncertain, nats, on average. Figures with fewer samples are of the first of the same ones.
 """
 
 
@@ -261,8 +261,7 @@ def main() -> None:
             files.atomic_write(options.store, json.dumps(store, indent=1))
     text = [INTRODUCTION]
     for name, (_, header, title) in PARTS.items():
-        lines = [header, ["---"] * len(header), *store[name]]
-        text.append("\n".join([title, "", *("| " + " | ".join(line) + " |" for line in lines), ""]))
+        text.append("\n".join([title, "", *markdown_table(header, store[name]), ""]))
     (ROOT / "docs" / "results" / "likelihood.md").write_text("\n".join(text))
 
 

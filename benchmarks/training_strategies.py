@@ -26,7 +26,7 @@ from bfn import data, training
 from bfn.estimate import share_estimate
 from bfn.files import atomic_write
 from bfn.likelihood import bits_estimate
-from bfn.quality import FeatureStatistics, expected_bias, frechet_distance, frechet_estimate
+from bfn.quality import FeatureStatistics, expected_bias, frechet_distance, frechet_estimate, markdown_table
 
 EDM = {"name": "edm", "mean": -1.2, "std": 1.2}
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -42,9 +42,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "bfn-solver++2": {"solver": "bfn-solver++2", "t_start": 1e-2},
     "auto": {"solver": "auto"},
 }
-CLIP = (-1.0, 1.0)  # of the predicted data, as the paper's code does; for all alike
 MARKS = ("<!-- strategies -->\n", "<!-- end of strategies -->\n")
-N_LABELS = 10
 N_SPLITS = 50
 N_BOUNDS = 32
 
@@ -103,19 +101,14 @@ def bound_bits(model: bfn.BFN) -> dict[str, float | None]:
 def sample_quality(model: bfn.BFN, n: int, nfe: int, settings: dict[str, Any]) -> dict[str, Any]:
     """Frechet distance and recognised share of n samples, n / 10 of each class; noise is the same for all models."""
     x_real, label_real = real_digits()
-    draw, label = generator(2), torch.arange(n) % N_LABELS
+    label = model.info.classes.in_turn(n)
     start = time.process_time()
-    x = model.sample(n, nfe=nfe, label=label, generator=draw, clip=CLIP, **settings).x.flatten(1)
+    x = model.sample(n, nfe=nfe, label=label, generator=generator(2), **settings).x.flatten(1)
     seconds = time.process_time() - start
-    distance = frechet_estimate(x, x_real, generator=generator(3))
     found = torch.from_numpy(classifier().fit(x_real.numpy(), label_real.numpy()).predict(x.numpy()))
-    n_right = int((found == label).sum())
-    share = share_estimate(n_right, n)
     return {
-        "frechet": distance.value,
-        "frechet_interval": [distance.low, distance.high],
-        "recognised": share.value,
-        "recognised_interval": [share.low, share.high],
+        "frechet": frechet_estimate(x, x_real, generator=generator(3)).asdict(),
+        "recognised": share_estimate(int((found == label).sum()), n).asdict(),
         "cpu_seconds": seconds,
     }
 
@@ -152,8 +145,7 @@ def run(name: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
 def markdown(rows: list[dict[str, Any]], real: dict[str, Any]) -> str:
     """The table, one line a run."""
     heads = [f"{measure}, `{key}`" for key in SAMPLERS for measure in ("Fréchet distance", "recognised")]
-    lines = [f"| strategy | head | weighting | seed | {' | '.join(heads)} | bound, bits/dim | CPU s |"]
-    lines.append("|---" * (4 + len(heads) + 2) + "|")
+    body = []
     for row in rows:
         parts = STRATEGIES[row["strategy"]]
         weighting = parts["weighting"] if isinstance(parts["weighting"], str) else parts["weighting"]["name"]
@@ -161,15 +153,12 @@ def markdown(rows: list[dict[str, Any]], real: dict[str, Any]) -> str:
         cells = [row["strategy"], parts["head"], weighting, str(row["seed"])]
         for key in SAMPLERS:
             quality = row["quality"][key]
-            low, high = quality["frechet_interval"]
-            cells.append(f"{quality['frechet']:.2f} ({low:.2f} to {high:.2f})")
-            low, high = quality["recognised_interval"]
-            cells.append(f"{quality['recognised']:.1%} ({low:.1%} to {high:.1%})")
-        bound = row["bound_bits"]
-        seconds = row["train_cpu_seconds"]
-        cells.append(f"{bound['value']:.2f} ({bound['low']:.2f} to {bound['high']:.2f})")
-        cells.append("" if seconds is None else f"{seconds:.0f}")
-        lines.append(f"| {' | '.join(cells)} |")
+            cells.append("{value:.2f} ({low:.2f} to {high:.2f})".format(**quality["frechet"]))
+            cells.append("{value:.1%} ({low:.1%} to {high:.1%})".format(**quality["recognised"]))
+        cells.append("{value:.2f} ({low:.2f} to {high:.2f})".format(**row["bound_bits"]))
+        cells.append("" if row["train_cpu_seconds"] is None else f"{row['train_cpu_seconds']:.0f}")
+        body.append(cells)
+    lines = markdown_table(["strategy", "head", "weighting", "seed", *heads, "bound, bits/dim", "CPU s"], body)
     lines += [
         "",
         f"Real digits: {real['n_half']} against the other {real['n_real'] - real['n_half']}, Fréchet distance "

@@ -1,36 +1,88 @@
-"""Measure a trained run and put it into the package: weights in float16, and a card with what was measured.
+"""Put a trained run into the package: weights in float16, the classes of its data, and a card with what was measured.
 
     python tools/bundle.py mnist ~/runs/mnist
     python tools/bundle.py mnist                  # the bundled one measured anew, after a change of the default solver
+    python tools/bundle.py mnist --facts-only     # its config in the present format, with its data's classes
 
 The measures are those of ``bfn compare``: spelling and n-grams of text, the Frechet distance and the classes of images,
 at 5 and 10 calls. All for the default solver, the original sampler and a solver of the paper for the kind of data.
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import bfn
+from bfn import config as configs
+from bfn import data, solvers, storage
+from bfn.files import atomic_write
+from bfn.info import Classes, ModelInfo
 from bfn.quality import Judge, Record, Setting, judge_for, measure
 from bfn.training import read_log
 
 BUNDLED = Path(bfn.__file__).parent / "bundled"
-PAPER: dict[str, dict[str, Any]] = {
-    "discrete": {"solver": "bfn-solver2"},
-    "continuous": {"solver": "sde-bfn-solver++2", "t_start": 1e-3},
-}
+PAPER = ({"solver": "bfn-solver2"}, {"solver": "sde-bfn-solver++2", "t_start": 1e-3})
+"""The paper's best at few calls; the one that fits the data is measured."""
 SEED = 1234
 
 
-def verdict_of(judge: Judge, record: Record) -> dict[str, str]:
+def classes_of_data(info: ModelInfo) -> Classes | None:
+    """The model's classes as the training part of its data has them: names, where it has names, and shares."""
+    if info.classes is None:
+        return None
+    images = data.load(str(info.trained_on["name"]), "train")
+    if not isinstance(images, data.Images) or images.n_classes != len(info.classes):
+        raise SystemExit(f"{info.trained_on['name']}: expected images of {len(info.classes)} classes")
+    return Classes(images.class_names or info.classes.names, images.class_shares())
+
+
+def in_words(judge: Judge, record: Record) -> dict[str, str]:
     """Measures in words, with what real data get beside the main one."""
-    verdict = {of.label: of.show(record.measures[of.key]) for of in judge.measures}
+    words = {of.label: of.show(record.measures[of.key]) for of in judge.measures}
     main = judge.measures[0]
-    verdict[main.label] += f" (real data {main.show(judge.real(record.n)[main.key])})"
-    return verdict
+    words[main.label] += f" (real data {main.show(judge.real(record.n)[main.key])})"
+    return words
+
+
+def measured(model: bfn.BFN, n: int, calls: list[int]) -> list[dict[str, Any]]:
+    """Every sampler at every number of calls, as the card keeps it."""
+    judge = judge_for(model)
+    theirs = next(settings for settings in PAPER if settings["solver"] in solvers.names(model.flow.kind))
+    rows = []
+    for nfe in calls:
+        for settings in ({"solver": "auto"}, {"solver": "bfn"}, theirs):
+            (record,) = measure(model, [Setting(nfe=nfe, **settings)], judge, n, seed=SEED)
+            rows.append({**settings, "nfe": nfe, "samples": n, **in_words(judge, record)})
+            print(rows[-1], flush=True)
+    return rows
+
+
+def card_of(model: bfn.BFN, rows: list[dict[str, Any]], run: Path | None, note: str | None) -> dict[str, Any]:
+    """The model's card with what was measured; the default solver's figures once more, by what they are."""
+    about = ("solver", "nfe", "samples", "t_start")
+    card = {**model.info.card, "measured": rows, "seed of the samples": SEED}
+    card["quality"] = {
+        f"{what} at {row['nfe']} calls": value
+        for row in rows if row["solver"] == "auto" for what, value in row.items() if what not in about
+    }  # fmt: skip
+    if run is not None:
+        last = [entry for entry in read_log(run) if entry["kind"] == "eval"][-1]
+        card["held-out bits a dimension"] = {key: value for key, value in last.items() if "_bits" in key}
+    if note:
+        card["note"] = note
+    return {**card, "parameters": sum(p.numel() for p in model.parameters())}
+
+
+def write_facts(name: str) -> Path:
+    """The config of a bundled model in the present format, with the classes of its data; the weights stay."""
+    config, info = storage.read_config(BUNDLED / name), storage.read_info(BUNDLED / name)
+    info.classes = classes_of_data(info)
+    path = BUNDLED / name / storage.CONFIG
+    atomic_write(path, json.dumps({**config, "info": configs.encode(info)}, indent=2) + "\n")
+    return path
 
 
 def main() -> None:
@@ -42,34 +94,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--nfe", type=int, nargs="+", default=[5, 10], help="numbers of calls to measure at")
     parser.add_argument("--note", help="what a reader of the card should know of the run")
+    parser.add_argument("--facts-only", action="store_true", help="measure nothing")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-
-    source = options.run or BUNDLED / options.name
-    model = bfn.load(source)
-    judge = judge_for(model)
-    quality: dict[str, str] = {}
-    measured: list[dict[str, Any]] = []
-    n = options.n
-    for nfe in options.nfe:
-        samplers: list[dict[str, Any]] = [{"solver": "auto"}, {"solver": "bfn"}, PAPER[model.flow.kind]]
-        for settings in samplers:
-            (record,) = measure(model, [Setting(nfe=nfe, **settings)], judge, n, seed=SEED)
-            verdict = verdict_of(judge, record)
-            measured.append({**settings, "nfe": nfe, "samples": n, **verdict})
-            print(measured[-1], flush=True)
-            if settings["solver"] == "auto":
-                quality |= {f"{what} at {nfe} calls": value for what, value in verdict.items()}
-    card = dict(model.info.card)
-    if options.run:
-        evaluated = [entry for entry in read_log(options.run) if entry["kind"] == "eval"]
-        card["held-out bits a dimension"] = {k: v for k, v in evaluated[-1].items() if k.endswith(("bits", "error"))}
-    card["quality"], card["measured"] = quality, measured
-    card["seed of the samples"] = SEED
-    if options.note:
-        card["note"] = options.note
-    card["parameters"] = sum(p.numel() for p in model.parameters())
-    model.info.card = card
+    if options.facts_only:
+        print(write_facts(options.name))
+        return
+    model = bfn.load(options.run or BUNDLED / options.name)
+    model.info.classes = classes_of_data(model.info)
+    model.info.card = card_of(model, measured(model, options.n, options.nfe), options.run, options.note)
     folder = model.save(BUNDLED / options.name, dtype="float16")
     print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")
 

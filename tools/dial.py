@@ -2,8 +2,9 @@
 
     python tools/dial.py text8 --nfe 5 10 --dials 4 10 --grids uniform power:1:0.75 --coordinates s beta --n 200
 
-Every combination is measured, and beside them ``auto`` and the paper's solvers (--paper), all with the same start and
-noise, by the measures of ``bfn compare``. What is not given is as ``auto`` has it.
+Every combination is measured, and beside them ``fast-sde``, which is ``auto`` without tuned tables, and the paper's
+solvers (--paper), all with the same start and noise, by the measures of ``bfn compare``. What is not given is as
+``fast-sde`` has it.
 """
 
 import argparse
@@ -15,27 +16,31 @@ from pathlib import Path
 import torch
 
 import bfn
+from bfn import grids, solvers
 from bfn.files import atomic_write
-from bfn.grids import parse
 from bfn.quality import Setting, judge_for, markdown_table, measure
-from bfn.solvers import Multistep, get, paper
+from bfn.solvers import Multistep, paper
+from bfn.solvers.midpoint import Midpoint
+
+STARTS = (1e-3, 1e-4)
+"""Where the paper's solvers start."""
 
 
-def settings_of(flow: bfn.Flow, nfe: int, options: argparse.Namespace) -> Iterator[tuple[str, Setting]]:
+def settings_of(model: bfn.BFN, nfe: int, options: argparse.Namespace) -> Iterator[tuple[str, Setting]]:
     """Name and setting of every sampler that is measured."""
     if options.paper:
         for solver in paper.SOLVERS:
-            starts = (None,) if solver.from_prior else (1e-3, 1e-4) if flow.kind == "continuous" else (1e-3,)
-            if flow.kind in solver.kinds and not solver.name.endswith("singlestep"):
+            starts = (None,) if solver.from_prior else STARTS
+            if model.flow.kind in solver.kinds and not isinstance(solver, Midpoint):
                 yield from ((f"{solver.name}, t_start {t}", Setting(solver.name, nfe, t_start=t)) for t in starts)
-    yield "**auto**", Setting("fast-sde", nfe)
-    base = get("fast-sde", flow.kind).resolve(flow, nfe)
+    yield "**fast-sde**", Setting("fast-sde", nfe)
+    base = solvers.get("fast-sde", model.flow.kind).resolve(model.flow, nfe)
     if not isinstance(base, Multistep):
-        raise TypeError(f"{base.name}: expected a multistep rule")
+        raise TypeError(f"{base}: expected a multistep rule")
     orders, dials = options.orders or [base.order], options.dials or [base.g]
-    grids, coordinates = list(map(parse, options.grids or ())) or [base.grid], options.coordinates or [base.coordinate]
-    quiets = options.quiet or [base.quiet]
-    for order, g, grid, coordinate, quiet in product(orders, dials, grids, coordinates, quiets):
+    on = [grids.parse(name) for name in options.grids or ()] or [base.grid]
+    coordinates, quiets = options.coordinates or [base.coordinate], options.quiet or [base.quiet]
+    for order, g, grid, coordinate, quiet in product(orders, dials, on, coordinates, quiets):
         solver = replace(base, order=order, g=g, grid=grid, coordinate=coordinate, quiet=quiet)
         if solver != base:
             late = f", first {quiet} steps at g = 0" if quiet else ""
@@ -63,12 +68,12 @@ def main() -> None:
     judge = judge_for(model)
     rows: list[list[str]] = []
     for nfe in options.nfe:
-        for name, setting in settings_of(model.flow, nfe, options):
+        for name, setting in settings_of(model, nfe, options):
             (record,) = measure(model, [setting], judge, options.n, seed=options.seed)
             rows.append([str(nfe), name, *(of.show(record.measures[of.key]) for of in judge.measures)])
-            print(*rows[-1], sep="  ", flush=True)
+            print(" | ".join(rows[-1]), flush=True)
+    lines = markdown_table(["calls", "sampler", *(of.label for of in judge.measures)], rows)
     if options.out:
-        lines = markdown_table(["calls", "sampler", *(of.label for of in judge.measures)], rows)
         head = (
             f"# Settings mapped on the bundled model {options.name}\n\n{options.n} samples a row, seed {options.seed}, "
         )

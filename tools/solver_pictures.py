@@ -5,13 +5,13 @@
 The same starts for all.
 """
 
+import argparse
 import math
-import sys
 from pathlib import Path
 
 import torch
 
-from bfn import losses, plot
+from bfn import losses, viz
 from bfn.exact import GaussianMixture
 
 FAMILIES = {
@@ -26,18 +26,20 @@ FAMILIES = {
 
 def main() -> None:
     """Draw."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
     torch.set_num_threads(1)
     angles = torch.arange(8) * (2 * math.pi / 8)
     means = 0.8 * torch.stack((angles.cos(), angles.sin()), 1)
     model = GaussianMixture(means, stds=torch.full((8,), 0.1))
     generator = torch.Generator().manual_seed(0)
-    model.error_curve = losses.error_curve(model, model.sample_data(500, generator), generator=generator)
+    model.info.error_curve = losses.error_curve(model, model.sample_data(500, generator), generator=generator)
     for family, solver in FAMILIES.items():
-        paths = plot.record(model, 60, solver=solver, nfe=8, generator=torch.Generator().manual_seed(1))
-        axes = plot.plane(paths, model=model)
+        paths = viz.record(model, 60, solver=solver, nfe=8, generator=torch.Generator().manual_seed(1))
+        axes = viz.plane(paths, model=model)
         axes.set_title(f"{solver}, 8 calls")
-        plot.save(axes, folder / f"solver-{family}.png")
+        viz.save(axes, folder / f"solver-{family}.png")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn import networks, storage
+from bfn import networks
 from bfn.errors import UserError
+from bfn.info import ModelInfo
 from bfn.interop.official_settings import PUBLISHED, Configuration, configuration
 from bfn.model import BFN
 from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet
@@ -160,16 +161,18 @@ def load_official(path: str | Path, settings: str | Mapping[str, Any]) -> BFN:
     network.load_state_dict(ours, assign=True)
     if isinstance(network, OfficialFlatUNet | OfficialBinaryUNet):
         network.prepare()
-    return BFN(network, chosen.flow, chosen.head, chosen.data_shape).eval()
+    info = ModelInfo(
+        alphabet=chosen.alphabet,
+        value_range=(-1.0, 1.0) if chosen.flow.has_range else None,
+        card={"source": f"the original BFN paper's weights, from {Path(path).name}", "settings": {"data": chosen.data}},
+    )
+    return BFN(network, chosen.flow, chosen.head, chosen.data_shape, info).eval()
 
 
 def convert(path: str | Path, settings: str | Mapping[str, Any], out_dir: str | Path) -> BFN:
     """Load a published file and save it in this library's own format; nothing is written unless all of it fits."""
     model = load_official(path, settings)
-    chosen = configuration(settings)
-    source = f"the original BFN paper's weights, from {Path(path).name}"
-    card = {"source": source, "settings": {"data": dict(chosen.data)}}
-    storage.save(model, out_dir, {"alphabet": chosen.alphabet, "card": card})
+    model.save(out_dir)
     return model
 
 

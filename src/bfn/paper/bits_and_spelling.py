@@ -55,8 +55,8 @@ def efficiency(judged: JudgedModel, options: Options) -> Section:
         "",
         *markdown_table(["steps", "sampler", "bits a character", "paper", main.label, "paper, %"], rows),
         "",
-        f"In the limit of many steps (the continuous-time bound) the model has {found[None]['total']} bits a character, "
-        f"on {len(held_out)} texts. Samples for {main.label}: {sizes}.",
+        f"In the limit of many steps (the continuous-time bound) the model has {found[None]['total']} bits a "
+        f"character, on {len(held_out)} texts. Samples for {main.label}: {sizes}.",
         *notes,
     ]
     if judged.exact is not None:

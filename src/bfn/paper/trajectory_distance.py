@@ -55,7 +55,7 @@ def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
     table = printed.table("cs-trajectories")
     n = max(2, options.n or min(judged.n, 16))
     steps = sorted((1 / nfe for nfe in options.nfe), reverse=True) if options.nfe else STEPS
-    batches = torch.arange(n).split(options.batch or judged.batch)
+    batches = torch.split(torch.arange(n), options.batch or judged.batch)
     measured: dict[float, Estimate] = {}
     for step in steps:
         parts = [

@@ -2,7 +2,7 @@
 
 And the tables tuned to each model against the default without them, over several seeds.
 
-    python benchmarks/beyond.py --out docs/results/beyond.md
+    python benchmarks/few_calls_against_many.py --out docs/results/beyond.md
 
 The seed took part in no choice. What is measured is kept in the store that ``bfn compare`` uses, so that a run that was
 stopped goes on where it was; on two cores all of it takes about two hours. The report says for each target whether it
@@ -123,26 +123,26 @@ def main() -> None:
     lines = [
         "# The default at 5 and 10 calls against the paper at more",
         "",
-        "`auto` (`fast-sde`: without the model's tuned table) against the original sampler and the paper's solvers at "
-        f"20 to 200 calls. Made by `python benchmarks/beyond.py`: seed {SEED}, which took part in no choice; the same "
-        f"starts for all rows of a model; 95 % intervals; torch {torch.__version__}. Measures depend on the number of "
-        "samples: compare within a table, and with what real data of that number get.",
+        "`auto` (`fast-sde` is the same without the model's tuned table) against the original sampler and the paper's "
+        "solvers at 20 to 200 calls. Made by `python benchmarks/few_calls_against_many.py`: seed "
+        f"{SEED}, which took part in no choice; the same starts for all rows of a model; 95 % intervals; torch "
+        f"{torch.__version__}. Measures depend on the number of samples: compare within a table, and with what real "
+        "data of that number get.",
     ]
     for case in CASES:
         if case.model not in options.models:
             continue
         model = bfn.load(case.model)
-        judge = judge_for(model, n=case.n)
         comparison = compare(
-            model, case.settings, judge, case.n, name=case.model, store=default_store(), seed=SEED, progress=True
-        )
+            model, case.settings, judge_for(model, n=case.n), case.n, name=case.model, store=default_store(),
+            seed=SEED, progress=True,
+        )  # fmt: skip
         lines += section(case, comparison)
         for calls in sorted(model.info.tables):
             settings = [Setting("auto", calls), Setting("fast-sde", calls)]
-            judge = judge_for(model, n=TUNED_N)
             comparison = compare(
-                model, settings, judge, TUNED_N, name=case.model, store=default_store(), seed=SEED + 1,
-                repeats=TUNED_SEEDS, progress=True,
+                model, settings, judge_for(model, n=TUNED_N), TUNED_N, name=case.model, store=default_store(),
+                seed=SEED + 1, repeats=TUNED_SEEDS, progress=True,
             )  # fmt: skip
             lines += tuned_section(case, comparison, calls)
     print("\n".join(lines))

@@ -1,6 +1,6 @@
 """Time and peak memory of the exact models that carry real data.
 
-    python benchmarks/exact_models.py [points 1 2 3 4 5] [--characters N] [--min-count N] [--threads N]
+    python benchmarks/exact_models_speed.py [points 1 2 3 4 5] [--characters N] [--min-count N] [--threads N]
 
 Points: 60,000 x 784 and a batch of 500, float32. NGram: contexts 1 to 5 on text8 or its first characters, a batch of
 64, lengths 64 and 128, float32. Each case runs in a process of its own, so that its peak memory is its own.
