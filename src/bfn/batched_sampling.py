@@ -16,8 +16,7 @@ from bfn.errors import UserError
 from bfn.grids import Grid
 from bfn.info import Label
 from bfn.sampling import Step, sample
-from bfn.solvers.plan import Plan, plan
-from bfn.solvers.table import Solver, Table
+from bfn.solvers import Plan, Solver, Table, plan
 
 if TYPE_CHECKING:
     from bfn.model import Model

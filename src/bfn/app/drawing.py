@@ -68,11 +68,13 @@ def watched(work: Callable[[Callable[[T], None]], None]) -> Generator[T, None, N
 class PanelProgress:
     """A panel so far: how the samples formed, call by call; what it took; whether it is finished.
 
-    steps: (t, what is known, what is predicted) of each call made: mu and x_hat, or theta and class probabilities.
+    plan: what it runs through. steps: (t, what is known, what is predicted) of each call made: mu and x_hat, or theta
+    and class probabilities.
     """
 
     model: Model
     panel: Panel
+    plan: Plan
     steps: tuple[tuple[float, Tensor, Tensor], ...]
     seconds: float
     finished: bool
@@ -107,6 +109,7 @@ def draw(model: Model, request: DrawRequest, panel: Panel, conditions: Mapping[s
     conditions: further arguments of ``bfn.sample``, for what is known of the samples.
     """
     steps: list[tuple[float, Tensor, Tensor]] = []
+    planned = panel_plan(model, panel)
 
     def work(tell: Callable[[bool], None]) -> None:
         record = Recorder(model, request.n, steps)
@@ -115,14 +118,11 @@ def draw(model: Model, request: DrawRequest, panel: Panel, conditions: Mapping[s
             record(step)
             tell(False)
 
-        out = sample(
-            model, request.n, panel.solver, panel.calls, t_start=panel.t_start, g=dial(panel), seed=request.seed,
-            on_step=on_step, **conditions,
-        )  # fmt: skip
+        out = sample(model, request.n, planned.table, seed=request.seed, on_step=on_step, **conditions)
         # Where the sample is a mix of the last predictions, the last picture shows the mix.
         steps[-1] = (*steps[-1][:2], out.final.cpu())
         tell(True)
 
     start = time.perf_counter()
     for finished in watched(work):
-        yield PanelProgress(model, panel, tuple(steps), time.perf_counter() - start, finished)
+        yield PanelProgress(model, panel, planned, tuple(steps), time.perf_counter() - start, finished)

@@ -42,6 +42,7 @@ def film(progress: PanelProgress) -> str:
     spent = (
         f'<p class="bfn-spent"><b>{made}</b> network calls in <b>{progress.seconds:.2f} s</b> '
         f"<span>{per_call:.0f} ms a call of {len(progress.steps[0][1])} samples</span></p>"
+        f'<p class="bfn-plan">{html.escape(progress.panel.solver)} ran {html.escape(str(progress.plan))}</p>'
     )
     return f'<div class="bfn-panel"><div class="bfn-film">{frames}</div>{spent}</div>'
 
@@ -117,10 +118,9 @@ def paths(model: GaussianMixture, by_solver: Mapping[str, Tensor]) -> str:
         axes.imshow(density, extent=(-reach, reach, -reach, reach), origin="lower", cmap="Greys", alpha=0.55)
         axes.plot(path[..., 0], path[..., 1], color=colour(i), linewidth=0.9, alpha=0.55)
         axes.plot(path[:-1, :, 0], path[:-1, :, 1], ".", color=colour(i), markersize=2.2, alpha=0.5)
-        axes.scatter(*path[0].T, s=9, facecolors="white", edgecolors="#777777", linewidths=0.6, zorder=3)
-        axes.scatter(
-            path[-1, :, 0], path[-1, :, 1], s=14, color=colour(i), edgecolors="white", linewidths=0.4, zorder=4
-        )
+        (x0, y0), (x1, y1) = path[0].T, path[-1].T
+        axes.scatter(x0, y0, s=9, facecolors="white", edgecolors="#777777", linewidths=0.6, zorder=3)
+        axes.scatter(x1, y1, s=14, color=colour(i), edgecolors="white", linewidths=0.4, zorder=4)
         axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
         axes.grid(False)
         axes.spines[:].set_visible(False)

@@ -11,6 +11,7 @@ from bfn.app import drawing, html_pictures, middleware, mixtures
 from bfn.app.models import Models
 from bfn.app.requests import KEEPS, DrawRequest, Panel
 from bfn.model import BFN
+from bfn.solvers import plan
 from tiny import build
 
 
@@ -88,6 +89,7 @@ def test_a_film_has_a_frame_a_call_and_shows_the_last() -> None:
     assert html.count("bfn-frame on") == 1
     assert "call 7 of 7" in html
     assert "<b>7</b> network calls" in html
+    assert f"auto ran {plan(model, 'auto', 7)}" in html
     assert html_pictures.picked(500)[0] == 0
     assert html_pictures.picked(500)[-1] == 499
     assert len(html_pictures.picked(500)) == html_pictures.MAX_FRAMES == len(set(html_pictures.picked(500)))
