@@ -20,7 +20,8 @@ from torch import Tensor
 
 from bfn import networks
 from bfn.interop import PUBLISHED
-from bfn.networks.official import AttentionBlock, OfficialFlatUNet, OfficialTransformer, ResidualBlock
+from bfn.networks import OfficialFlatUNet, OfficialTransformer
+from bfn.networks.official_blocks import AttentionBlock, ResidualBlock
 
 
 def naive_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

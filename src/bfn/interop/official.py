@@ -17,10 +17,11 @@ from torch import Tensor
 
 from bfn import networks
 from bfn.errors import UserError
-from bfn.info import ModelInfo
 from bfn.interop.official_settings import PUBLISHED, Configuration, configuration
 from bfn.model import BFN
-from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet
+from bfn.networks import OfficialBinaryUNet, OfficialFlatUNet
+
+__all__ = ["CheckpointMismatchError", "convert", "load_official", "read_state_dict"]
 
 NAMED_AT_MOST = 8
 """How many keys of a kind an error message names; the exception itself holds them all."""
@@ -161,11 +162,7 @@ def load_official(path: str | Path, settings: str | Mapping[str, Any]) -> BFN:
     network.load_state_dict(ours, assign=True)
     if isinstance(network, OfficialFlatUNet | OfficialBinaryUNet):
         network.prepare()
-    info = ModelInfo(
-        alphabet=chosen.alphabet,
-        value_range=(-1.0, 1.0) if chosen.flow.has_range else None,
-        card={"source": f"the original BFN paper's weights, from {Path(path).name}", "settings": {"data": chosen.data}},
-    )
+    info = chosen.info(f"the original BFN paper's weights, from {Path(path).name}")
     return BFN(network, chosen.flow, chosen.head, chosen.data_shape, info).eval()
 
 
@@ -211,7 +208,7 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     """A plain state dict from a file that `torch.save` wrote; refuses files that need code to be read."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give the path of a published checkpoint such as text8_ema.pt")
+        raise UserError(f"{path}: no such file; give the path of a published checkpoint such as text8_ema.pt")
     with path.open("rb") as file:
         is_archive = file.read(4) == b"PK\x03\x04"
     if is_archive and not zipfile.is_zipfile(path):

@@ -16,7 +16,10 @@ from bfn.data import TEXT8
 from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, Shape
 from bfn.heads import ClippedNoiseHead, DiscretisedHead, Head, LogitHead, LogitsHead
+from bfn.info import ModelInfo
 from bfn.model import BFN
+
+__all__ = ["PUBLISHED", "Configuration", "configuration"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,16 @@ class Configuration:
 
     def build(self) -> BFN:
         """The model with fresh weights."""
-        return BFN(networks.build(self.network), self.flow, self.head, self.data_shape)
+        return BFN(networks.build(self.network), self.flow, self.head, self.data_shape, self.info())
+
+    def info(self, source: str | None = None) -> ModelInfo:
+        """What is known of such a model. source: where its weights come from."""
+        card: dict[str, Any] = {"settings": {"data": dict(self.data)}}
+        if source is not None:
+            card["source"] = source
+        # The images of the paper are scaled to this range, and its code clips to it.
+        value_range = (-1.0, 1.0) if self.flow.has_range and len(self.data_shape) == 3 else None
+        return ModelInfo(alphabet=self.alphabet, value_range=value_range, card=card)
 
 
 def _cifar10(n_bins: int, discretised: bool) -> Configuration:

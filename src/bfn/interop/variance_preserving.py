@@ -23,6 +23,8 @@ from bfn.heads import Head, Output, Point, unknown_scale
 from bfn.model import BFN
 from bfn.schedules import Schedule, Time, as_float64
 
+__all__ = ["VariancePreservingHead", "VariancePreservingSchedule", "variance_preserving"]
+
 TINY_SNR = 2.0**-24
 """Smallest alpha^2 counted with, so that schedules that end in pure noise keep a finite log s."""
 

@@ -12,10 +12,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from bfn.errors import UserError
+from bfn.errors import UserError, did_you_mean
 from bfn.networks.embedding import JSON
 from bfn.networks.mlp import MLP
-from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet, OfficialTransformer
+from bfn.networks.official_binary_unet import OfficialBinaryUNet
+from bfn.networks.official_flat_unet import OfficialFlatUNet
+from bfn.networks.official_transformer import OfficialTransformer
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 
@@ -27,6 +29,7 @@ NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
     "official-flat-unet": OfficialFlatUNet,
     "official-binary-unet": OfficialBinaryUNet,
 }
+"""Networks by the name that a stored config has."""
 
 __all__ = [
     "JSON",
@@ -52,7 +55,7 @@ def build(config: Mapping[str, JSON]) -> torch.nn.Module:
     arguments = dict(config)
     name = arguments.pop("name", None)
     if not isinstance(name, str) or name not in NETWORKS:
-        raise UserError(f"network name {name!r}: expected one of {', '.join(NETWORKS)}")
+        raise UserError(f"network {name!r}: expected one of {', '.join(NETWORKS)}{did_you_mean(name, NETWORKS)}")
     network = NETWORKS[name]
     try:
         inspect.signature(network).bind(**arguments)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from bfn.errors import UserError
 
+__all__ = ["JSON", "Conditioning", "Rotary", "centre", "combine", "require_positive", "require_shape", "zeroed"]
+
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 """Whatever `json` can write: the type of a network's stored arguments."""
 

@@ -7,6 +7,8 @@ from torch.nn import functional as F
 from bfn.errors import UserError
 from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
 
+__all__ = ["MLP"]
+
 
 class ResidualBlock(nn.Module):
     """Two linear layers; scale and shift of the normalised features come from the condition."""

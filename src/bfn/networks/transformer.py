@@ -16,6 +16,8 @@ from bfn.networks.embedding import (
     zeroed,
 )
 
+__all__ = ["Transformer"]
+
 
 class Attention(nn.Module):
     """Self-attention with rotary positions: (batch, length, width) -> the same shape."""

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from bfn.errors import UserError
 from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
 
+__all__ = ["UNet"]
+
 CHANNELS_PER_GROUP = 8
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn import networks
+from bfn import UserError, load, networks
 from bfn.interop import PUBLISHED, CheckpointMismatchError, configuration, convert, load_official
 
 DATA = Path(__file__).parents[2] / "data" / "official-checkpoints"
@@ -59,6 +59,29 @@ def test_the_network_has_the_published_number_of_weights(name: str) -> None:
     with torch.device("meta"):
         network = networks.build(PUBLISHED[name].network)
     assert sum(parameter.numel() for parameter in network.parameters()) == SHAPES[name]["parameters"]
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_a_published_model_keeps_its_facts_however_often_it_is_stored(case: str, tmp_path: Path) -> None:
+    model = convert(DATA / f"{case}_ema.pt", SETTINGS[case], tmp_path / "once")
+    once = load(tmp_path / "once")
+    once.save(tmp_path / "twice")
+    twice = load(tmp_path / "twice")
+    for stored in (once, twice):
+        assert stored.info == model.info
+        assert (stored.flow, stored.head, stored.data_shape) == (model.flow, model.head, model.data_shape)
+        assert stored.network.config == model.network.config
+        for key, value in model.state_dict().items():
+            assert torch.equal(stored.state_dict()[key], value), key
+    images = case.startswith("cifar10")
+    assert model.info.value_range == ((-1, 1) if images else None)
+    assert model.info.classes is None
+    assert model.info.card["source"] == f"the original BFN paper's weights, from {case}_ema.pt"
+    assert model.info.trained_on == configuration(SETTINGS[case]).data
+
+
+def test_the_published_text_model_knows_its_alphabet() -> None:
+    assert PUBLISHED["text8_discrete"].info().alphabet == " abcdefghijklmnopqrstuvwxyz"
 
 
 def test_every_key_that_does_not_fit_is_named(tmp_path: Path) -> None:
@@ -148,7 +171,7 @@ def test_bytes_that_are_no_checkpoint(content: bytes, tmp_path: Path) -> None:
 def test_what_is_no_state_dict(tmp_path: Path) -> None:
     assert "holds a list" in refused(saved(tmp_path, [1, 2]))
     assert "'step' holds a int" in refused(saved(tmp_path, {"step": 3}))
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(UserError, match="no such file"):
         load_official(tmp_path / "absent.pt", "text8_discrete")
 
 
