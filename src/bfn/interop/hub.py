@@ -3,8 +3,8 @@
     model = hub.from_pretrained("user/name")        # or a directory
     hub.push_to_hub("runs/mine", "user/name")       # a run's directory, a bundled model's name, or a model
 
-A model there is what :func:`bfn.storage.save` writes, ``config.json`` and ``model.safetensors``, with a ``README.md``:
-the model card, written from the record that training and measuring left in the config.
+A model there is what ``model.save`` writes, ``config.json`` and ``model.safetensors``, with a ``README.md``: the model
+card, written from what training and measuring left in the model's info.
 """
 
 import json
@@ -16,27 +16,25 @@ from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, hf_hub_down
 from torch import nn
 
 from bfn import storage
+from bfn.errors import UserError
 from bfn.model import BFN, load
 
+__all__ = ["HubBFN", "from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
+
 LIBRARY = "bayesian-flow"
-RECORD = ("n_labels", "alphabet", "card")
-"""What a stored model says of itself besides its parts."""
+PIPELINES = {"text": "text-generation", "images": "unconditional-image-generation", "numbers": None}
+"""What the Hub calls a model whose samples have this form."""
 
 
 class HubBFN(BFN, ModelHubMixin, library_name=LIBRARY, tags=["bayesian-flow-network"]):
-    """A model with ``from_pretrained``, ``save_pretrained`` and ``push_to_hub``.
+    """A model with ``from_pretrained``, ``save_pretrained`` and ``push_to_hub``."""
 
-    record: ``n_labels``, ``alphabet`` and ``card`` of the stored model, all optional.
-    """
-
-    def __init__(self, model: BFN, record: Mapping[str, Any] | None = None) -> None:
-        super().__init__(model.network, model.flow, model.head, model.data_shape)
-        self.tables, self.error_curve = model.tables, model.error_curve
-        self.record = {key: (record or {})[key] for key in RECORD if (record or {}).get(key)}
+    def __init__(self, model: BFN) -> None:
+        super().__init__(model.network, model.flow, model.head, model.data_shape, model.info)
         self.train(model.training)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        self.save(save_directory, self.record)
+        self.save(save_directory)
 
     @classmethod
     def _from_pretrained(
@@ -52,7 +50,7 @@ class HubBFN(BFN, ModelHubMixin, library_name=LIBRARY, tags=["bayesian-flow-netw
         **model_kwargs: Any,
     ) -> Self:
         if model_kwargs:
-            raise TypeError(f"{next(iter(model_kwargs))!r}: only network= can be given besides where to find the model")
+            raise UserError(f"{next(iter(model_kwargs))!r}: only network= can be given besides where to find the model")
         directory = Path(model_id)
         if not directory.is_dir():
             for name in (storage.CONFIG, storage.WEIGHTS):
@@ -66,11 +64,11 @@ class HubBFN(BFN, ModelHubMixin, library_name=LIBRARY, tags=["bayesian-flow-netw
                     token=token,
                 )
                 directory = Path(path).parent
-        return cls(load(directory, network), storage.read_config(directory))
+        return cls(load(directory, network))
 
     def generate_model_card(self, *args: Any, **data: Any) -> ModelCard:
         """The card of this model; data: its metadata, such as license="mit"."""
-        return model_card(storage.describe(self, self.record), **data)
+        return model_card(self, **data)
 
 
 def from_pretrained(name: str | Path, *, network: nn.Module | None = None, **where: Any) -> HubBFN:
@@ -84,20 +82,17 @@ def from_pretrained(name: str | Path, *, network: nn.Module | None = None, **whe
     return HubBFN.from_pretrained(name, **where)
 
 
-def save_pretrained(
-    model: BFN | str | Path, directory: str | Path, record: Mapping[str, Any] | None = None, **data: Any
-) -> None:
-    """Write the Hub's layout into a directory. model: one, or a stored one by directory or name, record and all.
+def save_pretrained(model: BFN | str | Path, directory: str | Path, **data: Any) -> None:
+    """Write the Hub's layout into a directory. model: one, or a stored one by directory or name.
 
     data: metadata of the card, such as license="mit". A README.md that is there already is kept.
     """
-    _with_record(model, record).save_pretrained(directory, model_card_kwargs=data)
+    _hub_model(model).save_pretrained(directory, model_card_kwargs=data)
 
 
 def push_to_hub(
     model: BFN | str | Path,
     repo_id: str,
-    record: Mapping[str, Any] | None = None,
     *,
     private: bool | None = None,
     token: str | None = None,
@@ -105,7 +100,7 @@ def push_to_hub(
     **data: Any,
 ) -> str:
     """Upload a model with its card; returns the commit's address. Arguments as in :func:`save_pretrained`."""
-    return _with_record(model, record).push_to_hub(
+    return _hub_model(model).push_to_hub(
         repo_id,
         private=private,
         token=token,
@@ -114,64 +109,56 @@ def push_to_hub(
     )
 
 
-def _with_record(model: BFN | str | Path, record: Mapping[str, Any] | None) -> HubBFN:
+def _hub_model(model: BFN | str | Path) -> HubBFN:
     if isinstance(model, HubBFN):
-        return model if record is None else HubBFN(model, record)
-    if isinstance(model, BFN):
-        return HubBFN(model, record)
-    return HubBFN(load(model), storage.read_config(model) if record is None else record)
+        return model
+    return HubBFN(model if isinstance(model, BFN) else load(model))
 
 
-def model_card(config: Mapping[str, Any], name: str | None = None, **data: Any) -> ModelCard:
-    """The card of a stored model from its config.json. name: its "user/name". data: metadata, such as license="mit"."""
-    card = config.get("card") or {}
+def model_card(model: BFN, name: str | None = None, **data: Any) -> ModelCard:
+    """The card of a model. name: its "user/name". data: metadata, such as license="mit"."""
+    card = model.info.card
     metadata = ModelCardData(
         **{
             "library_name": LIBRARY,
             "tags": ["bayesian-flow-network", "model_hub_mixin"],
-            "pipeline_tag": _pipeline_tag(config),
+            "pipeline_tag": PIPELINES[model.form],
             **data,
         }
     )
     parts = [
         f"# {name or 'A Bayesian flow network'}",
-        _description(config),
+        _description(model),
         "```python\n"
         "from bfn.interop import hub\n\n"
         f'model = hub.from_pretrained("{name or "user/name"}")\n'
-        "samples = model.sample(16, nfe=10).x\n"
+        "samples = model.decode(model.sample(16, nfe=10).x)\n"
         "```",
         *_section("Measured", _pairs(card.get("quality")), _rows(card.get("measured"))),
         *_section("Held-out bits a dimension", _pairs(card.get("held-out bits a dimension"))),
-        *_section("Training", _pairs(_training(card)), _settings(card.get("settings"))),
+        *_section("Training", _pairs(_training(model)), _settings(card.get("settings"))),
         *_section("Note", str(card.get("note") or "")),
     ]
     return ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n")
 
 
-def _pipeline_tag(config: Mapping[str, Any]) -> str | None:
-    if config.get("alphabet"):
-        return "text-generation"
-    return "unconditional-image-generation" if len(config["data_shape"]) == 3 else None
-
-
-def _description(config: Mapping[str, Any]) -> str:
-    flow, shape = config["flow"], " x ".join(map(str, config["data_shape"]))
-    classes = f" of {flow['n_classes']} classes" if "n_classes" in flow else ""
-    labels = f", conditional on {config['n_labels']} labels" if config.get("n_labels") else ""
+def _description(model: BFN) -> str:
+    config, info, shape = storage.describe(model), model.info, " x ".join(map(str, model.data_shape))
+    values = f" of {model.flow.n_values} classes" if model.flow.n_values else ""
+    classes = f", conditional on {len(info.classes)} classes" if info.classes else ""
     network = (config["network"] or {}).get("name", "a network of its own, to be given on loading")
-    tuned = ", ".join(config.get("tables") or {})
+    tuned = ", ".join(map(str, info.tables))
     words = [
-        f"A Bayesian flow network on {flow['name']} data, {shape}{classes}{labels}.",
+        f"A Bayesian flow network on {config['flow']['name']} data, {shape}{values}{classes}.",
         f"Network: {network}. Head: {config['head']['name']}.",
         f"It carries solvers tuned to it at {tuned} calls, which the default solver takes." if tuned else "",
     ]
     return " ".join(filter(None, words))
 
 
-def _training(card: Mapping[str, Any]) -> dict[str, Any]:
-    data = ((card.get("settings") or {}).get("data") or {}).get("name")
-    facts = {"data": data, **{key: card.get(key) for key in ("step", "minutes", "parameters", "seed of the samples")}}
+def _training(model: BFN) -> dict[str, Any]:
+    told = ("source", "step", "minutes", "parameters", "seed of the samples")
+    facts = {"data": model.info.trained_on.get("name"), **{key: model.info.card.get(key) for key in told}}
     return {key: value for key, value in facts.items() if value is not None}
 
 

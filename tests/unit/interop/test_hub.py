@@ -13,17 +13,14 @@ from bfn import storage
 hub = pytest.importorskip("bfn.interop.hub")
 from huggingface_hub import HfApi, ModelCard  # noqa: E402
 
-RECORD = {
-    "alphabet": "ab|",
-    "card": {
-        "settings": {"data": {"name": "letters"}, "lr": 0.001},
-        "step": 30,
-        "minutes": 1.25,
-        "quality": {"spelling | at 10 calls": "51.3 %"},
-        "measured": [{"solver": "auto", "nfe": 10, "spelling": 0.5125}, {"solver": "bfn", "nfe": 10, "t_start": 0.001}],
-        "held-out bits a dimension": {"total_bits": 1.2345678},
-        "note": "Made for a test.",
-    },
+CARD = {
+    "settings": {"data": {"name": "letters"}, "lr": 0.001},
+    "step": 30,
+    "minutes": 1.25,
+    "quality": {"spelling | at 10 calls": "51.3 %"},
+    "measured": [{"solver": "auto", "nfe": 10, "spelling": 0.5125}, {"solver": "bfn", "nfe": 10, "t_start": 0.001}],
+    "held-out bits a dimension": {"total_bits": 1.2345678},
+    "note": "Made for a test.",
 }
 
 
@@ -33,30 +30,36 @@ def small_model() -> bfn.BFN:
     return bfn.BFN(network, bfn.DiscreteFlow(3), "logits", (4,)).eval()
 
 
+def known_model() -> bfn.BFN:
+    model = small_model()
+    model.info = bfn.ModelInfo(alphabet="ab|", card=CARD)
+    return model
+
+
 def draw(model: bfn.BFN) -> torch.Tensor:
     return model.sample(5, "bfn-solver2", 6, generator=torch.Generator().manual_seed(1)).prediction
 
 
 def test_saved_and_loaded_it_is_the_same_model(tmp_path: Path) -> None:
-    model = small_model()
-    hub.save_pretrained(model, tmp_path, RECORD)
+    model = known_model()
+    hub.save_pretrained(model, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     loaded = hub.from_pretrained(tmp_path)
     torch.testing.assert_close(draw(loaded), draw(model), rtol=0, atol=0)
-    assert loaded.record == RECORD
+    assert loaded.info == model.info
     assert not loaded.training
     torch.testing.assert_close(draw(bfn.load(tmp_path)), draw(model), rtol=0, atol=0)
 
 
-def test_the_record_survives_a_second_journey(tmp_path: Path) -> None:
-    hub.save_pretrained(small_model(), tmp_path / "one", RECORD)
+def test_the_info_survives_a_second_journey(tmp_path: Path) -> None:
+    hub.save_pretrained(known_model(), tmp_path / "one")
     hub.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
-def test_the_card_says_what_the_record_knows(tmp_path: Path) -> None:
-    hub.save_pretrained(small_model(), tmp_path, RECORD, license="mit")
+def test_the_card_says_what_the_info_knows(tmp_path: Path) -> None:
+    hub.save_pretrained(known_model(), tmp_path, license="mit")
     card = ModelCard.load(tmp_path / "README.md")
     assert card.data.license == "mit"
     assert card.data.library_name == "bayesian-flow"
@@ -74,7 +77,7 @@ def test_the_card_says_what_the_record_knows(tmp_path: Path) -> None:
         assert line in card.text
 
 
-def test_a_model_without_a_record_has_a_short_card(tmp_path: Path) -> None:
+def test_a_model_without_facts_has_a_short_card(tmp_path: Path) -> None:
     hub.save_pretrained(small_model(), tmp_path)
     assert "## " not in (tmp_path / "README.md").read_text()
 
@@ -87,9 +90,9 @@ def test_a_card_of_the_users_own_is_kept(tmp_path: Path) -> None:
 
 def test_tuned_tables_go_along(tmp_path: Path) -> None:
     model = small_model()
-    model.tables = {6: bfn.sampling.make_table(model.flow, "bfn-solver2", 6)}
+    model.info.tables = {6: bfn.solvers.plan(model, "bfn-solver2", 6).table}
     hub.save_pretrained(model, tmp_path)
-    assert hub.from_pretrained(tmp_path).tables == model.tables
+    assert hub.from_pretrained(tmp_path).info.tables == model.info.tables
     assert "tuned to it at 6 calls" in (tmp_path / "README.md").read_text()
 
 
@@ -119,18 +122,18 @@ def test_what_is_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **settings: SimpleNamespace(repo_id=repo_id))
     monkeypatch.setattr(HfApi, "upload_folder", upload)
-    model = small_model()
-    model.save(tmp_path, RECORD)
+    model = known_model()
+    model.save(tmp_path)
     assert hub.push_to_hub(tmp_path, "someone/letters", license="mit") == "the commit"
     assert sorted(uploaded) == ["README.md", "config.json", "model.safetensors"]
-    assert json.loads(uploaded["config.json"])["card"] == RECORD["card"]
+    assert json.loads(uploaded["config.json"])["info"]["card"] == CARD
     assert uploaded["model.safetensors"] == (tmp_path / "model.safetensors").read_bytes()
     assert b'hub.from_pretrained("someone/letters")' in uploaded["README.md"]
 
 
 def test_from_the_hub_both_files_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_model()
-    model.save(tmp_path, RECORD)
+    model = known_model()
+    model.save(tmp_path)
     asked = []
 
     def download(repo_id: str, filename: str, **settings: object) -> str:
