@@ -14,26 +14,32 @@ from bfn import networks
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
 from bfn.heads import Output
 from bfn.model import BFN, Model
-from bfn.sampling import make_table
+from bfn.solvers import plan
 
-CASES: dict[str, tuple[Flow, str, tuple[int, ...], dict[str, networks.JSON]]] = {
-    "text, 64 x 256 x 27": (
-        DiscreteFlow(n_classes=27),
-        "logits",
-        (256,),
-        {"name": "transformer", "n_classes": 27},
+__all__ = ["CASES", "LoopCost", "loop_cost", "run"]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A model to time, with a small real network, and the solvers to time on it."""
+
+    flow: Flow
+    predicts: str
+    data_shape: tuple[int, ...]
+    network: dict[str, networks.JSON]
+    solvers: tuple[str, ...]
+
+
+CASES = {
+    "text, 64 x 256 x 27": _Case(
+        DiscreteFlow(n_classes=27), "logits", (256,), {"name": "transformer", "n_classes": 27},
+        ("bfn-solver2", "sde-bfn-solver2", "bfn"),
     ),
-    "images, 64 x 3 x 32 x 32": (
-        ContinuousFlow(sigma_1=1e-3),
-        "noise",
-        (3, 32, 32),
-        {"name": "unet", "in_channels": 3},
+    "images, 64 x 3 x 32 x 32": _Case(
+        ContinuousFlow(sigma_1=1e-3), "noise", (3, 32, 32), {"name": "unet", "in_channels": 3},
+        ("bfn-solver++2", "sde-bfn-solver++2", "bfn"),
     ),
-}
-SOLVERS = {
-    "discrete": ("bfn-solver2", "sde-bfn-solver2", "bfn"),
-    "continuous": ("bfn-solver++2", "sde-bfn-solver++2", "bfn"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class LoopCost:
 
 
 @dataclass
-class Answered(Model):
+class _Answered(Model):
     """A model whose answer is ready: sampling from it costs the loop and nothing else."""
 
     flow: Flow
@@ -67,7 +73,7 @@ class Answered(Model):
         return self.answer
 
 
-def seconds(action: Callable[[], object], unit: Callable[[], object], repeats: int) -> tuple[float, float]:
+def _seconds(action: Callable[[], object], unit: Callable[[], object], repeats: int) -> tuple[float, float]:
     """Least seconds of an action and of a unit of work, timed alternately: whatever else the machine does only adds."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
@@ -80,24 +86,24 @@ def seconds(action: Callable[[], object], unit: Callable[[], object], repeats: i
 
 def loop_cost(case: str, solver: str, batch: int = 64, nfe: int = 20, repeats: int = 25) -> LoopCost:
     """Time a sampler on an idle network and on a real one."""
-    flow, predicts, data_shape, config = CASES[case]
-    network = networks.build(config)
+    flow, predicts, data_shape = CASES[case].flow, CASES[case].predicts, CASES[case].data_shape
+    network = networks.build(CASES[case].network)
     u = torch.randn(batch, *flow.state_shape(data_shape))
     answer = torch.randn_like(u)
     idle = BFN(lambda inputs, t: answer, flow, predicts, data_shape)
     real = BFN(network, flow, predicts, data_shape)
     level = flow.noise_level(0.5, batch, u.ndim - 1, u)
-    table = make_table(flow, solver, nfe)
+    table = plan(idle, solver, nfe).table
 
     def passes(action: Callable[[], object], per: int = 1, count: int = repeats) -> float:
-        taken, unit = seconds(action, lambda: [u * 0.5 for _ in range(10)], count)
+        taken, unit = _seconds(action, lambda: [u * 0.5 for _ in range(10)], count)
         return taken / per / (unit / 10)
 
     output = idle.output(u, level)
     interface = passes(lambda: [idle.output(u, level).mean for _ in range(10)], per=10)
     random = passes(lambda: torch.randn_like(u)) if table.rows[0].c else 0.0
-    random += passes(output.draw) if table.draws and flow.kind == "discrete" else 0.0
-    loop = passes(lambda: Answered(flow, data_shape, output).sample(batch, solver, nfe), per=nfe) - random
+    random += passes(output.draw) if table.draws else 0.0
+    loop = passes(lambda: _Answered(flow, data_shape, output).sample(batch, solver, nfe), per=nfe) - random
     outside = interface + random + loop
     whole = passes(lambda: real.sample(batch, solver, 2), per=2, count=3)
     return LoopCost(case, solver, interface, random, loop, outside, outside / whole)
@@ -105,20 +111,24 @@ def loop_cost(case: str, solver: str, batch: int = 64, nfe: int = 20, repeats: i
 
 def run(threads: int = 1) -> list[dict[str, float | str]]:
     """All cases; prints a table as it goes. One thread: more of them wait for each other on a busy machine."""
+    before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    try:
+        return _run()
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run() -> list[dict[str, float | str]]:
     print("passes over the state a step, and the share of the time that is spent outside a small network")
     print(f"{'case':26}{'solver':20}{'interface':>11}{'random':>8}{'loop':>7}{'outside':>9}{'share':>8}")
     results = []
-    for case, (flow, *_) in CASES.items():
-        for solver in SOLVERS[flow.kind]:
-            cost = loop_cost(case, solver)
+    for name, case in CASES.items():
+        for solver in case.solvers:
+            cost = loop_cost(name, solver)
             print(
-                f"{case:26}{solver:20}{cost.interface:11.1f}{cost.random:8.1f}{cost.loop:7.1f}{cost.outside:9.1f}"
+                f"{name:26}{solver:20}{cost.interface:11.1f}{cost.random:8.1f}{cost.loop:7.1f}{cost.outside:9.1f}"
                 f"{cost.share:8.1%}"
             )
             results.append(asdict(cost))
     return results
-
-
-if __name__ == "__main__":
-    run()

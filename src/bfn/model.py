@@ -1,5 +1,6 @@
 """Models: a network with a flow, a head and its facts, and what any model can do."""
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -163,7 +164,13 @@ class BFN(Model, nn.Module):
 
     def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         inputs = self.head.inputs(self.flow, u, level)
-        raw = self.network(inputs, level.t) if label is None else self.network(inputs, level.t, label=label)
+        try:
+            raw = self.network(inputs, level.t) if label is None else self.network(inputs, level.t, label=label)
+        except TypeError:
+            if label is None or _takes_label(self.network):
+                raise
+            name = type(self.network).__name__
+            raise NetworkError(f"label given: the network {name} takes no argument 'label'; leave label out") from None
         expected = (len(u), *self.head.raw_shape(self.flow.state_shape(self.data_shape)))
         if tuple(raw.shape) != expected:
             raise NetworkError(
@@ -179,6 +186,12 @@ class BFN(Model, nn.Module):
 def pixels(values: Tensor) -> Tensor:
     """Images as bytes: floats in [-1, 1], (n, channel, height, width) -> uint8 (n, height, width, channel)."""
     return ((values + 1) / 2).clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
+
+
+def _takes_label(network: Any) -> bool:
+    call = network.forward if isinstance(network, nn.Module) else network
+    parameters = inspect.signature(call).parameters.values()
+    return any(parameter.name == "label" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _n_labels(network: Any) -> int | None:

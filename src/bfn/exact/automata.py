@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from bfn.exact.backoff import BackoffTables, find
 
+__all__ = ["Automaton", "DenseAutomaton", "SparseAutomaton"]
+
 
 class Automaton(nn.Module):
     """The steps of a chain with memory."""

@@ -14,6 +14,8 @@ from bfn.exact.base import (
 )
 from bfn.flows import DiscreteFlow
 
+__all__ = ["MarkovChain"]
+
 
 class MarkovChain(DiscreteExactModel):
     """x_1 ~ initial (K,), x_{d+1} ~ transition[x_d], rows of (K, K), for ``length`` variables.

@@ -9,11 +9,14 @@ from math import ceil, sqrt
 import torch
 from torch import Tensor
 
+from bfn.data.text import TEXT8
 from bfn.errors import UserError
 from bfn.exact.automata import Automaton, DenseAutomaton, SparseAutomaton
 from bfn.exact.backoff import BackoffTables, count_backoff
 from bfn.exact.base import DiscreteExactModel, discrete_flow, draw_classes, safe_log
 from bfn.flows import DiscreteFlow
+
+__all__ = ["NGram"]
 
 DENSE_STATES = 20_000
 """Up to so many contexts all are kept: matrix products over all are faster than sparse ones over those seen."""
@@ -70,10 +73,9 @@ class NGram(DiscreteExactModel):
         smoothing: how readily a context gives way to a shorter one; 1 is the rule of Witten and Bell.
         min_count: n-grams seen fewer times count as not seen, which saves much of the memory of long contexts.
         """
+        alphabet = None
         if isinstance(text, str):
-            from bfn.data.text import TEXT8
-
-            text = TEXT8.encode(text)
+            alphabet, text = TEXT8.symbols, TEXT8.encode(text)
         if text.ndim != 1 or len(text) < 2:
             raise UserError(f"text of shape {tuple(text.shape)}: expected at least 2 classes in a row, (n,)")
         flow = discrete_flow(flow, n_classes, beta_1)
@@ -85,7 +87,9 @@ class NGram(DiscreteExactModel):
         if min_count < 1:
             raise UserError(f"min_count={min_count}: expected at least 1")
         tables = count_backoff(text.cpu(), context, n_classes, smoothing, min_count)
-        return cls(tables, length, flow=flow, dense=dense, dtype=dtype, memory=memory)
+        model = cls(tables, length, flow=flow, dense=dense, dtype=dtype, memory=memory)
+        model.info.alphabet = alphabet
+        return model
 
     @property
     def context(self) -> int:

@@ -55,7 +55,7 @@ def build(config: Mapping[str, JSON]) -> torch.nn.Module:
     arguments = dict(config)
     name = arguments.pop("name", None)
     if not isinstance(name, str) or name not in NETWORKS:
-        raise UserError(f"network {name!r}: expected one of {', '.join(NETWORKS)}{did_you_mean(name, NETWORKS)}")
+        raise UserError(f"network name {name!r}: expected one of {', '.join(NETWORKS)}{did_you_mean(name, NETWORKS)}")
     network = NETWORKS[name]
     try:
         inspect.signature(network).bind(**arguments)

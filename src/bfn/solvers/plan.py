@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -16,9 +16,10 @@ from bfn.solvers.named import get
 from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
-    from bfn.model import Model
+    from bfn.flows import Flow
+    from bfn.info import ModelInfo
 
-__all__ = ["CALLS", "LEAST_T_START", "Plan", "plan"]
+__all__ = ["CALLS", "LEAST_T_START", "Plan", "Planned", "plan"]
 
 CALLS = 10
 """Network calls where nobody says how many."""
@@ -26,6 +27,22 @@ CALLS = 10
 LEAST_T_START = 1e-3
 """Where a solver that starts at t = 0 starts instead if the network predicts noise, which is 0/0 there, or the grid has
 no point there."""
+
+
+class Planned(Protocol):
+    """What a plan asks of a model; also fulfilled by what has the network elsewhere, such as a diffusers scheduler."""
+
+    @property
+    def flow(self) -> Flow:
+        """Like ``Model.flow``."""
+
+    @property
+    def info(self) -> ModelInfo:
+        """Like ``Model.info``."""
+
+    @property
+    def starts_at_zero(self) -> bool:
+        """Like ``Model.starts_at_zero``."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,7 @@ class Plan:
 
 
 def plan(
-    model: Model,
+    model: Planned,
     solver: str | Solver | Table = "auto",
     nfe: int | None = None,
     *,

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from bfn.errors import UserError
 from bfn.exact import MarkovChain, NGram
 from bfn.exact.backoff import BACKOFF_MIN, count_backoff
 
@@ -188,3 +189,12 @@ def test_text_shorter_than_the_context():
 def test_wrong_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_chain_of_letters_writes_letters():
+    model = NGram.from_text(TEXT, 2, 12)
+    out = model.sample(2, "bfn-solver2", 4, seed=0)
+    assert model.form == "text"
+    assert all(set(line) <= set(" abcdefghijklmnopqrstuvwxyz") and len(line) == 12 for line in model.decode(out.x))
+    with pytest.raises(UserError, match="an exact model has no classes to condition on"):
+        model.sample(2, nfe=2, label=0)

@@ -48,7 +48,7 @@ def images(predicts: str = "preconditioned") -> bfn.BFN:
         in_channels=1, channels=8, multipliers=(1, 2), n_blocks=1, attention_levels=(), n_labels=3
     )
     model = bfn.BFN(shaken(network), bfn.ContinuousFlow(), predicts, (1, 8, 8)).eval()
-    model.error_curve = CURVE
+    model.info.error_curve = CURVE
     return model
 
 
@@ -61,7 +61,7 @@ def binary_images() -> bfn.BFN:
 
 def text() -> bfn.BFN:
     model = bfn.BFN(shaken(bfn.networks.MLP(6, n_classes=3, width=16)), bfn.DiscreteFlow(3), "logits", (6,)).eval()
-    model.error_curve = CURVE
+    model.info.error_curve, model.info.alphabet = CURVE, "abc"
     return model
 
 
@@ -105,7 +105,7 @@ def test_texts_are_those_of_the_librarys_own_loop(solver: str) -> None:
         return {}
 
     ours = model.sample(4, solver, 10, generator=seeded())
-    theirs = BFNTextPipeline.from_model(model, "abc", solver=solver)(
+    theirs = BFNTextPipeline.from_model(model, solver=solver)(
         4,
         10,
         generator=seeded(),
@@ -163,13 +163,26 @@ def test_saved_and_loaded_it_draws_the_same(kind: str, tmp_path: Path) -> None:
 
 
 def test_text_saved_and_loaded_keeps_its_alphabet(tmp_path: Path) -> None:
-    pipeline = BFNTextPipeline.from_model(text(), "abc", solver="fast-sde")
+    pipeline = BFNTextPipeline.from_model(text(), solver="fast-sde")
     pipeline.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "model_index.json").read_text())["alphabet"] == "abc"
     loaded = BFNTextPipeline.from_pretrained(tmp_path)
     assert loaded(3, 6, generator=seeded()).texts == pipeline(3, 6, generator=seeded()).texts
     with pytest.raises(ValueError, match="alphabet of 2 symbols: expected 3"):
-        BFNTextPipeline.from_model(text(), "ab")
+        BFNTextPipeline(pipeline.transformer, pipeline.scheduler, "ab")
+
+
+def test_classes_are_drawn_by_their_shares_and_go_by_their_names(tmp_path: Path) -> None:
+    model = images()
+    model.info.classes = bfn.Classes(("cat", "dog", "eel"), (0.5, 0.5, 0.0))
+    BFNPipeline.from_model(model).save_pretrained(tmp_path)
+    pipeline = BFNPipeline.from_pretrained(tmp_path)
+    ours = model.sample(3, nfe=4, generator=seeded()).x
+    torch.testing.assert_close(pipeline(3, 4, generator=seeded(), output_type="latent").images, ours)
+    for label in ("dog", -1, ["eel", "cat", "dog"]):
+        ours = model.sample(3, nfe=4, label=label, generator=seeded()).x
+        drawn = pipeline(3, 4, class_labels=label, generator=seeded(), output_type="latent").images
+        torch.testing.assert_close(drawn, ours, rtol=1e-5, atol=1e-5)
 
 
 def test_a_callback_sees_each_call_and_may_change_the_sample() -> None:
@@ -192,10 +205,9 @@ def test_it_starts_from_given_noise_at_given_timesteps() -> None:
     model = images("data")
     pipeline = BFNPipeline.from_model(model, solver="bfn-solver++2")
     noise, timesteps = torch.randn(2, 1, 8, 8, generator=seeded()), [950.0, 500.0, 100.0]
-    theirs = pipeline(2, latents=noise, timesteps=timesteps, output_type="latent").images
+    theirs = pipeline(2, latents=noise, timesteps=timesteps, class_labels=-1, output_type="latent").images
     grid = 1 - torch.tensor(timesteps, dtype=torch.float64) / 1000
-    none = torch.full((2,), -1)
-    ours = model.sample(2, "bfn-solver++2", grid=grid, initial=noise, label=none).x
+    ours = model.sample(2, "bfn-solver++2", grid=grid, initial=noise, label=-1).x
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match="latents of shape"):
         pipeline(3, latents=noise)
@@ -206,7 +218,7 @@ def test_classes_where_there_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="knows no classes"):
         pipeline(2, 5, class_labels=[0, 1])
     with pytest.raises(ValueError, match=r"guidance_scale=2\.0"):
-        BFNPipeline.from_model(images())(2, 5, guidance_scale=2.0)
+        BFNPipeline(unet(4), BFNScheduler())(2, 5, guidance_scale=2.0)
 
 
 def test_a_network_of_the_users_own_does_not_fit_into_a_pipeline() -> None:

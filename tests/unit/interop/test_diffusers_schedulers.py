@@ -50,7 +50,7 @@ def reference(kind: str, predicts: str) -> bfn.BFN:
     flow = bfn.ContinuousFlow() if kind == "continuous" else bfn.DiscreteFlow(5)
     shape = SHAPES[kind][1:] if kind == "continuous" else SHAPES[kind][1:-1]
     model = bfn.BFN(lambda inputs, t: network(inputs, (1 - t[0]) * 1000), flow, predicts, shape)
-    model.error_curve = ErrorCurve((0.0, 0.5, 1.0), (1.0, 0.3, 0.1))
+    model.info.error_curve = ErrorCurve((0.0, 0.5, 1.0), (1.0, 0.3, 0.1))
     return model
 
 
@@ -76,11 +76,11 @@ def test_it_steps_as_the_librarys_own_loop(kind: str, predicts: str, solver: str
 @kinds
 def test_tuned_tables_of_a_model_are_taken(kind: str) -> None:
     model = reference(kind, "data" if kind == "continuous" else "logits")
-    model.tables = {CALLS: bfn.sampling.make_table(model.flow, "bfn-solver1", CALLS, "uniform", 0.05)}
-    for solver in ("auto", "tuned"):
-        scheduler = type(MAKE[kind]()).from_model(model, solver=solver)
-        scheduler.set_timesteps(CALLS)
-        torch.testing.assert_close(scheduler.timesteps[0], torch.tensor(950.0))
+    table = solvers.plan(model, "bfn-solver1", CALLS, grid="uniform", t_start=0.05).table
+    model.info.tables = {CALLS: table}
+    scheduler = type(MAKE[kind]()).from_model(model)
+    scheduler.set_timesteps(CALLS)
+    torch.testing.assert_close(scheduler.timesteps[0], torch.tensor(950.0))
 
 
 @kinds
@@ -99,7 +99,7 @@ def test_saved_and_loaded_it_gives_the_same_samples(kind: str, solver: str, tmp_
 @kinds
 def test_a_models_facts_survive_saving(kind: str, tmp_path: Path) -> None:
     model = reference(kind, "preconditioned" if kind == "continuous" else "logits")
-    model.tables = {CALLS: bfn.sampling.make_table(model.flow, "bfn-solver1", CALLS)}
+    model.info.tables = {CALLS: solvers.plan(model, "bfn-solver1", CALLS).table}
     scheduler = type(MAKE[kind]()).from_model(model, solver="bfn-optimal")
     scheduler.save_pretrained(tmp_path)
     loaded = type(scheduler).from_pretrained(tmp_path)
@@ -262,6 +262,17 @@ def test_the_first_samples_standard_deviation() -> None:
     scheduler.set_timesteps(CALLS)
     assert scheduler.init_noise_sigma == pytest.approx((5 / 2) ** 0.5)
     assert BFNScheduler().init_noise_sigma == 1
+
+
+@pytest.mark.parametrize("limits", [(-0.5, 0.5), (-0.25, 0.75)])
+def test_predicted_data_are_clipped_to_the_range_of_the_model(limits: tuple[float, float]) -> None:
+    model = reference("continuous", "data")
+    model.info.value_range = limits
+    scheduler = BFNScheduler.from_model(model, solver="bfn-solver++2")
+    scheduler.set_timesteps(CALLS)
+    ours = model.sample(4, "bfn-solver++2", CALLS, initial=noise_for("continuous")).x
+    torch.testing.assert_close(generate(scheduler, "continuous"), ours, rtol=1e-5, atol=1e-5)
+    assert (float(ours.min()), float(ours.max())) == limits
 
 
 def test_predicted_data_can_be_clipped() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bfn import BFN, ContinuousFlow, NetworkError, UserError
 from bfn.networks import MLP, NETWORKS, Transformer, UNet, accepts, build
 
 CASES = {
@@ -219,3 +220,28 @@ def test_which_parameters_a_network_takes() -> None:
     assert accepts("unet", "n_labels")
     assert not accepts("official-flat-unet", "n_labels")
     assert not accepts("no-such-network", "n_labels")
+
+
+class WithoutLabel(nn.Module):
+    def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
+        return inputs
+
+
+class Broken(nn.Module):
+    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        return inputs + None  # type: ignore[operator]
+
+
+def test_a_label_that_a_network_does_not_take_is_one_clear_line() -> None:
+    for network in (WithoutLabel(), lambda inputs, t: inputs):
+        model = BFN(network, ContinuousFlow(), "data", (2,))
+        with pytest.raises(NetworkError, match=r"takes no argument 'label'; leave label out$"):
+            model.sample(2, nfe=2, label=0)
+        assert model.sample(2, nfe=2).x.shape == (2, 2)
+    with pytest.raises(UserError, match="without labels: build it with n_labels"):
+        BFN(MLP(2, width=8), ContinuousFlow(), "data", (2,)).sample(2, nfe=2, label=1)
+
+
+def test_a_mistake_inside_a_network_keeps_its_own_error() -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        BFN(Broken(), ContinuousFlow(), "data", (2,)).sample(2, nfe=2, label=0)

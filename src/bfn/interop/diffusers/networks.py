@@ -14,6 +14,8 @@ from bfn import networks
 from bfn.errors import UserError
 from bfn.flows import Shape
 
+__all__ = ["BFNNetwork", "Denoiser", "UNetNetwork", "as_diffusers", "data_shape", "no_class"]
+
 
 class BFNNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
     """A network of this library, called, saved and loaded as diffusers does with its own.

@@ -16,27 +16,28 @@ whichever the solver: there are as many ``timesteps``.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from pathlib import Path
 from typing import Any, Self
 
 import torch
 from diffusers.configuration_utils import ConfigMixin, register_to_config
-from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
-from diffusers.schedulers.scheduling_utils import SCHEDULER_CONFIG_NAME, KarrasDiffusionSchedulers, SchedulerMixin
+from diffusers.schedulers.scheduling_utils import SchedulerMixin
 from diffusers.utils.outputs import BaseOutput
 from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
-from bfn import storage
+from bfn.config import decode, encode
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
 from bfn.heads import Head
-from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule
+from bfn.info import ModelInfo
 from bfn.model import BFN
-from bfn.sampling import Run, make_table
+from bfn.sampling import Run
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule
-from bfn.solvers import BoundTable, Table
+from bfn.solvers import Table, plan
+from bfn.solvers.table import BoundTable
+
+__all__ = ["BFNScheduler", "BFNSchedulerOutput", "DiscreteBFNScheduler", "TableScheduler"]
 
 Timestep = int | float | Tensor
 Generators = torch.Generator | list[torch.Generator] | None
@@ -59,21 +60,28 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     order = 1
     flow: Flow
     head: Head
+    info: ModelInfo
     timesteps: Tensor
     num_inference_steps: int | None
 
     def _set_up(self, flow: Flow, head: Head, last_timestep: int) -> None:
         self.flow, self.head, self._last_timestep = flow, head, last_timestep
-        self._tables = storage.make_tables(self.config["tables"] or {}, Path(SCHEDULER_CONFIG_NAME))
-        curve = self.config["error_curve"]
-        self._curve = ErrorCurve(tuple(curve["t"]), tuple(curve["squared_error"])) if curve else None
-        self._clip = _clip_range(self.config)
+        self.info = ModelInfo(
+            value_range=_clip_range(self.config),
+            error_curve=decode(ErrorCurve | None, self.config["error_curve"], "error_curve"),
+            tables=decode(Mapping[int, Table], self.config["tables"] or {}, "tables"),
+        )
         self.timesteps = torch.arange(last_timestep, -1, -1, dtype=torch.float32)
         self.num_inference_steps = None
         self._table: Table | None = None
         self._time_of: dict[float, float] = {}
         self._run: Run | None = None
         self._begun_at = 0
+
+    @property
+    def starts_at_zero(self) -> bool:
+        """Whether the prediction is defined where nothing is known."""
+        return self.head.starts_at_zero
 
     def __len__(self) -> int:
         return int(self.config["num_train_timesteps"])
@@ -147,21 +155,19 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     @classmethod
     def from_model(cls, model: BFN, **settings: Any) -> Self:
         """The scheduler that a model of this library asks for; settings, such as ``solver``, as in the constructor."""
-        parts = storage.describe(model)
-        head = parts["head"]
-        prediction = {head: name for name, head in HEAD_OF_PREDICTION.items()}.get(head["name"], head["name"])
-        curve = model.error_curve
+        head = encode(model.head)
+        name = head.pop("name")
         facts = {
-            "prediction_type": prediction,
-            "prediction_settings": {key: value for key, value in head.items() if key != "name"} or None,
-            "tables": parts["tables"] or None,
-            "error_curve": {"t": list(curve.t), "squared_error": list(curve.squared_error)} if curve else None,
+            "prediction_type": {head: name for name, head in HEAD_OF_PREDICTION.items()}.get(name, name),
+            "prediction_settings": head or None,
+            "tables": encode(model.info.tables) or None,
+            "error_curve": encode(model.info.error_curve) if model.info.error_curve else None,
         }
-        return cls(**cls._flow_settings(model.flow), **facts, **settings)
+        return cls(**{**cls._model_settings(model), **facts, **settings})
 
     @classmethod
-    def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
-        """The constructor's arguments that a flow decides."""
+    def _model_settings(cls, model: BFN) -> dict[str, Any]:
+        """The constructor's arguments that a model's flow and range decide."""
         raise UserError(
             f"{cls.__name__}: it is made from a diffusion model's scheduler, by from_config, not from a BFN"
         )
@@ -169,7 +175,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     def _make_table(self, nfe: int | None, grid: str | Tensor | None) -> Table:
         solver, g = self.config["solver"], self.config["g"]
         t_start = self.config["t_start"] if not isinstance(grid, Tensor) else None
-        return make_table(self.flow, solver, nfe, grid, t_start, g, self.head.starts_at_zero, self._tables, self._curve)
+        return plan(self, solver, nfe, grid=grid, t_start=t_start, g=g).table
 
     def _times(self, timesteps: Tensor) -> Tensor:
         return 1 - timesteps / self._last_timestep
@@ -206,7 +212,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
                     "must begin at the first timestep; choose another, or set_timesteps(timesteps=...)"
                 )
         u = _precise(sample)
-        self._run, self._begun_at = Run(BoundTable.bind(table, self.flow, u), u, self._clip), index
+        self._run, self._begun_at = Run(BoundTable.bind(table, self.flow, u), u, self.info.value_range), index
         return self._run
 
 
@@ -216,7 +222,8 @@ class BFNScheduler(TableScheduler):
     solver: a name from ``bfn.solvers.names("continuous")``. sigma_1: of the model's flow.
     prediction_type: "epsilon", "sample", or a head of this library by its name, such as "preconditioned", with its
         parameters in prediction_settings, such as {"data_std": 0.5}.
-    grid, t_start, g: as in :func:`bfn.sample`. clip_sample: clip predicted data to +-clip_sample_range.
+    grid, t_start, g: as in :func:`bfn.sample`. clip_sample: clip predicted data to +-clip_sample_range, or to
+        (lowest, highest) where that is a pair.
     tables, error_curve: what a model carries for the solvers that ask for it; :meth:`from_model` fills them in.
     """
 
@@ -232,7 +239,7 @@ class BFNScheduler(TableScheduler):
         t_start: float | None = None,
         g: float | None = None,
         clip_sample: bool = False,
-        clip_sample_range: float = 1.0,
+        clip_sample_range: float | Sequence[float] = 1.0,
         tables: Mapping[str, Any] | None = None,
         error_curve: Mapping[str, Any] | None = None,
     ) -> None:
@@ -240,10 +247,12 @@ class BFNScheduler(TableScheduler):
         self._set_up(flow, _make_head(prediction_type, prediction_settings, flow), num_train_timesteps)
 
     @classmethod
-    def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
+    def _model_settings(cls, model: BFN) -> dict[str, Any]:
+        flow, clip = model.flow, model.info.value_range
         if not isinstance(flow, ContinuousFlow) or not isinstance(flow.schedule, ExponentialSchedule):
             raise UserError(f"{flow}: {cls.__name__} is for continuous flows with an exponential schedule")
-        return {"sigma_1": flow.schedule.sigma_1}
+        clipping = {"clip_sample": True, "clip_sample_range": list(clip)} if clip else {}
+        return {"sigma_1": flow.schedule.sigma_1, **clipping}
 
 
 class DiscreteBFNScheduler(TableScheduler):
@@ -272,60 +281,26 @@ class DiscreteBFNScheduler(TableScheduler):
         self._set_up(flow, _make_head(prediction_type, prediction_settings, flow), num_train_timesteps)
 
     @classmethod
-    def _flow_settings(cls, flow: Flow) -> dict[str, Any]:
+    def _model_settings(cls, model: BFN) -> dict[str, Any]:
+        flow = model.flow
         if not isinstance(flow, DiscreteFlow) or not isinstance(flow.schedule, QuadraticSchedule):
             raise UserError(f"{flow}: {cls.__name__} is for discrete flows with a quadratic schedule")
         return {"n_classes": flow.n_classes, "beta_1": flow.schedule.beta_1}
 
 
-class VPSolverScheduler(TableScheduler):
-    """This library's solvers for ordinary diffusion models: takes the place of DPMSolverMultistepScheduler and its kin.
-
-    ``VPSolverScheduler.from_config(pipe.scheduler.config)`` keeps the model's noise levels and prediction type. Its
-    timesteps are not whole numbers: log s is linear between the noise levels that the model was trained on.
-    """
-
-    _compatibles = [scheduler.name for scheduler in KarrasDiffusionSchedulers]  # noqa: RUF012
-
-    @register_to_config  # type: ignore[untyped-decorator]
-    def __init__(
-        self,
-        num_train_timesteps: int = 1000,
-        beta_start: float = 1e-4,
-        beta_end: float = 0.02,
-        beta_schedule: str = "linear",
-        trained_betas: Sequence[float] | None = None,
-        prediction_type: str = "epsilon",
-        rescale_betas_zero_snr: bool = False,
-        solver: str = "fast-ode",
-        grid: str | None = None,
-        t_start: float | None = None,
-        g: float | None = None,
-        tables: Mapping[str, Any] | None = None,
-        error_curve: Mapping[str, Any] | None = None,
-    ) -> None:
-        # The model's own library knows best how its noise levels are made.
-        self.alphas_cumprod = DDPMScheduler(
-            num_train_timesteps,
-            beta_start,
-            beta_end,
-            beta_schedule,
-            trained_betas,
-            rescale_betas_zero_snr=rescale_betas_zero_snr,
-        ).alphas_cumprod
-        schedule = VariancePreservingSchedule(tuple(self.alphas_cumprod.double().tolist()))
-        last = len(self.alphas_cumprod) - 1
-        self._set_up(ContinuousFlow(schedule=schedule), VariancePreservingHead(prediction_type), last)
-
-
 def _make_head(prediction_type: str, settings: Mapping[str, Any] | None, flow: Flow) -> Head:
     name = HEAD_OF_PREDICTION.get(prediction_type, prediction_type)
-    return storage.make_head({"name": name, **(settings or {})}, flow)
+    head: Head = decode(Head, {"name": name, **(settings or {})}, "prediction_type")
+    if head.kind != flow.kind:
+        raise UserError(f"prediction_type={prediction_type!r}: it is for {head.kind} data, the flow is {flow.kind}")
+    return head
 
 
 def _clip_range(config: Mapping[str, Any]) -> tuple[float, float] | None:
+    if not config.get("clip_sample", False):
+        return None
     bound = config.get("clip_sample_range", 1.0)
-    return (-bound, bound) if config.get("clip_sample", False) else None
+    return (-bound, bound) if isinstance(bound, int | float) else (bound[0], bound[1])
 
 
 def _precise(sample: Tensor) -> Tensor:
