@@ -26,7 +26,8 @@ from bfn import data, training
 from bfn.estimate import share_estimate
 from bfn.files import atomic_write
 from bfn.likelihood import bits_estimate
-from bfn.quality import FeatureStatistics, expected_bias, frechet_distance, frechet_estimate, markdown_table
+from bfn.quality import FeatureStatistics, frechet_distance, frechet_estimate, markdown_table
+from bfn.quality.frechet import expected_bias
 
 EDM = {"name": "edm", "mean": -1.2, "std": 1.2}
 STRATEGIES: dict[str, dict[str, Any]] = {

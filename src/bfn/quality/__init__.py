@@ -7,16 +7,16 @@
 Every figure is a :class:`bfn.estimate.Estimate`, a value with its 95 % interval.
 """
 
-from bfn.quality.classifier import DigitClassifier, classify, load_classifier
+from bfn.quality.classifier import classify, load_classifier
 from bfn.quality.comparison import Comparison, compare, summarise
-from bfn.quality.features import InceptionFeatures, extract, gather_statistics, pooled_pixels
-from bfn.quality.frechet import FeatureStatistics, Gaussian, expected_bias, frechet_distance, frechet_estimate
+from bfn.quality.features import InceptionFeatures, gather_statistics
+from bfn.quality.frechet import FeatureStatistics, Gaussian, frechet_distance, frechet_estimate
 from bfn.quality.judge import Judge, JudgePart, Measure
 from bfn.quality.judge_choice import METRICS, features_for, judge_for, metric_for
-from bfn.quality.judge_parts import Digits, Frechet, NearCopies, NearestClasses, Texts
+from bfn.quality.judge_parts import Frechet
 from bfn.quality.markdown import markdown_table
-from bfn.quality.measurements import Drawn, Record, draw, identify, measure
-from bfn.quality.ngrams import class_ngram_counts, divergence, jensen_shannon, ngram_counts
+from bfn.quality.measurements import Record, draw, measure
+from bfn.quality.ngrams import class_ngram_counts, divergence
 from bfn.quality.settings import USUAL, Setting, crossed
 from bfn.quality.spelling import spelling_accuracy, spelling_estimate
 from bfn.quality.store import default_store
@@ -25,9 +25,6 @@ __all__ = [
     "METRICS",
     "USUAL",
     "Comparison",
-    "DigitClassifier",
-    "Digits",
-    "Drawn",
     "FeatureStatistics",
     "Frechet",
     "Gaussian",
@@ -35,11 +32,8 @@ __all__ = [
     "Judge",
     "JudgePart",
     "Measure",
-    "NearCopies",
-    "NearestClasses",
     "Record",
     "Setting",
-    "Texts",
     "class_ngram_counts",
     "classify",
     "compare",
@@ -47,21 +41,15 @@ __all__ = [
     "default_store",
     "divergence",
     "draw",
-    "expected_bias",
-    "extract",
     "features_for",
     "frechet_distance",
     "frechet_estimate",
     "gather_statistics",
-    "identify",
-    "jensen_shannon",
     "judge_for",
     "load_classifier",
     "markdown_table",
     "measure",
     "metric_for",
-    "ngram_counts",
-    "pooled_pixels",
     "spelling_accuracy",
     "spelling_estimate",
     "summarise",

@@ -79,7 +79,7 @@ def check_pairs(folder: Path, model: Model, settings: Sequence[Setting]) -> None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder}: exists and is not an empty folder; give another, or empty this one")
     if model.form == "numbers":
-        raise UserError(f"samples of shape {model.data_shape} are neither images nor text: they cannot be shown to people")
+        raise UserError(f"samples of shape {model.data_shape} are neither images nor text")
 
 
 def write_pairs(

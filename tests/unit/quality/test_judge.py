@@ -10,22 +10,11 @@ import tiny
 from bfn import Classes, data
 from bfn.estimate import Estimate
 from bfn.exact import Points
-from bfn.quality import (
-    FeatureStatistics,
-    Frechet,
-    Judge,
-    Measure,
-    NearCopies,
-    NearestClasses,
-    Texts,
-    expected_bias,
-    jensen_shannon,
-    judge_for,
-    ngram_counts,
-    spelling_accuracy,
-)
+from bfn.metrics import jensen_shannon, ngram_counts, spelling_accuracy
+from bfn.quality import FeatureStatistics, Frechet, Judge, Measure, judge_for
 from bfn.quality.features import pooled_pixels
-from bfn.quality.judge_parts import COPY_SHARE
+from bfn.quality.frechet import expected_bias
+from bfn.quality.judge_parts import COPY_SHARE, NearCopies, NearestClasses, Texts
 from bfn.quality.ngrams import entropy
 
 

@@ -10,8 +10,8 @@ import tiny
 from bfn import ContinuousFlow, solvers
 from bfn.estimate import Estimate
 from bfn.exact import GaussianMixture
-from bfn.quality import Judge, Measure, Setting, draw, identify, measure, measurements
-from bfn.quality.measurements import pool
+from bfn.quality import Judge, Measure, Setting, draw, measure, measurements
+from bfn.quality.measurements import identify, pool
 
 
 class Mean:
