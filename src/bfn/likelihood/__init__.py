@@ -1,6 +1,6 @@
 """Likelihoods: how probable a model holds data to be, by the probability-flow ODE and by bounds, in nats and bits."""
 
-from bfn.likelihood.bits import bits_estimate, bits_parts, held_out_bits, nats_to_bits
+from bfn.likelihood.bits import bits_estimate, bits_parts, held_out_bits
 from bfn.likelihood.bounds import receiver_variance
 from bfn.likelihood.likelihood import Likelihood, log_likelihood
 from bfn.likelihood.settings import NFE, Dequantise, Divergence, Method
@@ -15,6 +15,5 @@ __all__ = [
     "bits_parts",
     "held_out_bits",
     "log_likelihood",
-    "nats_to_bits",
     "receiver_variance",
 ]

@@ -24,22 +24,17 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
-__all__ = ["bits_estimate", "bits_parts", "held_out_bits", "nats_to_bits"]
+__all__ = ["bits_estimate", "bits_parts", "held_out_bits"]
 
 LEAST_BATCHES = 8
 """Batches that held-out data are cut into, at least: the interval comes from their means."""
-
-
-def nats_to_bits(nats: float) -> float:
-    """Nats / ln 2."""
-    return nats / math.log(2)
 
 
 def bits_estimate(nats: Tensor, n_dims: int = 1) -> Estimate:
     """The mean of independent values in nats, (n,), as bits; a dimension, where they are sums over ``n_dims``."""
     if n_dims < 1:
         raise UserError(f"n_dims={n_dims}: expected the number of dimensions of a sample, at least 1")
-    return mean_estimate(nats).scaled(nats_to_bits(1.0) / n_dims)
+    return mean_estimate(nats).scaled(1 / (math.log(2) * n_dims))
 
 
 def bits_parts(transmission: Tensor, reconstruction: Tensor, n_dims: int = 1) -> dict[str, Estimate]:

@@ -7,7 +7,7 @@ import torch
 
 import bfn
 from bfn.exact import ProductOfCategoricals, StringSet
-from bfn.likelihood import bits_estimate, bits_parts, held_out_bits, nats_to_bits
+from bfn.likelihood import bits_estimate, bits_parts, held_out_bits
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -22,7 +22,6 @@ def model() -> ProductOfCategoricals:
 
 
 def test_bits_of_known_nats() -> None:
-    assert nats_to_bits(math.log(2)) == 1.0
     estimate = bits_estimate(torch.tensor([1.0, 2.0, 3.0, 4.0]) * math.log(2) * 10, n_dims=10)
     assert estimate.value == pytest.approx(2.5)
     # Student's quantile for 3 degrees of freedom times the standard error.
