@@ -18,6 +18,7 @@ from torch import nn
 from bfn import storage
 from bfn.errors import UserError
 from bfn.model import BFN, load
+from bfn.quality.markdown import markdown_table
 
 __all__ = ["HubBFN", "from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
 
@@ -181,10 +182,8 @@ def _rows(rows: Sequence[Mapping[str, Any]] | None) -> str:
     return _table(columns, [[row.get(column, "") for column in columns] for row in rows]) if rows else ""
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    cells = [list(map(_cell, row)) for row in rows]
-    lines = [list(head), ["---"] * len(head), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    return "\n".join(markdown_table(header, [list(map(_cell, row)) for row in rows]))
 
 
 def _cell(value: Any) -> str:
