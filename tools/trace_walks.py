@@ -4,6 +4,8 @@
     python tools/trace_walks.py --check    # exit code 1 if the page is not what the trace gives
     python tools/trace_walks.py --calls    # prints the calls from file to file, for whoever changes the house
 
+The layers of ``.importlinter`` are written into the page as well.
+
 A file is *entered* when a function of it is called from another file of the package. The list has every file that is
 entered, in the order of its first entry. Functions that a file hands to another, as callbacks, are part of the visit
 from which they were handed.
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import configparser
 import contextlib
 import inspect
 import io
@@ -35,6 +38,7 @@ import bfn
 
 PACKAGE = Path(bfn.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+LAYERS = Path(__file__).parents[1] / ".importlinter"
 LOOP = ("sampling.py", "walk")
 """The loop over network calls."""
 
@@ -152,6 +156,20 @@ def listing(root: Visit) -> str:
     return "\n".join(lines)
 
 
+def layers() -> str:
+    """The layers, topmost first, with what each module says of itself."""
+    contract = configparser.ConfigParser()
+    contract.read(LAYERS)
+    lines = ["| layer | holds |", "|---|---|"]
+    for layer in contract["importlinter:contract:layers"]["layers"].split("\n"):
+        names = [name for name in re.split(r"[ |:()]+", layer) if name and not name.startswith("__")]
+        files = [f"{name}/__init__.py" if (PACKAGE / name).is_dir() else f"{name}.py" for name in names]
+        shown = (f"`{file.replace('__init__.py', '')}` {summary(file)}" for file in files)
+        if names:
+            lines.append(f"| {', '.join(names)} | {'; '.join(shown)} |")
+    return "\n".join(lines)
+
+
 def one_sample() -> None:
     """Load a bundled model and draw from it."""
     bfn.load("digits").sample(2, nfe=3, label=3, seed=0)
@@ -191,13 +209,13 @@ def walks() -> dict[str, Visit]:
 
 
 def written(page: str, traced: dict[str, Visit]) -> str:
-    """The page with the lists of these walks between its markers."""
-    for name, root in traced.items():
-        markers = re.compile(f"(<!-- walk: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        found = markers.search(page)
+    """The page with the lists between its markers."""
+    lists = {f"walk: {name}": listing(root) for name, root in traced.items()} | {"layers": layers()}
+    for name, text in lists.items():
+        found = re.search(f"(<!-- {name} -->\n).*?(<!-- end -->)", page, re.DOTALL)
         if found is None:
-            raise SystemExit(f"{PAGE}: has no markers of the walk {name!r}")
-        page = f"{page[: found.end(1)]}\n{listing(root)}\n\n{page[found.start(2) :]}"
+            raise SystemExit(f"{PAGE}: has no marker {name!r}")
+        page = f"{page[: found.end(1)]}\n{text}\n\n{page[found.start(2) :]}"
     return page
 
 

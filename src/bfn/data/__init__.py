@@ -12,15 +12,19 @@ and make floats in [-1, 1] or int64 classes a batch at a time:
 from bfn.data.fetching import FetchError, fetch
 from bfn.data.images import Images, concatenate, from_array
 from bfn.data.loading import Part, is_at_hand, load, names
+from bfn.data.sources import SOURCES, Download, Source
 from bfn.data.text import TEXT8, Alphabet, Text, read_text
 from bfn.files import home
 
 __all__ = [
+    "SOURCES",
     "TEXT8",
     "Alphabet",
+    "Download",
     "FetchError",
     "Images",
     "Part",
+    "Source",
     "Text",
     "concatenate",
     "fetch",

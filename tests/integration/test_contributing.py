@@ -1,0 +1,113 @@
+"""CONTRIBUTING's recipes: a solver, a grid, a schedule, a head, a network, a metric and a data set, added by one line each.
+
+A model made of them is trained, stored, loaded, sampled and judged.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bfn
+from bfn.data.sources import SOURCES
+from bfn.grids import GRIDS
+from bfn.heads import HEADS
+from bfn.networks import NETWORKS
+from bfn.quality import METRICS
+from bfn.schedules import SCHEDULES
+from bfn.solvers import SOLVERS
+
+ROOT = Path(__file__).parents[2]
+REGISTRIES: tuple[dict[str, Any], ...] = (SOLVERS, GRIDS, SCHEDULES, HEADS, NETWORKS, METRICS, SOURCES)
+
+
+@pytest.fixture(scope="module")
+def recipes() -> Iterator[dict[str, Any]]:
+    """The names that the blocks define, with all registries as they were before once the tests are over."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    namespace: dict[str, Any] = {"__name__": "contributing"}
+    before = [dict(registry) for registry in REGISTRIES]
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(compile(block, "CONTRIBUTING.md", "exec"), namespace)
+    assert all(len(registry) == len(old) + 1 for registry, old in zip(REGISTRIES, before, strict=True))
+    yield namespace
+    for registry, old in zip(REGISTRIES, before, strict=True):
+        registry.clear()
+        registry.update(old)
+
+
+@pytest.fixture(scope="module")
+def model(recipes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> bfn.BFN:
+    """A model of the new schedule, head and network, trained on a circle, stored and loaded."""
+    torch.manual_seed(0)
+    flow = bfn.ContinuousFlow(schedule=recipes["LinearSchedule"](200.0))
+    trained = bfn.BFN(recipes["Shallow"](2), flow, predicts="residual", data_shape=(2,))
+    optimiser = torch.optim.Adam(trained.parameters(), lr=3e-3)
+    for _ in range(500):
+        loss = trained.loss(circle(256)).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    directory = tmp_path_factory.mktemp("model")
+    trained.save(directory)
+    loaded = bfn.load(directory)
+    assert isinstance(loaded.network, recipes["Shallow"])
+    assert (loaded.flow, loaded.head) == (trained.flow, trained.head)
+    for name, value in trained.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+    return loaded
+
+
+def circle(n: int) -> torch.Tensor:
+    angle = 2 * torch.pi * torch.rand(n, 1)
+    return torch.cat([angle.cos(), angle.sin()], 1)
+
+
+def test_the_solver_is_bfn_solver2_under_another_name(recipes: dict[str, Any]) -> None:
+    """The same rows, on any grid."""
+    model = bfn.exact.GaussianMixture([[0.0], [0.5]], [0.1, 0.1])
+    strings = bfn.BFN(lambda theta, t: theta, bfn.DiscreteFlow(5), predicts="logits", data_shape=(3,))
+    ours = bfn.solvers.plan(strings, "adams-bashforth", 6, grid="cosine", t_start=0.1).table
+    theirs = bfn.solvers.plan(strings, "bfn-solver2", 6, grid="cosine", t_start=0.1).table
+    for a, b in zip(ours.rows, theirs.rows, strict=True):
+        assert (a.t, a.a, a.c) == (b.t, b.a, b.c)
+        assert a.b == pytest.approx(b.b)
+    assert "adams-bashforth" in bfn.solvers.names(model.flow.kind)
+
+
+def test_the_schedule_fits_together(recipes: dict[str, Any]) -> None:
+    schedule = recipes["LinearSchedule"](3.0)
+    t = torch.linspace(0.1, 0.9, 5, dtype=torch.float64, requires_grad=True)
+    torch.testing.assert_close(schedule.inverse(schedule.beta(t)), t)
+    (slope,) = torch.autograd.grad(schedule.beta(t).sum(), t)
+    torch.testing.assert_close(schedule.slope(t), slope)
+    torch.testing.assert_close(schedule.increment(t[:-1], t[1:]), schedule.beta(t[1:]) - schedule.beta(t[:-1]))
+
+
+def test_a_model_of_them_is_stored_loaded_sampled_and_judged(model: bfn.BFN) -> None:
+    out = model.sample(500, "adams-bashforth", nfe=12, grid="cosine:0.95", seed=0)
+    assert out.nfe == 12
+    assert out.times[-1] == pytest.approx(0.95)
+    judge = bfn.quality.judge_for(model, "radius", circle(400))
+    figures = judge(out.x)
+    assert figures["radius"].low < figures["radius"].value < 0.15
+    assert judge(torch.randn(500, 2))["radius"].low > figures["radius"].high
+    assert judge.real(200)["radius"].value < 1e-6
+
+
+def test_the_metric_refuses_what_it_does_not_fit(recipes: dict[str, Any]) -> None:
+    with pytest.raises(bfn.UserError, match="radius.*does not fit"):
+        bfn.quality.judge_for(bfn.load("digits"), "radius", torch.zeros(4, 1, 8, 8))
+
+
+def test_the_data_set_is_fetched_and_read(
+    recipes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BFN_HOME", str(tmp_path))
+    monkeypatch.chdir(ROOT)
+    text = bfn.data.load("licence", "all", progress=False)
+    assert isinstance(text, bfn.data.Text)
+    assert text.alphabet.decode(text[:40].to_classes()[None])[0].strip().startswith("apache license")
