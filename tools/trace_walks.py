@@ -58,10 +58,15 @@ class Visit:
         """Whether it goes on into further files."""
         return any(call.file != self.file for call in self.calls)
 
-    def chain(self) -> str:
-        """How the walk came here."""
-        own = f"{self.file} {self.function}"
-        return own if self.parent is None or not self.parent.file else f"{self.parent.chain()} > {own}"
+    @property
+    def caller(self) -> str:
+        """The file that called."""
+        return "" if self.parent is None else self.parent.file
+
+    @property
+    def depth(self) -> int:
+        """How many files are waiting for it."""
+        return 0 if self.parent is None else 1 + self.parent.depth
 
     def below(self) -> Iterator[Visit]:
         """All visits under this one, in order."""
@@ -73,7 +78,7 @@ class Visit:
 def trace(walk: Callable[[], Any]) -> Visit:
     """The calls from file to file while ``walk`` runs; what modules do on import is left out."""
     root = Visit("", "")
-    stack: list[tuple[Visit, bool]] = [(root, False)]
+    stack = [(root, "", False)]  # the visit, the file that is read, whether within the loop
     suspended: dict[int, FrameType] = {}
     importing = 0
 
@@ -89,16 +94,16 @@ def trace(walk: Callable[[], Any]) -> Visit:
         if event == "return":
             stack.pop()
             return
-        visit, in_loop = stack[-1]
+        visit, reading, in_loop = stack[-1]
         file = Path(code.co_filename).relative_to(PACKAGE).as_posix()
         resumed = id(frame) in suspended  # a generator, of a context manager for instance
         if code.co_flags & inspect.CO_GENERATOR:
             suspended[id(frame)] = frame
         handed_over = "<locals>" in code.co_qualname or resumed
-        if file != visit.file and not handed_over:
+        if file != reading and not handed_over:
             visit = Visit(file, code.co_qualname, visit, in_loop)
             stack[-1][0].calls.append(visit)
-        stack.append((visit, in_loop or (file, code.co_qualname) == LOOP))
+        stack.append((visit, file, in_loop or (file, code.co_qualname) == LOOP))
 
     sys.setprofile(note)
     try:
@@ -131,7 +136,7 @@ def _follows(earlier: Visit, later: Visit) -> bool:
 def summary(file: str) -> str:
     """The first sentence of a module's docstring."""
     text = ast.get_docstring(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))) or ""
-    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".").replace("``", "`").replace("|", "\\|")
 
 
 def listing(root: Visit) -> str:
@@ -145,14 +150,9 @@ def listing(root: Visit) -> str:
         by = f"`{visit.function.removesuffix('.__init__')}`" + (", at each call" if visit.in_loop else "")
         lines.append(f"| {number} | `{file}` | {by} | {summary(file)} |")
     twice = entered_twice(root)
-    lines += [
-        "",
-        f"{len(first)} files. Entered twice: {'none' if not twice else ''}".rstrip() + ("." if not twice else ""),
-    ]
-    if twice:
-        lines.append("")
-        for file, stages in twice.items():
-            lines.append(f"- `{file}`: by " + ", and by ".join(f"`{stage.chain()}`" for stage in stages))
+    lines += ["", f"{len(first)} files, " + ("of which are entered twice:\n" if twice else "none entered twice.")]
+    for file, stages in twice.items():
+        lines.append(f"- `{file}`: by " + ", then ".join(f"`{v.function}` from `{v.caller}`" for v in stages))
     return "\n".join(lines)
 
 
@@ -182,7 +182,7 @@ def training_step(directory: Path) -> Callable[[], None]:
     from bfn.training import recipe
     from bfn.training.trainer import Trainer
 
-    settings = recipe("digits").override({"network.width": 8, "batch": 4})
+    settings = recipe("digits").override({"batch": 4})
     trainer = Trainer(settings, directory, Accelerator(cpu=True), progress=False)
     return trainer.train_step
 
@@ -230,7 +230,7 @@ def main() -> int:
         for name, root in traced.items():
             print(f"{name}:")
             for visit in root.below():
-                print("  " * visit.chain().count(">"), "*" if visit.is_stage else " ", visit.file, visit.function)
+                print("  " * visit.depth, "*" if visit.is_stage else " ", visit.file, visit.function)
         return 0
     page = PAGE.read_text(encoding="utf-8")
     new = written(page, traced)

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's recipes: a solver, a grid, a schedule, a head, a network, a metric and a data set, added by one line each.
+"""CONTRIBUTING's recipes: solver, grid, schedule, head, network, metric and data set, added by one line each.
 
 A model made of them is trained, stored, loaded, sampled and judged.
 """
@@ -43,10 +43,10 @@ def recipes() -> Iterator[dict[str, Any]]:
 def model(recipes: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> bfn.BFN:
     """A model of the new schedule, head and network, trained on a circle, stored and loaded."""
     torch.manual_seed(0)
-    flow = bfn.ContinuousFlow(schedule=recipes["LinearSchedule"](200.0))
+    flow = bfn.ContinuousFlow(schedule=recipes["LinearSchedule"](50.0))
     trained = bfn.BFN(recipes["Shallow"](2), flow, predicts="residual", data_shape=(2,))
-    optimiser = torch.optim.Adam(trained.parameters(), lr=3e-3)
-    for _ in range(500):
+    optimiser = torch.optim.Adam(trained.parameters(), lr=2e-2)
+    for _ in range(1000):
         loss = trained.loss(circle(256)).mean()
         optimiser.zero_grad()
         loss.backward()
@@ -68,14 +68,13 @@ def circle(n: int) -> torch.Tensor:
 
 def test_the_solver_is_bfn_solver2_under_another_name(recipes: dict[str, Any]) -> None:
     """The same rows, on any grid."""
-    model = bfn.exact.GaussianMixture([[0.0], [0.5]], [0.1, 0.1])
     strings = bfn.BFN(lambda theta, t: theta, bfn.DiscreteFlow(5), predicts="logits", data_shape=(3,))
     ours = bfn.solvers.plan(strings, "adams-bashforth", 6, grid="cosine", t_start=0.1).table
     theirs = bfn.solvers.plan(strings, "bfn-solver2", 6, grid="cosine", t_start=0.1).table
     for a, b in zip(ours.rows, theirs.rows, strict=True):
         assert (a.t, a.a, a.c) == (b.t, b.a, b.c)
         assert a.b == pytest.approx(b.b)
-    assert "adams-bashforth" in bfn.solvers.names(model.flow.kind)
+    assert "adams-bashforth" in bfn.solvers.names("discrete")
 
 
 def test_the_schedule_fits_together(recipes: dict[str, Any]) -> None:
@@ -88,7 +87,7 @@ def test_the_schedule_fits_together(recipes: dict[str, Any]) -> None:
 
 
 def test_a_model_of_them_is_stored_loaded_sampled_and_judged(model: bfn.BFN) -> None:
-    out = model.sample(500, "adams-bashforth", nfe=12, grid="cosine:0.95", seed=0)
+    out = model.sample(500, "adams-bashforth", nfe=12, grid="cosine:0.95", t_start=0.0, seed=0)
     assert out.nfe == 12
     assert out.times[-1] == pytest.approx(0.95)
     judge = bfn.quality.judge_for(model, "radius", circle(400))
@@ -99,7 +98,7 @@ def test_a_model_of_them_is_stored_loaded_sampled_and_judged(model: bfn.BFN) -> 
 
 
 def test_the_metric_refuses_what_it_does_not_fit(recipes: dict[str, Any]) -> None:
-    with pytest.raises(bfn.UserError, match="radius.*does not fit"):
+    with pytest.raises(bfn.UserError, match=r"radius.*does not fit"):
         bfn.quality.judge_for(bfn.load("digits"), "radius", torch.zeros(4, 1, 8, 8))
 
 

@@ -12,7 +12,7 @@ from bfn.quality.comparison import Comparison, compare, summarise
 from bfn.quality.features import InceptionFeatures, gather_statistics
 from bfn.quality.frechet import FeatureStatistics, Gaussian, frechet_distance, frechet_estimate
 from bfn.quality.judge import Judge, JudgePart, Measure
-from bfn.quality.judge_choice import METRICS, features_for, judge_for, metric_for
+from bfn.quality.judge_choice import METRICS, Metric, features_for, judge_for, metric_for
 from bfn.quality.judge_parts import Frechet
 from bfn.quality.markdown import markdown_table
 from bfn.quality.measurements import Record, draw, measure
@@ -32,6 +32,7 @@ __all__ = [
     "Judge",
     "JudgePart",
     "Measure",
+    "Metric",
     "Record",
     "Setting",
     "class_ngram_counts",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,18 +32,10 @@ from bfn.quality.judge import Judge, JudgePart, digest
 from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
 from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
 
-__all__ = ["METRICS", "features_for", "judge_for", "metric_for"]
-
-METRICS = {
-    "text": "spelling, n-grams and words of text, against held-out text",
-    "mnist": "the bundled classifier's features and verdict on 28 x 28 digits",
-    "pixels": "Frechet distance of images pooled to 8 x 8, class by nearest neighbours",
-    "inception": "Frechet distance on Inception's features: the FID",
-    "values": "Frechet distance of the data as they are, for vectors",
-}
-"""What ``judge_for`` can be asked for, and what it is."""
+__all__ = ["METRICS", "Metric", "features_for", "judge_for", "metric_for"]
 
 INCEPTION_BATCH = 50
+N_CLASSIFIER_FEATURES = 64
 
 
 def judge_for(
@@ -60,31 +54,20 @@ def judge_for(
     n: samples to judge; too few for Inception's features are told of before all real images went through it.
     """
     source = model.info.trained_on.get("name") if data is None else data
-    chosen = metric_for(model, metric, source)
-    if features is not None and chosen != "inception":
+    name = metric_for(model, metric, source)
+    if features is not None and name != "inception":
         raise UserError(f"features={str(features)!r}: only metric 'inception' reads features from a file")
     if source is None:
         raise UserError("the model's card does not say what it was trained on: say what real data to compare with")
     if isinstance(source, Tensor) and len(source) < 4:
         raise UserError(f"{len(source)} real samples: expected at least 4, half of them to compare with")
-    if chosen == "text":
-        return _text_judge(model, source)
-    prepare = partial(_values, model)
-    if isinstance(source, Tensor):
-        real = ReferenceData.halves(prepare(source))
-    elif chosen == "values":
-        real = ReferenceData.halves(prepare(read_values(Path(source))))
-    else:
-        real = read_images(model, chosen, source)
-    conditional = model.info.classes is not None
-    parts: list[JudgePart] = [_frechet(chosen, real.reference, features, n)]
-    if chosen == "mnist":
-        parts.append(Digits(conditional))
-    elif conditional and real.reference_labels is not None:
-        parts.append(NearestClasses(real.reference.flatten(1), real.reference_labels))
-    if len(real.train) >= COPY_NEIGHBOURS and len(real.unseen):
-        parts.append(NearCopies(real.train.flatten(1), real.unseen))
-    return Judge(chosen, tuple(parts), real.held_out, real.held_out_labels, prepare)
+    chosen = _inception_metric(features, n) if name == "inception" else METRICS[name]
+
+    def prepare(x: Tensor) -> Tensor:
+        return chosen.prepare(model, x)
+
+    real = ReferenceData.halves(prepare(source)) if isinstance(source, Tensor) else chosen.read(model, source)
+    return Judge(name, tuple(chosen.parts(model, real)), real.held_out, real.held_out_labels, prepare)
 
 
 def features_for(metric: str, device: torch.device | str = "cpu") -> Extractor:
@@ -99,11 +82,7 @@ def features_for(metric: str, device: torch.device | str = "cpu") -> Extractor:
 
 def metric_for(model: Model, metric: str | None, source: object) -> str:
     """The metric that is asked for, checked against the form of the data; the one that fits best if None."""
-    fitting = {
-        "text": ["text"],
-        "images": ["pixels", "inception", *(["mnist"] if tuple(model.data_shape) == (1, 28, 28) else []), "values"],
-        "numbers": ["values"],
-    }[model.form]
+    fitting = [name for name, known in METRICS.items() if known.fits(model)]
     chosen = metric or ("mnist" if source == "mnist" and "mnist" in fitting else fitting[0])
     if chosen not in METRICS:
         raise UserError(f"metric={chosen!r}: expected one of {', '.join(METRICS)}{did_you_mean(chosen, METRICS)}")
@@ -122,29 +101,75 @@ def _values(model: Model, x: Tensor) -> Tensor:
     return values
 
 
-def _classes(x: Tensor) -> Tensor:
+def _classes(model: Model, x: Tensor) -> Tensor:
     """Samples of text as they are."""
     if x.ndim != 2 or x.is_floating_point():
         raise UserError(f"samples of shape {tuple(x.shape)} and {x.dtype}: expected (n, length) classes of text")
     return x
 
 
-def _text_judge(model: Model, source: str | Path | Tensor) -> Judge:
+def _vectors(model: Model, source: str | Path) -> ReferenceData:
+    return ReferenceData.halves(_values(model, read_values(Path(source))))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A way to judge samples.
+
+    summary: one line for people. fits: whether it is for samples of a model. parts: of the judge, from real data.
+    read: real data from what a user names. prepare: what the parts take, from data as the model gives them.
+    """
+
+    summary: str
+    fits: Callable[[Model], bool]
+    parts: Callable[[Model, ReferenceData], Sequence[JudgePart]]
+    read: Callable[[Model, str | Path], ReferenceData] = _vectors
+    prepare: Callable[[Model, Tensor], Tensor] = _values
+
+
+def _text_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
     alphabet = Alphabet(model.info.alphabet or "")
-    if isinstance(source, Tensor):
-        real = ReferenceData.halves(_classes(source))
-    else:
-        real = read_texts(source, alphabet, model.data_shape[0])
-    part = Texts.against(alphabet, alphabet.decode(real.reference))
-    return Judge("text", (part,), real.held_out, prepare=_classes)
+    return [Texts.against(alphabet, alphabet.decode(real.reference))]
 
 
-def _frechet(metric: str, reference: Tensor, features: Path | str | None, n: int | None) -> Frechet:
-    if metric == "inception":
-        return _inception(reference, InceptionFeatures.load(features), str(features), n)
-    extractor, side = features_for(metric), min(POOLED, *reference.shape[-2:])
-    label = f"Frechet distance of {side} x {side} pixels" if metric == "pixels" else "Frechet distance"
-    return Frechet(extractor, FeatureStatistics.of(extract(reference, extractor)), label)
+def _digit_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
+    parts = [_frechet("mnist", "Frechet distance", real), Digits(model.info.classes is not None)]
+    return [*parts, *_near_copies(real)]
+
+
+def _pixel_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
+    side = min(POOLED, *real.reference.shape[-2:])
+    return _with_classes(model, real, _frechet("pixels", f"Frechet distance of {side} x {side} pixels", real))
+
+
+def _value_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
+    return _with_classes(model, real, _frechet("values", "Frechet distance", real))
+
+
+def _with_classes(model: Model, real: ReferenceData, frechet: Frechet) -> list[JudgePart]:
+    parts: list[JudgePart] = [frechet]
+    if model.info.classes is not None and real.reference_labels is not None:
+        parts.append(NearestClasses(real.reference.flatten(1), real.reference_labels))
+    return [*parts, *_near_copies(real)]
+
+
+def _near_copies(real: ReferenceData) -> list[JudgePart]:
+    known = len(real.train) >= COPY_NEIGHBOURS and len(real.unseen)
+    return [NearCopies(real.train.flatten(1), real.unseen)] if known else []
+
+
+def _frechet(metric: str, label: str, real: ReferenceData) -> Frechet:
+    extractor = features_for(metric)
+    return Frechet(extractor, FeatureStatistics.of(extract(real.reference, extractor)), label)
+
+
+def _inception_metric(features: Path | str | None = None, n: int | None = None) -> Metric:
+    def parts(model: Model, real: ReferenceData) -> list[JudgePart]:
+        inception = InceptionFeatures.load(features)
+        return _with_classes(model, real, _inception(real.reference, inception, str(features), n))
+
+    summary = "Frechet distance on Inception's features: the FID"
+    return Metric(summary, _is_images, parts, read=partial(read_images, n_features=None))
 
 
 def _inception(reference: Tensor, inception: InceptionFeatures, file: str, n: int | None) -> Frechet:
@@ -168,3 +193,34 @@ def _inception(reference: Tensor, inception: InceptionFeatures, file: str, n: in
         if problem is not None:
             raise UserError(problem)
     return frechet(reference, "real images through Inception")
+
+
+def _is_images(model: Model) -> bool:
+    return model.form == "images"
+
+
+def _n_pixels(model: Model) -> int:
+    return min(math.prod(model.data_shape), model.data_shape[0] * POOLED**2)
+
+
+METRICS: dict[str, Metric] = {
+    "text": Metric(
+        "spelling, n-grams and words of text, against held-out text",
+        lambda model: model.form == "text", _text_parts, read_texts, _classes,
+    ),
+    "pixels": Metric(
+        "Frechet distance of images pooled to 8 x 8, class by nearest neighbours",
+        _is_images, _pixel_parts, lambda model, source: read_images(model, source, _n_pixels(model)),
+    ),
+    "inception": _inception_metric(),
+    "mnist": Metric(
+        "the bundled classifier's features and verdict on 28 x 28 digits",
+        lambda model: tuple(model.data_shape) == (1, 28, 28), _digit_parts,
+        partial(read_images, n_features=N_CLASSIFIER_FEATURES),
+    ),
+    "values": Metric(
+        "Frechet distance of the data as they are, for vectors",
+        lambda model: model.form != "text", _value_parts,
+    ),
+}  # fmt: skip
+"""What ``judge_for`` can be asked for. The first that fits a model is its default; digits of MNIST have their own."""

@@ -21,13 +21,16 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
-from bfn import storage
+from bfn import solvers
+from bfn.config import encode
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
 from bfn.model import BFN, Model
 from bfn.quality import store as stores
 from bfn.quality.judge import Judge, Measure, digest
 from bfn.quality.settings import Setting
+from bfn.sampling import sample
+from bfn.solvers import Table
 
 __all__ = ["Drawn", "Record", "draw", "identify", "measure", "pool"]
 
@@ -90,7 +93,9 @@ def measure(
     common = [f"classes and range {facts}", f"n {n}", f"batch {batch}", judge.key]
     name = "" if store is None else identity or identify(model)
     # All tables are made before the first sample is drawn: a wrong setting is told at once.
-    keys = {s: digest(name, s.table_key(model), *common) for s in settings}
+    planned = {s: Setting(_table(model, s), s.nfe, guidance=s.guidance) for s in settings}
+    steps = {s: digest(repr(table.solver), f"{table.guidance}") for s, table in planned.items()}
+    keys = {s: digest(name, steps[s], *common) for s in settings}
     known = {} if store is None else stores.read(store)
     seeds = tuple(range(seed, seed + repeats))
     todo = {f"{keys[s]}-{k}": s.nfe * n for s in settings for k in seeds if f"{keys[s]}-{k}" not in known}
@@ -103,7 +108,7 @@ def measure(
                 if key not in known:
                     bar.set_description(setting.label)
                     start = time.perf_counter()
-                    drawn = draw(model, setting, n, k, batch, on_calls=bar.update)
+                    drawn = draw(model, planned[setting], n, k, batch, on_calls=bar.update)
                     seconds = time.perf_counter() - start
                     figures = {what: [*some.asdict().values()] for what, some in judge(*drawn).items()}
                     known[key] = {
@@ -154,9 +159,14 @@ def draw(
             if on_calls is not None:
                 on_calls(size)
 
-        out = model.sample(size, label=some, generator=noise, class_generator=classes, on_step=on_step, **arguments)
+        out = sample(model, size, label=some, generator=noise, class_generator=classes, on_step=on_step, **arguments)
         parts.append(out.x.cpu())
     return Drawn(torch.cat(parts), label)
+
+
+def _table(model: Model, setting: Setting) -> Table:
+    """The step table that a setting comes down to on a model; an error if it makes none."""
+    return solvers.plan(model, **setting.arguments(model.flow)).table
 
 
 def identify(model: Model) -> str:
@@ -164,7 +174,8 @@ def identify(model: Model) -> str:
     if not isinstance(model, BFN) or not isinstance(model.network, nn.Module):
         raise UserError(f"{type(model).__name__}: only a stored model names itself; give identity='...' for the store")
     # Not the info: what matters of it, tables, range and classes, is in the key of what is measured.
-    config = {key: value for key, value in storage.describe(model).items() if key != "info"}
+    network = getattr(model.network, "config", None)
+    config = {"parts": encode([model.flow, model.head]), "data_shape": list(model.data_shape), "network": network}
     sha = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, value in model.network.state_dict().items():
         sha.update(name.encode())

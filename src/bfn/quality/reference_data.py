@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from torch import Tensor
 from bfn.data import Alphabet, Images, Text, concatenate, load
 from bfn.errors import UserError
 from bfn.model import Model
-from bfn.quality.features import POOLED
 
 __all__ = ["ReferenceData", "read_images", "read_texts", "read_values"]
 
@@ -44,10 +42,10 @@ class ReferenceData:
         return cls(x[::2], x[1::2])
 
 
-def read_images(model: Model, metric: str, source: str | Path) -> ReferenceData:
-    """The parts of an image set: held-out images are the reference, where there are enough of them a feature.
+def read_images(model: Model, source: str | Path, n_features: int | None) -> ReferenceData:
+    """The parts of an image set: held-out images are the reference, where there are enough for so many features.
 
-    The FID is by custom a distance from the training images.
+    None: the training images are the reference, by custom of the FID.
     """
     shape, parts = tuple(model.data_shape), []
     for name in ("train", "validation", "test"):
@@ -59,8 +57,7 @@ def read_images(model: Model, metric: str, source: str | Path) -> ReferenceData:
         parts.append(images.for_model(model.flow.n_values, model.info.trained_on))
     train, validation, test = parts
     seen = concatenate(train, validation)
-    n_features = 64 if metric == "mnist" else min(math.prod(shape), shape[0] * POOLED**2)
-    if metric == "inception":
+    if n_features is None:
         reference, held_out, unseen = seen, test, test
     elif len(test) >= ENOUGH * n_features:
         reference, held_out, unseen = test, validation, validation
@@ -74,8 +71,9 @@ def read_images(model: Model, metric: str, source: str | Path) -> ReferenceData:
     )  # fmt: skip
 
 
-def read_texts(source: str | Path, alphabet: Alphabet, length: int) -> ReferenceData:
+def read_texts(model: Model, source: str | Path) -> ReferenceData:
     """Pieces of a text as classes, (n, length): the test part is the reference, the validation part is held out."""
+    alphabet, length = Alphabet(model.info.alphabet or ""), model.data_shape[0]
     test, validation = (load(source, "test", alphabet=alphabet), load(source, "validation", alphabet=alphabet))
     if not isinstance(test, Text) or not isinstance(validation, Text):
         raise UserError(f"{source}: images, and the model is one of text")

@@ -11,8 +11,6 @@ from bfn import grids, solvers
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid
-from bfn.model import Model
-from bfn.quality.judge import digest
 from bfn.solvers import Solver, Table
 
 __all__ = ["USUAL", "Setting", "crossed"]
@@ -68,10 +66,6 @@ class Setting:
                 raise UserError(f"order={self.order}: a table has the order it was made with; leave it out")
             solver = replace(solvers.get(solver, flow.kind).resolve(flow, self.nfe), order=self.order)
         return {"solver": solver, "nfe": self.nfe, "t_start": self.t_start, "g": self.g, "grid": self.grid}
-
-    def table_key(self, model: Model) -> str:
-        """Names the step table that the setting comes down to on a model; an error if it makes none."""
-        return digest(repr(solvers.plan(model, **self.arguments(model.flow)).table), f"{self.guidance}")
 
     def asdict(self) -> dict[str, Any]:
         """For JSON: what is set."""

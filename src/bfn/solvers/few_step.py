@@ -36,7 +36,8 @@ class Preset:
 
     def fits(self, flow: Flow, nfe: int) -> bool:
         """Whether it is meant for this flow at that many calls."""
-        return self.kind == flow.kind and nfe <= self.most_calls and self.n_classes in (None, flow.kappa)
+        fits = self.kind == flow.kind and nfe <= self.most_calls
+        return fits and (self.n_classes is None or self.n_classes == flow.n_values)
 
 
 @dataclass(frozen=True, kw_only=True)

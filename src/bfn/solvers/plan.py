@@ -75,8 +75,8 @@ def plan(
     asked for. Where neither nfe nor a grid of times is given, there are :data:`CALLS` calls.
 
     >>> import bfn
-    >>> print(plan(bfn.exact.GaussianMixture([[0.0], [0.5]], [0.1, 0.1]), "auto", 8))
-    fast-sde (order 2, g = 2, grid log1p-early): 8 calls from t = 0 to 0.2852
+    >>> print(plan(bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1]), "auto", 8))
+    fast-sde (order 2, g = 2, grid log1p-early): 8 calls from t = 0 to 0.2846
     """
     asked = {"grid": grid, "t_start": t_start, "g": g}
     if isinstance(solver, Table):
@@ -116,5 +116,5 @@ def _check_given_table(table: Table, nfe: int | None, asked: Mapping[str, object
     given = next((name for name, value in asked.items() if value is not None), None)
     if given is not None:
         raise UserError(f"{given}={asked[given]} beside a table, which has its own: leave it out")
-    if nfe is not None and nfe != table.nfe:
-        raise UserError(f"nfe={nfe}: the given table makes {table.nfe} calls; leave nfe out")
+    if nfe is not None and nfe != len(table.rows):
+        raise UserError(f"nfe={nfe}: the given table makes {len(table.rows)} calls; leave nfe out")
