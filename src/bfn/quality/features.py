@@ -11,6 +11,7 @@ checks, or a file that the caller names and so vouches for.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ class InceptionFeatures:
         """
         file = _package_file() if path is None else Path(path)
         if not file.is_file():
-            raise FileNotFoundError(f"{file}: no such file; expected Inception as TorchScript")
+            raise FileNotFoundError(errno.ENOENT, "no such file; expected Inception as TorchScript", str(file))
         try:
             network = torch.jit.load(str(file), map_location=device).eval()  # type: ignore[no-untyped-call]
         except RuntimeError as error:

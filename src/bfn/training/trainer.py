@@ -32,7 +32,7 @@ AGREE = 10
 """Steps after which several processes agree on whether one of them was told to stop."""
 
 
-class TrainingError(RuntimeError):
+class TrainingError(UserError):
     """Training cannot go on; the message is one clear line."""
 
 
