@@ -14,6 +14,7 @@ import torch
 
 from bfn import cli
 from bfn.cli.commands import COMMANDS
+from bfn.model_data import ModelData
 
 ROOT = Path(__file__).parents[2]
 FILES = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))]
@@ -105,8 +106,7 @@ def test_command_lines_are_right(document: str, line: str, monkeypatch: pytest.M
             assert not call()
         elif words[1] == "likelihood":
             # With one sample, no data to fetch and the fewest calls: the settings fit together.
-            monkeypatch.setattr("bfn.cli.likelihood.own_data", lambda loaded: "mnist")
-            monkeypatch.setattr("bfn.cli.likelihood.held_out", _nothing)
+            monkeypatch.setattr("bfn.model_data.read_model_data", _nothing)
             assert not call(n=1, nfe=5, tolerance=None)
     elif words[0] in ("python", "pytest", "torchrun"):
         files = [word for word in words if word.startswith(("tests/", "tools/", "benchmarks/", "examples/"))]
@@ -124,11 +124,12 @@ def test_command_lines_are_right(document: str, line: str, monkeypatch: pytest.M
         pytest.fail(f"{document}: {line}: a command that nobody checks")
 
 
-def _nothing(loaded, source, part, n, seed):  # type: ignore[no-untyped-def]
+def _nothing(model, source, part, n, **_):  # type: ignore[no-untyped-def]
     """n samples of the lowest value, and labels where the model knows classes."""
-    lowest = torch.full((n, *loaded.model.data_shape), -1.0)
-    labels = torch.zeros(n, dtype=torch.int64) if loaded.n_labels else None
-    return lowest if loaded.kind == "continuous" else torch.zeros_like(lowest, dtype=torch.int64), labels
+    lowest = torch.full((n, *model.data_shape), -1.0)
+    labels = torch.zeros(n, dtype=torch.int64) if model.info.classes else None
+    x = lowest if model.flow.has_range else torch.zeros_like(lowest, dtype=torch.int64)
+    return ModelData(x, labels, "nothing", part)
 
 
 def _bundled(words: list[str]) -> bool:

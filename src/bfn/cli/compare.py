@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
+from bfn.cli.blind import count_answers, write_blind_pairs
 from bfn.cli.common import (
     FILE,
     Device,
@@ -18,14 +19,12 @@ from bfn.cli.common import (
     check_not_a_directory,
     check_positive,
     load,
-    progress_bar,
     table,
 )  # fmt: skip
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
-    from bfn.model import BFN
-    from bfn.quality import Comparison, Record, Setting
+    from bfn.quality import Comparison, Record
 
 __all__ = ["compare"]
 
@@ -88,12 +87,9 @@ def compare(
         score: count the answers of people.
     """
     from bfn import quality
-    from bfn.quality.blind import key_path
-    from bfn.quality.blind import score as count
 
     if score is not None:
-        print(count(score, key_path(blind or score.parent)).sentence())
-        return 0
+        return count_answers(score, blind or score.parent)
     check_positive(n=n, repeats=repeats, batch=batch)
     check_not_a_directory(json=json, markdown=markdown, plot=plot)
     if plot is not None:
@@ -105,7 +101,7 @@ def compare(
         source.flow, solvers or quality.USUAL[source.flow.kind], nfe, t_start=t_start, g=g, grid=grid, guidance=guidance
     )
     if blind is not None:
-        return _blind(source, settings, blind, n, seed, batch)
+        return write_blind_pairs(source, settings, blind, n, seed, batch)
     judge = quality.judge_for(source, metric, data, features=features, n=n)
     # A metric that was not asked for leaves out what n samples are too few for.
     judge, problems = (judge, []) if metric is not None else judge.suited(n)
@@ -157,18 +153,3 @@ def _report(comparison: Comparison, json: Path | None, markdown: Path | None, pl
     written = [str(path) for path in (json, markdown, plot) if path is not None]
     if written:
         print(f"\nwritten to {', '.join(written)}")
-
-
-def _blind(model: BFN, settings: list[Setting], folder: Path, n: int, seed: int, batch: int) -> int:
-    from bfn.quality import draw
-    from bfn.quality.blind import check_pairs, key_path, write_pairs
-
-    check_pairs(folder, model, settings)
-    with progress_bar(sum(setting.nfe for setting in settings) * n, "sampling", "call") as bar:
-        samples = [draw(model, setting, n, seed, batch, on_calls=bar.update).x for setting in settings]
-    write_pairs(folder, model, settings, samples, seed=seed)
-    print(
-        f"{n} pairs written to {folder}: read pairs.md, fill in answers.csv, then bfn compare ... --blind {folder} "
-        f"--score {folder / 'answers.csv'}; the key, not to be looked at before, is {key_path(folder)}"
-    )
-    return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
@@ -100,32 +99,12 @@ def likelihood(
         )
     values, headline = measured_on(model, source, held_out, seed)
     if json:
-        return print_json({**values, "results": {name: _values(result) for name, result in results.items()}})
+        return print_json({**values, "results": {name: result.asdict() for name, result in results.items()}})
     print(headline)
     unit = f" ({values['unit']})"
     for name, result in results.items():
-        print(f"{name}: {_what(result)}")
+        print(f"{name}: {result}")
         print(f"  {'nats a sample':18}{result.nats}")
         for part_name, estimate in result.parts.items():
             print(f"  {part_name:18}{estimate}{unit if part_name == 'total' else ''}")
     return None
-
-
-def _what(result: Likelihood) -> str:
-    what = "density on [-1, 1]" if result.is_density else "probability"
-    low, high = int(result.nfe.min()), int(result.nfe.max())
-    calls = f"{low}" if low == high else f"{low} to {high}"
-    return f"-log p of a {what}{', from above' if result.is_bound else ''}; {calls} calls a sample"
-
-
-def _values(result: Likelihood) -> dict[str, Any]:
-    """For JSON, which has no NaN: null stands for an error that one value alone does not tell."""
-    return {
-        "is_density": result.is_density,
-        "is_bound": result.is_bound,
-        "nats": result.nats.asdict(),
-        "bits": {name: estimate.asdict() for name, estimate in result.parts.items()},
-        "nfe": float(result.nfe.double().mean()),
-        "log_prob": result.log_prob.tolist(),
-        "log_prob_error": [None if math.isnan(error) else error for error in result.error.tolist()],
-    }

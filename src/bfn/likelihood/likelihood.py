@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -62,6 +62,25 @@ class Likelihood:
         if self.reconstruction is None:
             return {"total": self.bits}
         return bits_parts(-self.log_prob - self.reconstruction, self.reconstruction, self.n_dims)
+
+    def __str__(self) -> str:
+        """One line for people: of what it is, and what it took."""
+        what = "density on [-1, 1]" if self.is_density else "probability"
+        low, high = int(self.nfe.min()), int(self.nfe.max())
+        calls = f"{low}" if low == high else f"{low} to {high}"
+        return f"-log p of a {what}{', from above' if self.is_bound else ''}; {calls} calls a sample"
+
+    def asdict(self) -> dict[str, Any]:
+        """For JSON, which knows no NaN."""
+        return {
+            "is_density": self.is_density,
+            "is_bound": self.is_bound,
+            "nats": self.nats.asdict(),
+            "bits": {name: estimate.asdict() for name, estimate in self.parts.items()},
+            "nfe": float(self.nfe.double().mean()),
+            "log_prob": self.log_prob.tolist(),
+            "log_prob_error": [None if math.isnan(error) else error for error in self.error.tolist()],
+        }
 
 
 @torch.no_grad()

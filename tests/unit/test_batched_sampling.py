@@ -1,0 +1,43 @@
+"""Samples in batches are those of the one loop, and come with what it took to draw them."""
+
+import pytest
+import torch
+
+import bfn
+import tiny
+from bfn.batched_sampling import sample_in_batches
+from bfn.solvers import plan
+
+
+def test_one_batch_is_a_plain_sample() -> None:
+    model = tiny.build("images")
+    drawn, plain = sample_in_batches(model, 5, "fast-sde", 3, seed=2), model.sample(5, "fast-sde", 3, seed=2)
+    assert torch.equal(drawn.x, plain.x)
+    assert torch.equal(drawn.label, plain.label)
+    assert (drawn.plan, drawn.calls) == (plan(model, "fast-sde", 3), 3)
+
+
+def test_batches_draw_one_after_the_other_from_one_generator() -> None:
+    model, calls = tiny.build("images"), []
+    drawn = sample_in_batches(model, 5, "fast-sde", 3, batch=2, seed=2, label=[0, 1, 2, 0, 1], on_step=calls.append)
+    generator = torch.Generator().manual_seed(2)
+    parts = [model.sample(len(k), "fast-sde", 3, label=k, generator=generator).x for k in ([0, 1], [2, 0], [1])]
+    assert torch.equal(drawn.x, torch.cat(parts))
+    assert drawn.label.tolist() == [0, 1, 2, 0, 1]
+    assert drawn.calls == len(calls) == 9
+
+
+def test_known_data_go_with_their_sample_or_with_all() -> None:
+    model = tiny.build("text")
+    mask = torch.arange(20) < 4
+    known = torch.randint(27, (5, 20), generator=torch.Generator().manual_seed(0))
+    for given in (known, known[0]):
+        x = sample_in_batches(model, 5, nfe=2, batch=2, known=given, mask=mask).x
+        assert torch.equal(x[:, :4], given.expand(5, 20)[:, :4])
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(bfn.UserError, match="batch=0"):
+        sample_in_batches(tiny.build("text"), 5, batch=0)
+    with pytest.raises(bfn.UserError, match="one for each of the 5"):
+        sample_in_batches(tiny.build("images"), 5, label=[0, 1])

@@ -1,0 +1,75 @@
+"""Data in the form that a model takes: levels, classes, what is known; and what does not fit."""
+
+import numpy as np
+import pytest
+import torch
+
+import bfn
+import tiny
+from bfn.model_data import known_part, known_text, read_model_data
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "some.npz", x=x, labels=np.arange(20) % 3)
+    return tmp_path / "some.npz", x
+
+
+def test_images_as_floats_with_their_classes(pictures) -> None:
+    path, x = pictures
+    read = read_model_data(tiny.build("images"), path, "all", 6, seed=1)
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(1))[:6]
+    assert torch.allclose(read.x[:, 0], torch.from_numpy(x)[order] / 127.5 - 1, atol=1e-6)
+    assert torch.equal(read.label, order % 3)
+    first, rest = read.split(4)
+    assert torch.equal(torch.cat([first.x, rest.x]), read.x)
+    assert len(first.label) == 4
+
+
+def test_images_for_a_model_of_two_values_are_binarised(pictures) -> None:
+    path, x = pictures
+    read = read_model_data(tiny.build("binary"), path, "all")
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(read.x[:, 0], (torch.from_numpy(x)[order] >= 128).long())
+    assert read.label is None
+
+
+def test_text_in_the_model_s_alphabet(tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("the cat sat on the mat " * 20)
+    model = tiny.build("text")
+    read = read_model_data(model, tmp_path / "a.txt", "all", 2)
+    assert read.x.shape == (2, 20)
+    assert model.decode(read.x)[0] == "the cat sat on the m"
+
+
+def test_what_does_not_fit_is_one_line(pictures, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
+    (tmp_path / "a.txt").write_text("some text " * 100)
+    text = tiny.build("text")
+    with pytest.raises(bfn.UserError, match="is text, and the model is one of images"):
+        read_model_data(tiny.build("images"), tmp_path / "a.txt")
+    with pytest.raises(bfn.UserError, match=r"images of shape \(1, 8, 8\), and the model's data are \(20,\)"):
+        read_model_data(text, pictures[0])
+    with pytest.raises(bfn.UserError, match="does not say what it was trained on"):
+        read_model_data(text)
+    text.info.card = {"settings": {"data": {"name": "text8"}}}
+    with pytest.raises(bfn.UserError, match="run bfn data fetch text8"):
+        read_model_data(text)
+
+
+def test_known_parts_are_arguments_of_sample() -> None:
+    text, images = tiny.build("text"), tiny.build("images")
+    assert all(line.startswith("ab") for line in text.decode(text.sample(3, nfe=2, **known_text(text, "ab_")).x))
+    picture = torch.full((1, 8, 8), 0.5)
+    x = images.sample(3, nfe=2, **known_part(images, picture, "border")).x
+    known = x == 0.5
+    assert known[..., :2].all()
+    assert known[..., 6:].all()
+    assert not known[..., 2:6, 2:6].any()
+    with pytest.raises(bfn.UserError, match="not of text"):
+        known_text(images, "ab")
+    with pytest.raises(bfn.UserError, match="not of images"):
+        known_part(text, picture, "top")
+    with pytest.raises(bfn.UserError, match="part='middle'"):
+        known_part(images, picture, "middle")  # type: ignore[arg-type]
