@@ -153,7 +153,7 @@ def test_settings_in_the_training_page_are_settings(tmp_path: Path) -> None:
 def test_figures_of_the_bundled_models_are_those_of_their_cards(name: str) -> None:
     from bfn import storage
 
-    measured = storage.read_config(name)["card"]["measured"]
+    measured = storage.read_info(name).card["measured"]
     settings = ("solver", "nfe", "samples", "t_start")
     readme, page = ((ROOT / path).read_text().replace("**", "") for path in ("README.md", "docs/results/README.md"))
     for row in measured:
