@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+__all__ = ["evaluating"]
+
 
 @contextmanager
 def evaluating(model: object) -> Iterator[None]:

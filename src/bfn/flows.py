@@ -33,6 +33,7 @@ from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time
 __all__ = ["FLOWS", "ContinuousFlow", "DiscreteFlow", "Flow", "NoiseLevel", "Shape"]
 
 Shape = tuple[int, ...]
+"""Of one sample, without the batch."""
 
 
 @dataclass(frozen=True)

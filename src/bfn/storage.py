@@ -39,7 +39,9 @@ __all__ = [
 ]  # fmt: skip
 
 WEIGHTS = "model.safetensors"
+"""The file of a stored model's weights."""
 CONFIG = "config.json"
+"""The file of everything else."""
 
 SHIPPED_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

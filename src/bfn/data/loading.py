@@ -20,6 +20,7 @@ from bfn.errors import UserError, did_you_mean
 __all__ = ["Part", "is_at_hand", "load", "names"]
 
 Part = Literal["train", "validation", "test", "all"]
+"""A part of a data set."""
 
 _HELD_OUT = 0.05  # of a set, for validation and again for the test: on all of text8 this is its standard division
 _PICKLE_SUFFIXES = frozenset({".pkl", ".pickle", ".pt", ".pth", ".joblib"})

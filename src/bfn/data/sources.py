@@ -175,3 +175,4 @@ SOURCES: dict[str, Source] = {
         ),
     ),
 }
+"""The standard sets by name: what ``bfn.data.load`` and ``bfn data fetch`` know."""

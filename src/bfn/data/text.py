@@ -62,6 +62,7 @@ class Alphabet:
 
 
 TEXT8 = Alphabet(" " + string.ascii_lowercase)
+"""The alphabet of text8: space and a to z."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from bfn.flows import Flow, NoiseLevel
 
+__all__ = ["Categorical", "Head", "Output", "Point", "output_of_mean", "unknown_scale"]
+
 
 class Output(ABC):
     """Distribution over data given the state: p_O. is_density: whether log_prob is a density's, not a probability's."""

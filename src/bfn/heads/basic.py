@@ -11,6 +11,8 @@ from bfn.flows import Flow, NoiseLevel
 from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
 from bfn.sde import message_from_noise
 
+__all__ = ["NOISE_T_MIN", "DataHead", "LogitsHead", "NoiseHead", "PreconditionedHead"]
+
 NOISE_T_MIN = 1e-6
 """Below this time a noise prediction says nothing of the data (0/0 at t = 0): x_hat is 0, as in the released code."""
 

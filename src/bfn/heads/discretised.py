@@ -18,6 +18,8 @@ from bfn.flows import Flow, NoiseLevel
 from bfn.heads.base import Categorical, Head, Output, Point
 from bfn.heads.basic import NOISE_T_MIN, NoiseHead
 
+__all__ = ["ClippedNoiseHead", "DiscretisedHead", "LogitHead"]
+
 LOG_SCALE_RANGE = (-10.0, 10.0)
 """Log standard deviations of the noise are cut to this, as in the released code."""
 

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["NFE", "Dequantise", "Divergence", "Method", "Settings", "check_batch"]
 
 Method = Literal["ode", "bound", "n-step"]
+"""How a likelihood is had: the probability-flow ODE, the continuous-time bound, or the bound of n steps."""
 Divergence = Literal["exact", "hutchinson"]
+"""How the divergence of the ODE is had: term by term, or by random probes."""
 Dequantise = Literal["uniform", "noise"]
+"""What is added to data of whole levels to give them a density."""
 
 NFE = 100
 """Network calls a sample where neither their number nor a tolerance is given."""

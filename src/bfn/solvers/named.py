@@ -9,6 +9,7 @@ __all__ = ["SOLVERS", "get", "names"]
 SOLVERS: dict[str, Solver] = {
     solver.name: solver for family in (paper, optimal_variance, diffusion, few_step) for solver in family.SOLVERS
 }
+"""Solvers by the name that ``sample(solver=...)`` takes."""
 
 
 def names(kind: str | None = None) -> list[str]:
