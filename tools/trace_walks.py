@@ -142,13 +142,13 @@ def summary(file: str) -> str:
 def listing(root: Visit) -> str:
     """The files in the order of their first entry, by what they were entered, and what they say of themselves."""
     visits = list(root.below())
-    lines = ["| | file | entered by | which is |", "|---|---|---|---|"]
+    lines = []
     first: dict[str, Visit] = {}
     for visit in visits:
         first.setdefault(visit.file, visit)
     for number, (file, visit) in enumerate(first.items(), 1):
         by = f"`{visit.function.removesuffix('.__init__')}`" + (", at each call" if visit.in_loop else "")
-        lines.append(f"| {number} | `{file}` | {by} | {summary(file)} |")
+        lines.append(f"{number}. `{file}` by {by}. *{summary(file)}*")
     twice = entered_twice(root)
     lines += ["", f"{len(first)} files, " + ("of which are entered twice:\n" if twice else "none entered twice.")]
     for file, stages in twice.items():
