@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
+from bfn.schedules import stratified_times
 from bfn.solvers.table import Table
 
 __all__ = ["NO_CLASS", "Classes", "Label", "ModelInfo"]
@@ -49,9 +50,15 @@ class Classes:
         return len(self.names)
 
     def draw(self, n: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:
-        """n classes by their shares, (n,) int64."""
-        shares = torch.tensor(self.shares, dtype=torch.float64, device=device)
-        return torch.multinomial(shares, n, replacement=True, generator=generator)
+        """n classes in proportion to their shares, in random order: (n,) int64.
+
+        Each is drawn by the shares; together they are spread evenly, so that a class is drawn n times its share, up to
+        less than one, and a few samples already stand for the whole.
+        """
+        ends = torch.tensor(self.shares, dtype=torch.float64, device=device).cumsum(0)
+        places = stratified_times(n, generator, device) * ends[-1]
+        order = torch.randperm(n, generator=generator, device=device)
+        return torch.searchsorted(ends, places, right=True).clamp(max=len(self) - 1)[order]
 
     def in_turn(self, n: int) -> Tensor:
         """n classes, each in its turn: what measurements ask for, so that every class counts alike."""

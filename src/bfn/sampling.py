@@ -18,7 +18,7 @@ from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
 from bfn.heads import Output
-from bfn.info import Label
+from bfn.info import NO_CLASS, Label
 from bfn.sde import InitialGaussian
 from bfn.solvers.base import Solver
 from bfn.solvers.plan import plan
@@ -197,7 +197,7 @@ def sample(
     initial: u / sqrt(kappa) at the first time, (n, *state_shape); standard normal if None, which is the exact prior at
         t = 0 and the paper's choice at t_start; or an :class:`InitialGaussian`.
     label: classes for a class-conditional network, one for all or one a sample, numbers or names; -1 is the network
-        without classes. If None they are drawn by their shares in the training data.
+        without classes. If None they are drawn by their shares in the training data, or left out where data are known.
     guidance: scale by which the classes count, without a classifier: 1 as they are, 2 twice as much; or a
         :class:`bfn.Guidance`. Each call then sees twice the batch, and still counts once.
     steer: function of the predicted data, (batch, *state_shape) -> (batch,), that samples should make large; or a
@@ -220,6 +220,8 @@ def sample(
         raise UserError(f"n={n}: expected at least 1 sample")
     generator = _generator(model, seed, generator)
     bounds = clip_range(model, clip)
+    if label is None and known is not None and model.info.classes is not None:
+        label = NO_CLASS  # a class drawn at random might contradict what is known
     labels = model.info.labels(label, n, generator, model.device)
     predict, given = conditioned(
         model, n, label=labels, guidance=guidance, steer=steer, known=known, mask=mask, known_at=known_at
