@@ -11,8 +11,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 import bfn
 from bfn import BFN, storage
 from bfn.files import atomic_write
@@ -61,9 +59,8 @@ def show(name: str, model: BFN, out: Path, nfe: int, n: int, seed: int) -> None:
     print(f"\n{name}: {n} samples of shape {tuple(model.data_shape)}")
     for solver, words in SOLVERS.items():
         recorder = Recorder(model, 4 if text else 16)
-        generator = torch.Generator().manual_seed(seed)
         start = time.perf_counter()
-        samples = model.sample(n, solver, nfe, label=label, generator=generator, on_step=recorder)
+        samples = model.sample(n, solver, nfe, label=label, seed=seed, on_step=recorder)
         drawn.append(samples.x)
         captions.append(f"{words}: {samples.nfe} calls")
         print(f"  {captions[-1]}, {time.perf_counter() - start:.2f} s")
