@@ -6,8 +6,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["BatchLikelihood", "batches"]
-
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
-__all__ = ["bits_estimate", "bits_parts", "held_out_bits"]
-
 LEAST_BATCHES = 8
 """Batches that held-out data are cut into, at least: the interval comes from their means."""
 

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["exact_trace", "hutchinson_traces"]
-
 
 def exact_trace(prediction: Tensor, u: Tensor, n_classes: int | None) -> Tensor:
     """sum_i d prediction_i / d u_i, (batch,): one backward pass a dimension.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
-__all__ = ["Likelihood", "log_likelihood"]
-
 
 @dataclass(frozen=True)
 class Likelihood:

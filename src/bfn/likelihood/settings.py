@@ -13,8 +13,6 @@ from bfn.errors import UserError
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["NFE", "Dequantise", "Divergence", "Method", "Settings", "check_batch"]
-
 Method = Literal["ode", "bound", "n-step"]
 """How a likelihood is had: the probability-flow ODE, the continuous-time bound, or the bound of n steps."""
 Divergence = Literal["exact", "hutchinson"]

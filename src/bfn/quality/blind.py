@@ -4,14 +4,11 @@ A pair is one sample of each of two samplers, from the same noise and of the sam
 The key says which is which; it is kept beside the folder of pairs, not in it, so that the folder can be handed out.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -23,13 +20,12 @@ from bfn.model import Model
 from bfn.quality.settings import Setting
 from bfn.viz.pictures import sheet, side_by_side, write_picture
 
-if TYPE_CHECKING:
-    from PIL.Image import Image as Picture
-
-__all__ = ["Preference", "check_pairs", "key_path", "score", "write_pairs"]
-
 PAIRS, ANSWERS = "pairs.md", "answers.csv"
 SIDES = ("left", "right")
+INSTRUCTIONS = (
+    "Choose the better sample of each, by its quality alone, and write `left` or `right` behind its number in "
+    f"`{ANSWERS}`. If you cannot tell, choose all the same; a line left empty does not count."
+)
 SIDE_PIXELS = 224
 """Images are shown enlarged to about this height."""
 
@@ -92,14 +88,14 @@ def write_pairs(
     check_pairs(folder, model, settings)
     first, second = samples
     swapped = torch.rand(len(first), generator=torch.Generator().manual_seed(seed)).lt(0.5).tolist()
-    files, lines = [], [_instructions(len(first))]
+    files: list[Path] = []
+    lines = [f"# Which of the two is better?\n\n{len(first)} pairs. {INSTRUCTIONS}\n"]
     for number, swap in enumerate(swapped, 1):
         pair = [x[number - 1 : number] for x in (first, second)]
         left, right = reversed(pair) if swap else pair
         if model.form == "images":
-            name = f"pair-{number:03d}.png"
-            files.append(write_picture(folder / name, _picture(model.flow.values(left), model.flow.values(right))))
-            shown = f"![pair {number}]({name})"
+            files.append(_write_pair(folder / f"pair-{number:03d}.png", [model.flow.values(x) for x in (left, right)]))
+            shown = f"![pair {number}]({files[-1].name})"
         else:
             texts = [model.decode(x)[0] for x in (left, right)]
             shown = "\n\n".join(f"**{side}**\n\n> {text}" for side, text in zip(SIDES, texts, strict=True))
@@ -141,15 +137,7 @@ def score(answers: Path, key: Path) -> Preference:
     return Preference(first, second, chosen.count(0), chosen.count(1), len(left) - len(chosen))
 
 
-def _instructions(n: int) -> str:
-    return (
-        f"# Which of the two is better?\n\n{n} pairs. Choose the better sample of each, by its quality alone, and "
-        f"write `left` or `right` behind its number in `{ANSWERS}`. If you cannot tell, choose all the same; a line "
-        "left empty does not count.\n"
-    )
-
-
-def _picture(left: Tensor, right: Tensor) -> Picture:
-    factor = max(1, SIDE_PIXELS // left.shape[-2])
-    large = [x.repeat_interleave(factor, -2).repeat_interleave(factor, -1) for x in (left, right)]
-    return side_by_side([(side, sheet(x)) for side, x in zip(SIDES, large, strict=True)])
+def _write_pair(path: Path, images: Sequence[Tensor]) -> Path:
+    factor = max(1, SIDE_PIXELS // images[0].shape[-2])
+    large = [x.repeat_interleave(factor, -2).repeat_interleave(factor, -1) for x in images]
+    return write_picture(path, side_by_side([(side, sheet(x)) for side, x in zip(SIDES, large, strict=True)]))

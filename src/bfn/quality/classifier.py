@@ -5,21 +5,16 @@ its 64 penultimate activations are the features of the Frechet distance on MNIST
 photographs). ``tools/train_classifier.py`` trains it again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
-import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bfn.errors import UserError
 from bfn.files import atomic
-from bfn.quality.features import check_finite
-
-__all__ = ["BUNDLED_CLASSIFIER", "DigitClassifier", "check_images", "classify", "load_classifier", "save_classifier"]
+from bfn.quality.features import check_finite, extract
 
 N_CLASSES = 10
 _FORMAT = "bfn-digit-classifier-1"
@@ -71,10 +66,8 @@ def _convolution(n_in: int, n_out: int, *, kernel: int, stride: int = 1) -> tupl
 def classify(images: Tensor, classifier: DigitClassifier | None = None, *, batch_size: int = 500) -> Tensor:
     """Class probabilities (n, 10) of images (n, 1, 28, 28) in [-1, 1]; the bundled classifier if none is given."""
     check_images(images)
-    model = load_classifier() if classifier is None else classifier
-    with torch.inference_mode():
-        batches = (images[start : start + batch_size] for start in range(0, len(images), batch_size))
-        return torch.cat([model(batch.float()).softmax(-1) for batch in batches])
+    model = classifier or load_classifier()
+    return extract(images, lambda some: model(some.float()).softmax(-1), batch_size=batch_size)
 
 
 def load_classifier(path: Path | str = BUNDLED_CLASSIFIER) -> DigitClassifier:

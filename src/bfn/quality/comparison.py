@@ -1,7 +1,5 @@
 """Which solver to use at which number of calls: settings measured, put into tables, and advice drawn."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ from bfn.quality.judge import Judge, Measure
 from bfn.quality.markdown import markdown_table
 from bfn.quality.measurements import Record, measure
 from bfn.quality.settings import Setting
-
-__all__ = ["Advice", "Comparison", "compare", "summarise"]
 
 BETTER = {"low": "Lower is better.", "high": "Higher is better.", "real": "Nearer to real data is better."}
 
@@ -32,10 +28,13 @@ class Advice:
     def sentence(self, main: Measure) -> str:
         """In words."""
         others = "; ".join(record.setting.sampler for record in self.not_told_apart)
-        figure = main.show(self.best.measures[main.key])
-        return f"{self.nfe} calls: {self.best.setting.sampler}, {figure}" + (
-            f"; not told apart from it: {others}" if others else ""
-        )
+        best = f"{self.nfe} calls: {self.best.setting.sampler}, {main.show(self.best.measures[main.key])}"
+        return f"{best}; not told apart from it: {others}" if others else best
+
+    def asdict(self) -> dict[str, Any]:
+        """For JSON."""
+        near = [record.setting.asdict() for record in self.not_told_apart]
+        return {"nfe": self.nfe, "best": self.best.setting.asdict(), "not_told_apart": near}
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,8 @@ class Comparison:
         def show(value: Estimate | None) -> str:
             return "" if value is None else of.show(value) if intervals else of.show(Estimate(value.value))
 
-        rows = [[sampler, *(show(found.get((sampler, nfe))) for nfe in self._calls)] for sampler in self._samplers]
+        samplers = dict.fromkeys(record.setting.sampler for record in self.records)
+        rows = [[sampler, *(show(found.get((sampler, nfe))) for nfe in self._calls)] for sampler in samplers]
         real = [f"real data, {self.n_real} samples", show(self.real[of.key]), *[""] * (len(self._calls) - 1)]
         return ["", *(f"{nfe} calls" for nfe in self._calls)], [*rows, real]
 
@@ -110,14 +110,7 @@ class Comparison:
             "main": self.main.key,
             "real": {"n": self.n_real, "measures": {key: figure.asdict() for key, figure in self.real.items()}},
             "records": [record.asdict() for record in self.records],
-            "advice": [
-                {
-                    "nfe": advice.nfe,
-                    "best": advice.best.setting.asdict(),
-                    "not_told_apart": [record.setting.asdict() for record in advice.not_told_apart],
-                }
-                for advice in self.advice
-            ],
+            "advice": [advice.asdict() for advice in self.advice],
             "notes": list(self.notes),
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
         }
@@ -125,10 +118,6 @@ class Comparison:
     @property
     def _calls(self) -> list[int]:
         return sorted({record.setting.nfe for record in self.records})
-
-    @property
-    def _samplers(self) -> list[str]:
-        return list(dict.fromkeys(record.setting.sampler for record in self.records))
 
 
 def compare(

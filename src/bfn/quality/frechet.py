@@ -6,11 +6,10 @@ With Inception's features it is the FID, with the bundled classifier's its MNIST
 Means and covariances are gathered batch by batch in float64, so memory does not grow with the number of images.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import safetensors
 import torch
@@ -20,15 +19,6 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate
 from bfn.files import atomic
-
-__all__ = [
-    "FeatureStatistics",
-    "Gaussian",
-    "expected_bias",
-    "frechet_distance",
-    "frechet_estimate",
-    "frechet_influence",
-]
 
 _FORMAT = "bfn-feature-statistics-1"
 
@@ -41,7 +31,7 @@ class Gaussian:
     covariance: Tensor
 
     @classmethod
-    def of(cls, features: Tensor) -> Gaussian:
+    def of(cls, features: Tensor) -> Self:
         """The moments of features (n, d), where they are; gradients pass."""
         x = features.double()
         mean = x.mean(0)
@@ -55,7 +45,7 @@ class Gaussian:
         root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.T
         return root
 
-    def distance(self, other: Gaussian) -> Tensor:
+    def distance(self, other: Self) -> Tensor:
         """The Frechet distance, as a tensor with a gradient by the other's moments; rounding may leave it below 0."""
         overlap = torch.linalg.eigvalsh(_symmetric(self.root @ other.covariance @ self.root))
         # Eigenvalues that are zero come out as +-1e-16 of the largest; their roots, 1e-8 each, would add up over
@@ -65,26 +55,31 @@ class Gaussian:
         return torch.add((self.mean - other.mean).square().sum(), spread)
 
 
+@dataclass(frozen=True, eq=False)
 class FeatureStatistics:
-    """Running count, mean (d,) and covariance (d, d) of features, in float64.
+    """Count, mean (d,) and scatter (d, d), which is n - 1 times the covariance, of features, in float64.
 
-    `extractor` names what made the features; statistics of different extractors are never compared.
+    extractor: names what made the features; statistics of different extractors are never compared.
     """
 
-    def __init__(self, n_features: int, *, extractor: str = "") -> None:
-        if n_features < 1:
-            raise UserError(f"n_features={n_features}: expected at least 1")
-        self.n = 0
-        self.extractor = extractor
-        self.mean = torch.zeros(n_features, dtype=torch.float64)
-        self._scatter = torch.zeros(n_features, n_features, dtype=torch.float64)
+    n: int
+    mean: Tensor
+    scatter: Tensor
+    extractor: str = ""
 
     @classmethod
-    def of(cls, features: Tensor, *, extractor: str = "") -> FeatureStatistics:
-        """Statistics of features (n, d) that are all there."""
-        statistics = cls(_checked(features).shape[1], extractor=extractor)
-        statistics.update(features)
-        return statistics
+    def of(cls, features: Tensor, *, extractor: str = "") -> Self:
+        """Statistics of features (n, d)."""
+        x = _checked(features).detach().to("cpu", torch.float64)
+        centred = x - x.mean(0)
+        return cls(len(x), x.mean(0), centred.T @ centred, extractor)
+
+    def __add__(self, other: Self) -> Self:
+        """Statistics of both sets: Chan, Golub and LeVeque (1983), no cancellation, unlike sums of squares."""
+        _check_comparable(self, other)
+        delta, n = other.mean - self.mean, self.n + other.n
+        scatter = torch.addr(self.scatter + other.scatter, delta, delta, alpha=self.n * other.n / n)
+        return replace(self, n=n, mean=self.mean + delta * (other.n / n), scatter=scatter)
 
     @property
     def n_features(self) -> int:
@@ -96,57 +91,31 @@ class FeatureStatistics:
         """Covariance (d, d), divided by n - 1."""
         if self.n < 2:
             raise UserError(f"{self.n} samples: a covariance needs at least 2")
-        return self._scatter / (self.n - 1)
+        return self.scatter / (self.n - 1)
 
     @property
     def gaussian(self) -> Gaussian:
-        """Mean and covariance as they are now."""
+        """Mean and covariance."""
         return Gaussian(self.mean, self.covariance)
-
-    def update(self, features: Tensor) -> None:
-        """Add features (batch, d)."""
-        x = _checked(features).detach().to("cpu", torch.float64)
-        if x.shape[1] != self.n_features:
-            raise UserError(f"{x.shape[1]} features: these statistics are of {self.n_features}")
-        mean = x.mean(0)
-        centred = x - mean
-        self._add(len(x), mean, centred.T @ centred)
-
-    def merge(self, other: FeatureStatistics) -> None:
-        """Add what another process or part of the data has gathered."""
-        _check_comparable(self, other)
-        if other.n:
-            self._add(other.n, other.mean, other._scatter)
-
-    def _add(self, n: int, mean: Tensor, scatter: Tensor) -> None:
-        # Chan, Golub and LeVeque (1983): no cancellation, unlike sums of squares.
-        delta = mean - self.mean
-        total = self.n + n
-        self.mean = self.mean + delta * (n / total)
-        self._scatter += scatter
-        self._scatter.addr_(delta, delta, alpha=self.n * n / total)
-        self.n = total
 
     def save(self, path: Path | str) -> None:
         """Write a safetensors file, atomically."""
         metadata = {"format": _FORMAT, "n": str(self.n), "extractor": self.extractor}
         with atomic(path) as temporary:
-            save_file({"mean": self.mean, "scatter": self._scatter}, temporary, metadata)
+            save_file({"mean": self.mean, "scatter": self.scatter}, temporary, metadata)
 
     @classmethod
-    def load(cls, path: Path | str) -> FeatureStatistics:
+    def load(cls, path: Path | str) -> Self:
         """Read what `save` wrote."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("format") != _FORMAT:
                     raise UserError(f"{path}: not a file of feature statistics")
-                mean, scatter = file.get_tensor("mean"), file.get_tensor("scatter")
+                tensors = (file.get_tensor("mean"), file.get_tensor("scatter"))
         except safetensors.SafetensorError as error:
             raise UserError(f"{path}: not a whole safetensors file ({error}); make it again") from error
-        statistics = cls(len(mean), extractor=metadata["extractor"])
-        statistics.n, statistics.mean, statistics._scatter = int(metadata["n"]), mean, scatter
-        return statistics
+        return cls(int(metadata["n"]), *tensors, metadata["extractor"])
 
 
 def frechet_distance(
@@ -159,13 +128,13 @@ def frechet_distance(
     """
     a, b = _statistics(features_a), _statistics(features_b)
     _check_comparable(a, b)
-    if not a.n or not b.n:
-        raise UserError(f"{a.n} and {b.n} samples: neither set may be empty; expected more than {a.n_features} of each")
     for name, statistics in (("first", a), ("second", b)):
         if statistics.n <= a.n_features and not allow_singular:
+            # The covariance of the smaller set misses directions.
+            bias = expected_bias(max(a, b, key=lambda some: some.n).covariance, a.n, b.n)
             raise UserError(
                 f"{statistics.n} samples of {a.n_features} features in the {name} set: its covariance is singular, and "
-                f"the distance comes out about {_bias(a, b):.3g} too large; use more than {a.n_features} "
+                f"the distance comes out about {bias:.3g} too large; use more than {a.n_features} "
                 "samples (the bias falls as 1/n), or allow_singular=True to see the biased value"
             )
     return max(0.0, b.gaussian.distance(a.gaussian).item())
@@ -232,11 +201,6 @@ def expected_bias(covariance: Tensor, n_a: int, n_b: int) -> float:
     return (1 / n_a + 1 / n_b) * float(per_sample)
 
 
-def _bias(a: FeatureStatistics, b: FeatureStatistics) -> float:
-    """The bias with the covariance of the larger set: that of the smaller one misses directions."""
-    return expected_bias(max(a, b, key=lambda statistics: statistics.n).covariance, a.n, b.n)
-
-
 def _symmetric(matrix: Tensor) -> Tensor:
     return (matrix + matrix.T) / 2
 
@@ -250,12 +214,11 @@ def _statistics(features: Tensor | FeatureStatistics) -> FeatureStatistics:
 
 
 def _checked(features: Tensor) -> Tensor:
-    if features.ndim != 2:
+    if features.ndim != 2 or not features.shape[1]:
         raise UserError(f"features of shape {tuple(features.shape)}: expected (samples, features)")
     if len(features) == 0:
         raise UserError("no features: the set is empty; give at least as many samples as there are features")
-    if not torch.isfinite(features).all():
-        n_bad = int((~torch.isfinite(features)).any(1).sum())
+    if n_bad := int((~features.isfinite()).any(1).sum()):
         raise UserError(
             f"features of {n_bad} of {len(features)} samples are NaN or infinite: look at the images they came from"
         )

@@ -3,22 +3,18 @@
 Real data go through the same code, so every figure can be read beside what a real sample of the same size gets.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.estimate import Estimate
-
-__all__ = ["Judge", "JudgePart", "Measure", "digest"]
 
 
 @dataclass(frozen=True)
@@ -83,10 +79,6 @@ class JudgePart(ABC):
         """Figures of samples, as ``Judge.prepare`` makes them; labels: classes that were asked for."""
 
 
-def _as_they_are(x: Tensor) -> Tensor:
-    return x
-
-
 @dataclass(frozen=True, eq=False)
 class Judge:
     """Parts that see the same samples.
@@ -99,7 +91,7 @@ class Judge:
     parts: tuple[JudgePart, ...]
     held_out: Tensor
     labels: Tensor | None = None
-    prepare: Callable[[Tensor], Tensor] = _as_they_are
+    prepare: Callable[[Tensor], Tensor] = lambda x: x
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -129,17 +121,19 @@ class Judge:
 
     def check(self, n: int) -> None:
         """Refuse a number of samples that is too small for a part."""
-        for part in self.parts:
-            if (problem := part.problem(n)) is not None:
-                raise UserError(problem)
+        for problem in self._problems(n):
+            raise UserError(problem)
 
-    def suited(self, n: int) -> tuple[Judge, list[str]]:
+    def suited(self, n: int) -> tuple[Self, list[str]]:
         """The judge without the parts that n samples are too few for, and why; an error if none ranks samplers."""
-        problems = [problem for part in self.parts if (problem := part.problem(n)) is not None]
+        problems = self._problems(n)
         kept = tuple(part for part in self.parts if part.problem(n) is None)
         if not any(measure.headline for part in kept for measure in part.measures):
             raise UserError(problems[0])
         return replace(self, parts=kept), problems
+
+    def _problems(self, n: int) -> list[str]:
+        return [problem for part in self.parts if (problem := part.problem(n))]
 
     def _judge(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         return {key: value for part in self.parts for key, value in part(x, labels).items()}

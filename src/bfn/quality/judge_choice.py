@@ -1,7 +1,5 @@
 """The judge that fits a model's data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,8 +29,6 @@ from bfn.quality.frechet import FeatureStatistics
 from bfn.quality.judge import Judge, JudgePart, digest
 from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
 from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
-
-__all__ = ["METRICS", "Metric", "features_for", "judge_for", "metric_for"]
 
 INCEPTION_BATCH = 50
 N_CLASSIFIER_FEATURES = 64

@@ -4,13 +4,12 @@ All intervals are at 95 %: bootstrap for Frechet distances, divergences and entr
 that of texts for shares of words, since words of one text err together.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ from bfn.quality.judge import JudgePart, Measure, digest
 from bfn.quality.ngrams import TextItems, character_ngrams, entropy, ngram_counts, word_counts
 from bfn.quality.spelling import spelling_estimate
 
-__all__ = ["Digits", "Frechet", "NearCopies", "NearestClasses", "Texts"]
-
 CONFIDENT = 0.9
 """Probability above which the classifier has recognised a digit."""
 NEIGHBOURS = 5
@@ -33,6 +30,10 @@ NEIGHBOURS = 5
 COPY_NEIGHBOURS, COPY_SHARE, COPY_SAMPLES, COPY_CALIBRATION = 50, 0.01, 300, 1000
 """Neighbours that a distance is compared with, share of real data that count as near-copies, samples that are looked
 at, real data that set the threshold."""
+
+
+def _share(key: str, label: str, better: Literal["low", "high"], *, headline: bool = True) -> Measure:
+    return Measure(key, label, better, "%", 100, 1, headline, highest=1.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +125,7 @@ class NearestClasses(JudgePart):
 
     images: Tensor
     labels: Tensor
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        return (_share("asked_class", f"asked class, by {NEIGHBOURS} nearest neighbours", "high"),)
+    measures = (_share("asked_class", f"asked class, by {NEIGHBOURS} nearest neighbours", "high"),)
 
     @property
     def key(self) -> str:
@@ -149,19 +147,13 @@ class NearCopies(JudgePart):
 
     train: Tensor
     held_out: Tensor
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        return (_share("near_copies", "near-copies of training images", "low", headline=False),)
+    measures = (_share("near_copies", "near-copies of training images", "low", headline=False),)
+    by_construction = MappingProxyType({"near_copies": Estimate(COPY_SHARE)})
 
     @property
     def key(self) -> str:
         constants = (COPY_NEIGHBOURS, COPY_SHARE, COPY_SAMPLES, COPY_CALIBRATION)
         return digest("copies", str(constants), self.train.mean(0), self.held_out.mean(0))
-
-    @property
-    def by_construction(self) -> Mapping[str, Estimate]:
-        return {"near_copies": Estimate(COPY_SHARE)}
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         ratios = self._ratios(x[:COPY_SAMPLES])
@@ -186,7 +178,7 @@ class Texts(JudgePart):
     n: int = 4
 
     @classmethod
-    def against(cls, alphabet: Alphabet, reference: Sequence[str], n: int = 4) -> Texts:
+    def against(cls, alphabet: Alphabet, reference: Sequence[str], n: int = 4) -> Self:
         """With the counts of real texts."""
         return cls(alphabet, ngram_counts(reference, n), word_counts(reference), n)
 
@@ -209,15 +201,14 @@ class Texts(JudgePart):
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         texts = self.alphabet.decode(x)
-        items = {
-            "ngram": TextItems.of([character_ngrams(text, self.n) for text in texts], self.ngrams),
-            "word": TextItems.of([text.split() for text in texts], self.words),
-        }
-        found = {"spelling": spelling_estimate(texts)}
-        for name, some in items.items():
-            pair = bootstrap_estimates(some.statistics, len(texts), generator=_generator())
-            found |= {f"{name}_{what}": e.within(0) for what, e in zip(("divergence", "entropy"), pair, strict=True)}
-        return {measure.key: found[measure.key] for measure in self.measures}
+        ngrams = TextItems.of([character_ngrams(text, self.n) for text in texts], self.ngrams)
+        words = TextItems.of([text.split() for text in texts], self.words)
+        (ngram, ngram_entropy), (word, word_entropy) = (
+            [figure.within(0) for figure in bootstrap_estimates(items.statistics, len(texts), generator=_generator())]
+            for items in (ngrams, words)
+        )
+        figures = (spelling_estimate(texts), ngram, word, ngram_entropy, word_entropy)
+        return {measure.key: figure for measure, figure in zip(self.measures, figures, strict=True)}
 
 
 def _nearest(x: Tensor, others: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -229,10 +220,6 @@ def _nearest(x: Tensor, others: Tensor, k: int) -> tuple[Tensor, Tensor]:
     ]
     values, indices = (torch.cat(column) for column in zip(*pieces, strict=True))
     return values.clamp(min=0).sqrt(), indices
-
-
-def _share(key: str, label: str, better: Literal["low", "high"], *, headline: bool = True) -> Measure:
-    return Measure(key, label, better, "%", 100, 1, headline, highest=1.0)
 
 
 def _asked(predicted: Tensor, labels: Tensor | None) -> dict[str, Estimate]:

@@ -6,8 +6,6 @@ was, commands share what they have measured, two names for one sampler are measu
 changes is measured anew.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -30,9 +28,6 @@ from bfn.quality import store as stores
 from bfn.quality.judge import Judge, Measure, digest
 from bfn.quality.settings import Setting
 from bfn.sampling import sample
-from bfn.solvers import Table
-
-__all__ = ["Drawn", "Record", "draw", "identify", "measure", "pool"]
 
 
 @dataclass(frozen=True)
@@ -93,8 +88,8 @@ def measure(
     common = [f"classes and range {facts}", f"n {n}", f"batch {batch}", judge.key]
     name = "" if store is None else identity or identify(model)
     # All tables are made before the first sample is drawn: a wrong setting is told at once.
-    planned = {s: Setting(_table(model, s), s.nfe, guidance=s.guidance) for s in settings}
-    steps = {s: digest(repr(table.solver), f"{table.guidance}") for s, table in planned.items()}
+    tables = {s: solvers.plan(model, **s.arguments(model.flow)).table for s in settings}
+    steps = {s: digest(repr(table), f"{s.guidance}") for s, table in tables.items()}
     keys = {s: digest(name, steps[s], *common) for s in settings}
     known = {} if store is None else stores.read(store)
     seeds = tuple(range(seed, seed + repeats))
@@ -108,7 +103,8 @@ def measure(
                 if key not in known:
                     bar.set_description(setting.label)
                     start = time.perf_counter()
-                    drawn = draw(model, planned[setting], n, k, batch, on_calls=bar.update)
+                    planned = Setting(tables[setting], setting.nfe, guidance=setting.guidance)
+                    drawn = draw(model, planned, n, k, batch, on_calls=bar.update)
                     seconds = time.perf_counter() - start
                     figures = {what: [*some.asdict().values()] for what, some in judge(*drawn).items()}
                     known[key] = {
@@ -118,10 +114,9 @@ def measure(
                     if store is not None:
                         stores.append(store, known[key])
                 lines.append(known[key])
-            record = _pooled(setting, n, seeds, lines, judge.measures)
-            records.append(record)
+            records.append(_pooled(setting, n, seeds, lines, judge.measures))
             if on_record is not None:
-                on_record(record)
+                on_record(records[-1])
     return records
 
 
@@ -162,11 +157,6 @@ def draw(
         out = sample(model, size, label=some, generator=noise, class_generator=classes, on_step=on_step, **arguments)
         parts.append(out.x.cpu())
     return Drawn(torch.cat(parts), label)
-
-
-def _table(model: Model, setting: Setting) -> Table:
-    """The step table that a setting comes down to on a model; an error if it makes none."""
-    return solvers.plan(model, **setting.arguments(model.flow)).table
 
 
 def identify(model: Model) -> str:

@@ -6,29 +6,17 @@ All are plug-in estimates, which depend on the size of the sample: a finite samp
 0 too. So each is reported beside the value that a real sample with the same number and lengths of texts gets.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.quality.spelling import as_texts
-
-__all__ = [
-    "TextItems",
-    "character_ngrams",
-    "class_ngram_counts",
-    "divergence",
-    "entropy",
-    "jensen_shannon",
-    "ngram_counts",
-    "word_counts",
-]
 
 
 def entropy(counts: Tensor) -> Tensor:
@@ -60,18 +48,12 @@ def ngram_counts(texts: str | Iterable[str], n: int = 4) -> Counter[str]:
     """Counts of the character n-grams within each text (none reaches from one text into the next)."""
     if n < 1:
         raise UserError(f"n={n}: an n-gram needs at least 1 character")
-    counts: Counter[str] = Counter()
-    for text in as_texts(texts):
-        counts.update(character_ngrams(text, n))
-    return counts
+    return Counter(gram for text in as_texts(texts) for gram in character_ngrams(text, n))
 
 
 def word_counts(texts: str | Iterable[str]) -> Counter[str]:
     """Counts of the words between spaces."""
-    counts: Counter[str] = Counter()
-    for text in as_texts(texts):
-        counts.update(text.split())
-    return counts
+    return Counter(word for text in as_texts(texts) for word in text.split())
 
 
 @dataclass(frozen=True)
@@ -88,7 +70,7 @@ class TextItems:
     n_texts: int
 
     @classmethod
-    def of(cls, items: Sequence[Sequence[str]], real: Counter[str]) -> TextItems:
+    def of(cls, items: Sequence[Sequence[str]], real: Counter[str]) -> Self:
         """The items of each text against the counts of real text."""
         numbers: dict[str, int] = {}
         ids = [numbers.setdefault(item, len(numbers)) for some in items for item in some]

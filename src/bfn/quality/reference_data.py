@@ -1,9 +1,8 @@
 """Real data as a judge takes them: what to compare with, and what to hold beside it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor
 from bfn.data import Alphabet, Images, Text, concatenate, load
 from bfn.errors import UserError
 from bfn.model import Model
-
-__all__ = ["ReferenceData", "read_images", "read_texts", "read_values"]
 
 ENOUGH = 10
 """Held-out samples a feature that make a reference; of smaller sets every other sample, held out or not, is taken."""
@@ -37,7 +34,7 @@ class ReferenceData:
     unseen: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @classmethod
-    def halves(cls, x: Tensor) -> ReferenceData:
+    def halves(cls, x: Tensor) -> Self:
         """Of one tensor: every other one is the reference."""
         return cls(x[::2], x[1::2])
 
@@ -63,18 +60,15 @@ def read_images(model: Model, source: str | Path, n_features: int | None) -> Ref
         reference, held_out, unseen = test, validation, validation
     else:
         every = concatenate(seen, test)
-        reference, held_out = every[::2], every[1::2]
-        unseen = concatenate(validation, test)
-    return ReferenceData(
-        reference.to_float(), held_out.to_float(), reference.labels, held_out.labels,
-        train.to_float(), unseen.to_float(),
-    )  # fmt: skip
+        reference, held_out, unseen = every[::2], every[1::2], concatenate(validation, test)
+    x, beside, copied, new = (some.to_float() for some in (reference, held_out, train, unseen))
+    return ReferenceData(x, beside, reference.labels, held_out.labels, copied, new)
 
 
 def read_texts(model: Model, source: str | Path) -> ReferenceData:
     """Pieces of a text as classes, (n, length): the test part is the reference, the validation part is held out."""
     alphabet, length = Alphabet(model.info.alphabet or ""), model.data_shape[0]
-    test, validation = (load(source, "test", alphabet=alphabet), load(source, "validation", alphabet=alphabet))
+    test, validation = (load(source, part, alphabet=alphabet) for part in ("test", "validation"))
     if not isinstance(test, Text) or not isinstance(validation, Text):
         raise UserError(f"{source}: images, and the model is one of text")
     most = max(1, min(len(test), MOST_CHARACTERS) // length)

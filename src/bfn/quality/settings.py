@@ -1,7 +1,5 @@
 """Settings of a sampler: how one is said, and how several are crossed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
@@ -12,8 +10,6 @@ from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid
 from bfn.solvers import Solver, Table
-
-__all__ = ["USUAL", "Setting", "crossed"]
 
 USUAL = {
     "continuous": ("auto", "bfn", "bfn-solver++1", "bfn-solver++2", "sde-bfn-solver++2"),

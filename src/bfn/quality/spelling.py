@@ -11,8 +11,6 @@ a file under `BFN_HOME`) and a word costs one look into a set. Words that a set 
 capitals inside) go to spylls' own analysis, so that the answers are the same for every string.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
@@ -24,8 +22,6 @@ from typing import Any
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate, share_estimate
 from bfn.files import atomic_write, home
-
-__all__ = ["as_texts", "is_word", "spelling_accuracy", "spelling_estimate", "word_verdicts"]
 
 _LOWER_CASE = re.compile(r"[a-z']+")
 _LOWER_CASE_TEXT = re.compile(r"[a-z'\s]*")
@@ -69,7 +65,7 @@ def word_verdicts(texts: str | Iterable[str]) -> list[tuple[int, int]]:
     listed = as_texts(texts)
     # Lower-case words are decided by the set alone; one regular expression over the text finds out that there is
     # nothing else.
-    lookup = _surface_forms().__contains__ if all(map(_LOWER_CASE_TEXT.fullmatch, listed)) else _Verdicts().__getitem__
+    lookup = _surface_forms().__contains__ if all(map(_LOWER_CASE_TEXT.fullmatch, listed)) else cache(is_word)
     return [(sum(map(lookup, words)), len(words)) for words in map(str.split, listed)]
 
 
@@ -90,18 +86,9 @@ def as_texts(texts: str | Iterable[str]) -> list[str]:
     listed = [texts] if isinstance(texts, str) else list(texts)
     if not listed:
         raise UserError("no texts: expected at least 1")
-    if not all(isinstance(text, str) for text in listed):
-        wrong = next(text for text in listed if not isinstance(text, str))
+    for wrong in (text for text in listed if not isinstance(text, str)):
         raise TypeError(f"a text of type {type(wrong).__name__}: expected str; decode classes to characters first")
     return listed
-
-
-class _Verdicts(dict[str, bool]):
-    """Each word is judged once; further looks cost one dictionary access."""
-
-    def __missing__(self, word: str) -> bool:
-        self[word] = verdict = is_word(word)
-        return verdict
 
 
 @cache

@@ -1,16 +1,12 @@
 """A file of JSON lines that only grows: what was measured, by its key."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bfn.files import home
-
-__all__ = ["append", "default_store", "read"]
+from bfn.files import flush, home
 
 
 def default_store() -> Path:
@@ -43,5 +39,4 @@ def append(store: Path, line: Mapping[str, Any]) -> None:
             if file.read(1) != b"\n":
                 file.write(b"\n")
         file.write(json.dumps(line).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
+        flush(file)

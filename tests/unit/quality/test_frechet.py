@@ -71,18 +71,12 @@ def test_equal_sets_have_distance_zero_even_where_singular() -> None:
     assert frechet_distance(gaussian(300, 20, 0), gaussian(300, 20, 0)) == pytest.approx(0, abs=1e-9)
 
 
-def test_streaming_and_merging_give_the_statistics_of_all() -> None:
+def test_statistics_of_parts_add_up_to_those_of_all() -> None:
     # A mean of 1e4 would lose half of the digits in a sum of squares.
     x = gaussian(1000, 8, 0) + 1e4
-    streamed, first, second = (FeatureStatistics(8) for _ in range(3))
-    for batch in x.split([1, 499, 300, 200]):
-        streamed.update(batch)
-    first.update(x[:100])
-    second.update(x[100:])
-    first.merge(second)
-    first.merge(FeatureStatistics(8))
-    for statistics in (streamed, first):
-        assert statistics.n == 1000
+    one, more, rest, last = (FeatureStatistics.of(part, extractor="mine") for part in x.split([1, 499, 300, 200]))
+    for statistics in (one + more + rest + last, (one + more) + (rest + last), last + (rest + (more + one))):
+        assert (statistics.n, statistics.extractor) == (1000, "mine")
         torch.testing.assert_close(statistics.mean, x.mean(0), rtol=1e-14, atol=0)
         torch.testing.assert_close(statistics.covariance, torch.cov(x.T), rtol=1e-10, atol=1e-12)
 
@@ -141,7 +135,7 @@ def test_too_few_samples_are_refused_with_the_bias() -> None:
         (torch.full((10, 4), math.nan), "10 of 10 samples are NaN"),
         (torch.zeros(10, 4, 2), r"expected \(samples, features\)"),
         (torch.zeros(10, 3), "same extractor"),
-        (FeatureStatistics(4), "empty"),
+        (torch.zeros(10, 0), r"expected \(samples, features\)"),
     ],
 )
 def test_wrong_input(features: Tensor | FeatureStatistics, message: str) -> None:
