@@ -75,11 +75,7 @@ def squared_error(
 
 @torch.no_grad()
 def error_curve(
-    model: Model,
-    x: Tensor,
-    n_times: int = 64,
-    generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    model: Model, x: Tensor, n_times: int = 64, generator: torch.Generator | None = None, label: Tensor | None = None
 ) -> ErrorCurve:
     """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
     first = 0.0 if model.starts_at_zero else LEAST_T_START

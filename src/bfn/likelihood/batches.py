@@ -1,26 +1,32 @@
-"""Data a batch at a time, and what is found of one."""
+"""Data and their classes: checked, and a batch at a time."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from bfn.errors import UserError
+
+if TYPE_CHECKING:
+    from bfn.info import Label
+    from bfn.model import Model
 
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
 
 
-class BatchLikelihood(NamedTuple):
-    """Of each sample of a batch, (batch,): see :class:`bfn.likelihood.Likelihood`.
-
-    reconstruction: NaN where there is none. is_density: whether log_prob is a density's.
-    """
-
-    log_prob: Tensor
-    error: Tensor
-    nfe: Tensor
-    reconstruction: Tensor
-    is_density: Tensor
+def checked_labels(model: Model, x: Tensor, label: Label | None, **counts: int | None) -> Tensor | None:
+    """The class of each sample, None for the network without classes; refuses other data, and counts below 1."""
+    model.flow.check(x, model.data_shape)
+    if len(x) == 0:
+        raise UserError("no data: expected at least 1 sample")
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UserError(f"{name}={count}: expected at least 1")
+    return None if label is None else model.info.labels(label, len(x), device=model.device)
 
 
 def batches(

@@ -8,8 +8,9 @@ are stratified over a batch, so that the samples of one batch are not independen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from tqdm.auto import tqdm
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
 from bfn.eval_mode import evaluating
+from bfn.likelihood.batches import checked_labels
 from bfn.losses import continuous_time_loss, n_step_loss, reconstruction_loss
 
 if TYPE_CHECKING:
@@ -39,6 +41,72 @@ def bits_parts(transmission: Tensor, reconstruction: Tensor, n_dims: int = 1) ->
     """Transmission, reconstruction and their total in bits, from nats of the same samples or batches, (n,) each."""
     parts = {"transmission": transmission, "reconstruction": reconstruction, "total": transmission + reconstruction}
     return {name: bits_estimate(nats, n_dims) for name, nats in parts.items()}
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What is known of each sample's log-likelihood, in nats.
+
+    log_prob: (n,). A lower bound, in expectation, where ``is_bound``.
+    error: (n,), its standard error from what was drawn for the sample; 0 where nothing was, NaN where only one draw was
+        made. Of a bound it is that of the transmission; the reconstruction's one draw comes on top.
+    nfe: (n,), network calls made.
+    n_dims: dimensions of a sample. is_density: of a density, rather than of a probability.
+    reconstruction: (n,), the part -log p_O(x) of -log_prob, where a bound has it.
+    """
+
+    log_prob: Tensor
+    error: Tensor
+    nfe: Tensor
+    n_dims: int
+    is_bound: bool
+    is_density: bool
+    reconstruction: Tensor | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Likelihood]) -> Likelihood:
+        """Of all samples, from that of batches of them."""
+        columns = zip(*((part.log_prob, part.error, part.nfe) for part in parts), strict=True)
+        log_prob, error, nfe = (torch.cat(column) for column in columns)
+        known = [part.reconstruction for part in parts if part.reconstruction is not None]
+        reconstruction = torch.cat(known) if known else None
+        return replace(parts[0], log_prob=log_prob, error=error, nfe=nfe, reconstruction=reconstruction)
+
+    @property
+    def nats(self) -> Estimate:
+        """Mean of -log p a sample, with its interval over the samples."""
+        return mean_estimate(-self.log_prob)
+
+    @property
+    def bits(self) -> Estimate:
+        """Mean of -log2 p a dimension (a character, for text), with its interval over the samples."""
+        return bits_estimate(-self.log_prob, self.n_dims)
+
+    @property
+    def parts(self) -> dict[str, Estimate]:
+        """Bits a dimension: "total", and of a bound "transmission" and "reconstruction" as well."""
+        if self.reconstruction is None:
+            return {"total": self.bits}
+        return bits_parts(-self.log_prob - self.reconstruction, self.reconstruction, self.n_dims)
+
+    def __str__(self) -> str:
+        """One line for people: of what it is, and what it took."""
+        what = "density on [-1, 1]" if self.is_density else "probability"
+        low, high = int(self.nfe.min()), int(self.nfe.max())
+        calls = f"{low}" if low == high else f"{low} to {high}"
+        return f"-log p of a {what}{', from above' if self.is_bound else ''}; {calls} calls a sample"
+
+    def asdict(self) -> dict[str, Any]:
+        """For JSON, which knows no NaN."""
+        return {
+            "is_density": self.is_density,
+            "is_bound": self.is_bound,
+            "nats": self.nats.asdict(),
+            "bits": {name: estimate.asdict() for name, estimate in self.parts.items()},
+            "nfe": float(self.nfe.double().mean()),
+            "log_prob": self.log_prob.tolist(),
+            "log_prob_error": [None if math.isnan(error) else error for error in self.error.tolist()],
+        }
 
 
 @torch.no_grad()
@@ -65,31 +133,22 @@ def held_out_bits(
     generator: draws, for each batch, what the losses need, then the noise of the reconstruction.
     gather: where several processes share the data, what brings their rows (n_batches, 2) together.
     """
-    for name, count in (("repeats", repeats), ("batch", batch)):
-        if count < 1:
-            raise UserError(f"{name}={count}: expected at least 1")
-    if len(x) == 0:
-        raise UserError("no data: expected at least 1 sample")
-    model.flow.check(x, model.data_shape)
-    labels = None if label is None else model.info.labels(label, len(x), device=model.device)
+    labels = checked_labels(model, x, label, repeats=repeats, batch=batch)
     n_batches = max(math.ceil(len(x) / batch), min(LEAST_BATCHES, len(x)))
     nats = []
     with evaluating(model), tqdm(total=len(x), desc="evaluating", unit="sample", disable=not progress) as bar:
         for rows in torch.arange(len(x)).tensor_split(n_batches):
             some = x[rows].to(model.device)
             its_label = None if labels is None else labels[rows.to(labels.device)]
-            losses = [_loss(model, some, n_steps, generator, its_label) for _ in range(repeats)]
+            losses = [
+                continuous_time_loss(model, some, None, generator, its_label)
+                if n_steps is None
+                else n_step_loss(model, some, n_steps, None, generator, its_label)
+                for _ in range(repeats)
+            ]
             end = reconstruction_loss(model, some, generator, its_label)
             nats.append(torch.stack((torch.stack(losses).mean(), end.mean())))
             bar.update(len(some))
     means = torch.stack(nats)
     transmission, reconstruction = (means if gather is None else gather(means)).unbind(1)
     return bits_parts(transmission, reconstruction)
-
-
-def _loss(
-    model: Model, x: Tensor, n_steps: int | None, generator: torch.Generator | None, label: Tensor | None
-) -> Tensor:
-    if n_steps is None:
-        return continuous_time_loss(model, x, None, generator, label)
-    return n_step_loss(model, x, n_steps, None, generator, label)

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import BatchLikelihood, batches
-from bfn.likelihood.settings import check_batch
+from bfn.likelihood.batches import batches, checked_labels
+from bfn.likelihood.bits import Likelihood
 from bfn.losses import noised_output, squared_error
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def continuous_bound(
     model: Model, x: Tensor, nfe: int, label: Tensor | None, generator: torch.Generator | None
-) -> BatchLikelihood:
+) -> Likelihood:
     """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
     times = nfe - 1
     shift = torch.rand(len(x), generator=generator, dtype=torch.float64, device=x.device)
@@ -43,13 +43,8 @@ def continuous_bound(
 
 
 def n_step_bound(
-    model: Model,
-    x: Tensor,
-    nfe: int,
-    variance: Tensor | None,
-    label: Tensor | None,
-    generator: torch.Generator | None,
-) -> BatchLikelihood:
+    model: Model, x: Tensor, nfe: int, variance: Tensor | None, label: Tensor | None, generator: torch.Generator | None
+) -> Likelihood:
     """KL(sender || receiver) of each of nfe - 1 messages, and the reconstruction."""
     steps = nfe - 1
     terms = []
@@ -84,11 +79,7 @@ def receiver_variance(
         raise UserError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
-    check_batch(batch)
-    model.flow.check(x, model.data_shape)
-    if len(x) == 0:
-        raise UserError("no data: expected at least 1 sample")
-    labels = None if label is None else model.info.labels(label, len(x), device=model.device)
+    labels = checked_labels(model, x, label, batch=batch)
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):
         for some, its_label in batches(x, labels, batch, x[0].numel(), model.device):
@@ -100,7 +91,7 @@ def receiver_variance(
 
 def _with_reconstruction(
     model: Model, x: Tensor, terms: Tensor, scale: float, label: Tensor | None, generator: torch.Generator | None
-) -> BatchLikelihood:
+) -> Likelihood:
     """-(scale * mean of the terms (batch, calls) + reconstruction).
 
     The error is from differences of neighbours in time, whose means are nearly the same; it sees the terms' noise, and
@@ -111,5 +102,5 @@ def _with_reconstruction(
     reconstruction = -output.log_prob(x).double().flatten(1).sum(1)
     calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
     error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
-    density = torch.full_like(calls, output.is_density, dtype=torch.bool)
-    return BatchLikelihood(-(scale * terms.mean(1) + reconstruction), error, calls, reconstruction, density)
+    log_prob = -(scale * terms.mean(1) + reconstruction)
+    return Likelihood(log_prob, error, calls, x[0].numel(), True, output.is_density, reconstruction)

@@ -28,8 +28,7 @@ from torch import Tensor
 from bfn.errors import NetworkError
 from bfn.flows import NoiseLevel
 from bfn.heads import Output
-from bfn.likelihood.batches import BatchLikelihood
-from bfn.likelihood.divergence import exact_trace, hutchinson_traces
+from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.integrators import adams, dormand_prince
 from bfn.likelihood.settings import Settings
 from bfn.solvers.plan import LEAST_T_START
@@ -87,15 +86,14 @@ class Ode:
         log_q = -eps.square() / 2 - math.log(2 * math.pi) / 2 + math.log(s) - inside.log()
         return s * x + eps, constant - log_q.flatten(1).sum(1)
 
-    def run(self) -> BatchLikelihood:
+    def run(self) -> Likelihood:
         """Run with as many calls as the settings say; with a tolerance, with at most that many."""
         nfe, tolerance = self.settings.calls, self.settings.tolerance
         rows = torch.arange(len(self.v), device=self.v.device)
         columns = 1 if self.probes is None else self.probes
         y = torch.cat([self.v.flatten(1), self.v.new_zeros(len(rows), columns)], 1)
         output, slope = self._call(rows, torch.full((len(y),), self.c_end, dtype=y.dtype, device=y.device), y)
-        reconstruction = y.new_full((len(y),), float("nan"))
-        log_volume = self.log_volume
+        reconstruction, log_volume = None, self.log_volume
         if self.n_classes is not None:
             reconstruction = -output.log_prob(self.x).double().flatten(1).sum(1)
             log_volume = log_volume - reconstruction
@@ -110,8 +108,9 @@ class Ode:
         weights = weights.view(-1, self.draws, columns)
         log_prob, error = _average(weights, self.probes is None, self.random)
         calls = calls.view(-1, self.draws).sum(1)
-        density = torch.full_like(calls, self.density, dtype=torch.bool)
-        return BatchLikelihood(log_prob, error, calls, reconstruction.view(-1, self.draws)[:, 0], density)
+        # With several draws there is no one reconstruction to tell.
+        part = reconstruction if self.draws == 1 else None
+        return Likelihood(log_prob, error, calls, self.x[0].numel(), not self.density, self.density, part)
 
     def slope(self, rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
         """d/dc of the states v of these rows, flattened, and of the log-change of volume: one column a probe."""
@@ -136,9 +135,9 @@ class Ode:
             if not bool(torch.isfinite(prediction).all()):
                 raise NetworkError(f"the network's prediction at t={float(t[0]):.6g} has NaN or infinite values")
             if self.probes is None:
-                trace = exact_trace(prediction, u, self.n_classes).unsqueeze(1)
+                trace = _exact_trace(prediction, u, self.n_classes).unsqueeze(1)
             else:
-                trace = hutchinson_traces(prediction, u, self.signs[:, rows], level.s, self.n_classes)
+                trace = _hutchinson_traces(prediction, u, self.signs[:, rows], level.s, self.n_classes)
         scale, shift = flow.message_map
         w_hat = (prediction.detach().double() * scale + shift).flatten(1)
         drift = w_hat / (math.sqrt(flow.kappa) * self.d) - c.tanh().unsqueeze(1) * v
@@ -166,3 +165,44 @@ def _average(weights: Tensor, exact: bool, random: bool) -> tuple[Tensor, Tensor
     if not errors:
         errors.append(each.new_full((len(each),), float("nan") if random else 0.0))
     return each.mean(1), torch.stack(errors).square().sum(0).sqrt()
+
+
+def _exact_trace(prediction: Tensor, u: Tensor, n_classes: int | None) -> Tensor:
+    """sum_i d prediction_i / d u_i, (batch,): one backward pass a dimension.
+
+    Class probabilities sum to 1 and do not change under shifts, so that the last class of each variable follows from
+    the others: its diagonal term is minus the sum of what the others' gradients hold at its place.
+    """
+    flat = prediction.flatten(1)
+    trace = u.new_zeros(len(u))
+    for i in range(flat.shape[1]):
+        last = None if n_classes is None else i - i % n_classes + n_classes - 1
+        if i == last:
+            continue
+        (gradient,) = torch.autograd.grad(flat[:, i].sum(), u, retain_graph=True)
+        gradient = gradient.flatten(1)
+        trace = trace + gradient[:, i]
+        if last is not None:
+            trace = trace - gradient[:, last]
+    return trace
+
+
+def _hutchinson_traces(
+    prediction: Tensor, u: Tensor, signs: Tensor, s: float | Tensor, n_classes: int | None
+) -> Tensor:
+    """e . J e for each probe e of random signs, (batch, probes): the trace of J on average.
+
+    Of classes the Jacobian's blocks about the diagonal are known well, s (diag p - p p^T) were the model exact. What
+    their own quadratic form misses of their trace, s (|p|^2 - (p . e)^2), is subtracted: 0 on average, and a good part
+    of the estimate's noise.
+    """
+    traces = []
+    for sign in signs:
+        (gradient,) = torch.autograd.grad(prediction, u, sign, retain_graph=True)
+        trace = (gradient * sign).flatten(1).sum(1)
+        if n_classes is not None:
+            p = prediction.detach()
+            missed = p.square().sum(-1, keepdim=True) - (p * sign).sum(-1, keepdim=True).square()
+            trace = trace - (s * missed).flatten(1).sum(1)
+        traces.append(trace)
+    return torch.stack(traces, 1)

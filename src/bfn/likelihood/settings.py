@@ -43,7 +43,6 @@ class Settings:
     levels: int | None
     dequantise: Dequantise
     variance: Tensor | None
-    batch: int | None
 
     @property
     def calls(self) -> int:
@@ -63,12 +62,6 @@ class Settings:
         ):
             if value not in allowed:
                 raise UserError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
-        if len(x) == 0:
-            raise UserError("no data: expected at least 1 sample")
-        for name, count in (("probes", self.probes), ("importance", self.importance)):
-            if count < 1:
-                raise UserError(f"{name}={count}: expected at least 1")
-        check_batch(self.batch)
         if self.nfe is not None and self.nfe < 5:
             raise UserError(f"nfe={self.nfe}: expected at least 5 network calls a sample")
         if self.tolerance is not None and not 0 < self.tolerance < math.inf:
@@ -138,9 +131,3 @@ class Settings:
                 f"divergence='exact' in {n_states} dimensions: it takes a backward pass for each at every call (at "
                 f"most {EXACT_LIMIT}); take 'hutchinson'"
             )
-
-
-def check_batch(batch: int | None) -> None:
-    """Refuse batches of nothing."""
-    if batch is not None and batch < 1:
-        raise UserError(f"batch={batch}: expected at least 1 state at a time, or None")
