@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.schedules import as_float64, stratified_times
+from bfn.schedules import stratified_times
 
 __all__ = ["EDM", "WEIGHTINGS", "Bound", "Importance", "LossByTime", "MinSNR", "Weighting"]
 
@@ -72,7 +72,7 @@ class Importance(Weighting):
             raise UserError(f"uniform={self.uniform}: expected a share in (0, 1] of uniform times")
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        density = as_float64(torch.tensor(self.density, dtype=torch.float64))
+        density = torch.tensor(self.density, dtype=torch.float64)
         n_bins = len(density)
         edges = torch.cat((density.new_zeros(1), density.cumsum(0) / n_bins))
         position = stratified_times(n, generator) * edges[-1]
@@ -85,8 +85,7 @@ class Importance(Weighting):
         mean = float(root.mean())
         if not 0 < mean < float("inf"):
             return self
-        density = self.uniform + (1 - self.uniform) * root / mean
-        return self.restored(density.tolist())
+        return self.restored((self.uniform + (1 - self.uniform) * root / mean).tolist())
 
     def restored(self, density: Sequence[float]) -> "Importance":
         return Importance(tuple(density), self.uniform)

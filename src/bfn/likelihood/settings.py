@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
+    from bfn.flows import Flow
     from bfn.model import Model
 
 Method = Literal["ode", "bound", "n-step"]
@@ -55,79 +57,59 @@ class Settings:
 
     def check(self, model: Model, x: Tensor) -> None:
         """Refuse what does not fit together, in one line each."""
-        for name, value, allowed in (
-            ("method", self.method, get_args(Method)),
-            ("divergence", "exact" if self.divergence is None else self.divergence, get_args(Divergence)),
-            ("dequantise", self.dequantise, get_args(Dequantise)),
-        ):
-            if value not in allowed:
-                raise UserError(f"{name}={value!r}: expected one of {', '.join(allowed)}")
+        for problem in self._problems(model.flow, math.prod(model.flow.state_shape(model.data_shape)), x):
+            raise UserError(problem)
+
+    def _problems(self, flow: Flow, n_states: int, x: Tensor) -> Iterator[str]:
+        names = {"method": Method, "divergence": Divergence, "dequantise": Dequantise}
+        for name, allowed in ((name, get_args(kind)) for name, kind in names.items()):
+            if (value := getattr(self, name)) not in allowed and (name, value) != ("divergence", None):
+                yield f"{name}={value!r}: expected one of {', '.join(allowed)}"
         if self.nfe is not None and self.nfe < 5:
-            raise UserError(f"nfe={self.nfe}: expected at least 5 network calls a sample")
+            yield f"nfe={self.nfe}: expected at least 5 network calls a sample"
         if self.tolerance is not None and not 0 < self.tolerance < math.inf:
-            raise UserError(f"tolerance={self.tolerance:g}: expected a positive error, such as 1e-4")
-        if self.method != "ode":
-            self._check_bound()
-        self._check_variance(model)
-        self._check_levels(model, x)
-        self._check_divergence(math.prod(model.flow.state_shape(model.data_shape)))
+            yield f"tolerance={self.tolerance:g}: expected a positive error, such as 1e-4"
+        usual = {"tolerance": None, "divergence": None, "levels": None, "importance": 1, "probes": 1}
+        for name in (name for name, value in usual.items() if getattr(self, name) != value and self.method != "ode"):
+            yield f"{name} with method={self.method!r}: it belongs to method='ode'"
+        if self.variance is not None:
+            yield from self._variance_problems(flow, self.variance)
+        if self.levels is not None:
+            yield from self._level_problems(flow, self.levels, x)
+        elif self.dequantise != "uniform":
+            yield f"dequantise={self.dequantise!r} without levels: say how many values there are, such as levels=256"
+        elif flow.has_range and self.importance > 1:
+            yield f"importance={self.importance}: a density needs no draws; give levels to bound a probability"
+        if self.importance > 1 and self.probes == 1 and not self.is_exact(n_states):
+            yield (
+                f"importance={self.importance} with divergence='hutchinson' and probes=1: weights as noisy as that of "
+                "one probe give no bound; take probes=2 or more"
+            )
+        if self.divergence == "exact" and n_states > EXACT_LIMIT:
+            yield (
+                f"divergence='exact' in {n_states} dimensions: it takes a backward pass for each at every call (at "
+                f"most {EXACT_LIMIT}); take 'hutchinson'"
+            )
 
-    def _check_bound(self) -> None:
-        given = {"tolerance": self.tolerance, "divergence": self.divergence, "levels": self.levels}
-        wrong = [name for name, value in given.items() if value is not None]
-        wrong += [name for name, count in (("importance", self.importance), ("probes", self.probes)) if count > 1]
-        if wrong:
-            raise UserError(f"{wrong[0]} with method={self.method!r}: it belongs to method='ode'")
+    def _variance_problems(self, flow: Flow, variance: Tensor) -> Iterator[str]:
+        if self.method != "n-step" or not flow.has_range:
+            yield f"variance with method={self.method!r} on {flow.kind} data: it is for 'n-step' on continuous data"
+        if tuple(variance.shape) != (self.calls - 1,):
+            yield f"variance of shape {tuple(variance.shape)}: expected one a step, nfe - 1 = {self.calls - 1} of them"
+        if not bool(((variance >= 0) & variance.isfinite()).all()):
+            yield f"variance from {float(variance.min()):g} on: expected finite numbers from 0 up"
 
-    def _check_variance(self, model: Model) -> None:
-        if self.variance is None:
-            return
-        if self.method != "n-step" or not model.flow.has_range:
-            raise UserError(
-                f"variance with method={self.method!r} on {model.flow.kind} data: it is for 'n-step' on continuous data"
-            )
-        n_steps = self.calls - 1
-        if tuple(self.variance.shape) != (n_steps,):
-            raise UserError(
-                f"variance of shape {tuple(self.variance.shape)}: expected one a step, nfe - 1 = {n_steps} of them"
-            )
-        if not bool(((self.variance >= 0) & self.variance.isfinite()).all()):
-            raise UserError(f"variance from {float(self.variance.min()):g} on: expected finite numbers from 0 up")
-
-    def _check_levels(self, model: Model, x: Tensor) -> None:
-        levels, has_density = self.levels, model.flow.has_range
-        if levels is None and self.dequantise != "uniform":
-            raise UserError(
-                f"dequantise={self.dequantise!r} without levels: say how many values there are, such as levels=256"
-            )
-        if levels is None and has_density and self.importance > 1:
-            raise UserError(
-                f"importance={self.importance}: a density needs no draws; give levels to bound a probability"
-            )
-        if levels is None:
-            return
-        if not has_density or not isinstance(levels, int) or levels < 2:
-            raise UserError(
-                f"levels={levels} on {model.flow.kind} data: expected a whole number of values on [-1, 1] of "
+    def _level_problems(self, flow: Flow, levels: int, x: Tensor) -> Iterator[str]:
+        if not flow.has_range or not isinstance(levels, int) or levels < 2:
+            yield (
+                f"levels={levels} on {flow.kind} data: expected a whole number of values on [-1, 1] of "
                 "continuous data, at least 2"
             )
         # The values are 2 k / (levels - 1) - 1, to a hundredth of what lies between them.
         steps = (x.double() + 1) * (levels - 1) / 2
         off = ~((steps - steps.round().clamp(0, levels - 1)).abs() <= 0.01)
         if bool(off.any()):
-            raise UserError(
+            yield (
                 f"levels={levels}: the data hold {float(x[off][0]):g}, which is none of so many values on [-1, 1]; "
                 "say how many values the data take"
-            )
-
-    def _check_divergence(self, n_states: int) -> None:
-        if self.importance > 1 and self.probes == 1 and not self.is_exact(n_states):
-            raise UserError(
-                f"importance={self.importance} with divergence='hutchinson' and probes=1: weights as noisy as that of "
-                "one probe give no bound; take probes=2 or more"
-            )
-        if self.divergence == "exact" and n_states > EXACT_LIMIT:
-            raise UserError(
-                f"divergence='exact' in {n_states} dimensions: it takes a backward pass for each at every call (at "
-                f"most {EXACT_LIMIT}); take 'hutchinson'"
             )

@@ -68,12 +68,10 @@ def judge_for(
 
 def features_for(metric: str, device: torch.device | str = "cpu") -> Extractor:
     """The differentiable features that the Frechet distance of a metric is taken on, for values on that device."""
-    known: dict[str, Callable[[], Extractor]] = {
-        "mnist": lambda: load_classifier().to(device).features,
-        "pixels": lambda: pooled_pixels,
-        "values": lambda: partial(torch.flatten, start_dim=1),
-    }
-    return known[metric]()
+    if metric == "mnist":
+        return load_classifier().to(device).features
+    known: dict[str, Extractor] = {"pixels": pooled_pixels, "values": partial(torch.flatten, start_dim=1)}
+    return known[metric]
 
 
 def metric_for(model: Model, metric: str | None, source: object) -> str:
@@ -129,8 +127,8 @@ def _text_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
 
 
 def _digit_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
-    parts = [_frechet("mnist", "Frechet distance", real), Digits(model.info.classes is not None)]
-    return [*parts, *_near_copies(real)]
+    frechet = _frechet("mnist", "Frechet distance", real)
+    return [frechet, Digits(model.info.classes is not None), *_near_copies(real)]
 
 
 def _pixel_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
@@ -174,20 +172,17 @@ def _inception(reference: Tensor, inception: InceptionFeatures, file: str, n: in
 
     def frechet(images: Tensor, what: str) -> Frechet:
         def gather() -> FeatureStatistics:
-            pieces = tqdm(
-                torch.split(images, INCEPTION_BATCH), desc=what, unit="batch", delay=1, leave=False, disable=None
-            )
-            return gather_statistics(pieces, inception, name=name)
+            pieces = torch.split(images, INCEPTION_BATCH)
+            bar = tqdm(pieces, desc=what, unit="batch", delay=1, leave=False, disable=None)
+            return gather_statistics(bar, inception, name=name)
 
         path = home() / "features" / f"{name}-{digest(images, file)}.safetensors"
         statistics = cached_statistics(path, gather, name=name)
         return Frechet(inception, statistics, "FID", n_resamples=0, batch_size=INCEPTION_BATCH)
 
-    if n is not None:
-        # Some of the images tell the number of features, and the bias well enough.
-        problem = frechet(reference[:INCEPTION_BATCH], "a first look").problem(n)
-        if problem is not None:
-            raise UserError(problem)
+    # Some of the images tell the number of features, and the bias well enough.
+    if n is not None and (problem := frechet(reference[:INCEPTION_BATCH], "a first look").problem(n)):
+        raise UserError(problem)
     return frechet(reference, "real images through Inception")
 
 

@@ -6,6 +6,7 @@ the sampler, or by a search without them where samples are classes, read by argm
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -92,8 +93,9 @@ def tune(
     try:
         with evaluating(model):
             judged(0, start)
-            first = min((start, *others), key=lambda table: problem.value(problem.fixed(table), batch, 0))
-            parameters = problem.parameters(first)
+            first = min((start, *others), key=lambda table: problem.value(table, batch, 0))
+            least_angle = LEAST_ANGLE if objective.noisy and objective.method == "gradients" else 0.0
+            parameters = TableParameters(model.flow, first, noisy=objective.noisy, least_angle=least_angle)
             if objective.method == "gradients":
                 _descend(problem, parameters, batch, steps, steps if starts is None else starts // batch, rate, judged)
             elif objective.method == "search":
@@ -168,15 +170,6 @@ class _Problem:
             self.targets[index] = torch.cat(known) if known else None
         return self.targets[index]
 
-    def fixed(self, table: Table) -> TableParameters:
-        """The parameters that stand for a table as it is."""
-        return TableParameters(self.model.flow, table, noisy=False)
-
-    def parameters(self, table: Table) -> TableParameters:
-        """The parameters that are fitted, as the table has them."""
-        least_angle = LEAST_ANGLE if self.objective.noisy and self.objective.method == "gradients" else 0.0
-        return TableParameters(self.model.flow, table, noisy=self.objective.noisy, least_angle=least_angle)
-
     def final(self, parameters: TableParameters, draws: Draws) -> Tensor:
         """The predictions that samples are read from, with gradients to the parameters."""
         noise = iter(draws.noise).__next__
@@ -189,10 +182,12 @@ class _Problem:
         return torch.cat([self.final(parameters, part) for part in draws.split(self.part)])
 
     @torch.no_grad()
-    def value(self, parameters: TableParameters, n: int, index: int = -1) -> float:
-        """The objective on a batch, the held-out one if none is named."""
+    def value(self, fitted: TableParameters | Table, n: int, index: int = -1) -> float:
+        """The objective on a batch, the held-out one if none is named, of parameters or of a table as it is."""
+        if isinstance(fitted, Table):
+            fitted = TableParameters(self.model.flow, fitted, noisy=False)
         draws = self.draws(n, index)
-        summaries = self.objective.summary(self.finals(parameters, draws))
+        summaries = self.objective.summary(self.finals(fitted, draws))
         return float(self.objective.loss(summaries, self.target(draws, index)))
 
 
@@ -219,16 +214,14 @@ class _HeldOut:
 
     def __call__(self, step: int, table: Table) -> None:
         """After a step: measure if it is time to, tell, and end it all where nothing has been gained for long."""
-        if step % self.every and step != self.last:
-            if self.on_step is not None:
-                self.on_step(step, None)
-            return
-        if table not in self.values:
-            self.values[table] = self.problem.value(self.problem.fixed(table), self.n)
-        self.curve.append((step, self.values[table]))
+        due = step % self.every == 0 or step == self.last
+        if due:
+            if table not in self.values:
+                self.values[table] = self.problem.value(table, self.n)
+            self.curve.append((step, self.values[table]))
         if self.on_step is not None:
-            self.on_step(*self.curve[-1])
-        if step and all(value > self.values[self.best] for _, value in self.curve[-self.patience :]):
+            self.on_step(step, self.values[table] if due else None)
+        if due and step and all(value > self.values[self.best] for _, value in self.curve[-self.patience :]):
             raise _NoGainError
 
 
@@ -270,25 +263,19 @@ def _search(problem: _Problem, parameters: TableParameters, batch: int, steps: i
     from scipy.optimize import minimize  # type: ignore[import-untyped]
 
     trials: list[tuple[float, Tensor, Table]] = []
-
-    def best() -> tuple[float, Tensor, Table]:
-        return min(trials, key=lambda trial: trial[0])
+    first = itemgetter(0)
 
     def value(vector: Any) -> float:
         parameters.set(start + directions @ torch.as_tensor(vector))
         trials.append((problem.value(parameters, batch, 0), parameters.vector, parameters.table()))
-        judged(len(trials), best()[2])
+        judged(len(trials), min(trials, key=first)[2])
         return trials[-1][0]
 
     for shared in (True, False):
-        start = best()[1] if trials else parameters.vector
+        start = min(trials, key=first)[1] if trials else parameters.vector
         directions = parameters.shared_directions if shared else torch.diag(start.abs().clamp(min=1))
-        left = steps - len(trials)
+        n, left = directions.shape[1], steps - len(trials)
         if left:
-            minimize(
-                value, torch.zeros(directions.shape[1], dtype=torch.float64).numpy(), method="COBYQA",
-                options={
-                    "maxfev": min(left, TRIALS_A_NUMBER * directions.shape[1]) if shared else left,
-                    "initial_tr_radius": FIRST_RADIUS, "final_tr_radius": LAST_RADIUS,
-                },
-            )  # fmt: skip
+            most = min(left, TRIALS_A_NUMBER * n) if shared else left
+            options = {"maxfev": most, "initial_tr_radius": FIRST_RADIUS, "final_tr_radius": LAST_RADIUS}
+            minimize(value, [0.0] * n, method="COBYQA", options=options)
