@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
+__all__ = ["batches", "checked_labels"]
+
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
 

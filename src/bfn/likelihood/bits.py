@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
+__all__ = ["Likelihood", "bits_estimate", "bits_parts", "held_out_bits"]
+
 LEAST_BATCHES = 8
 """Batches that held-out data are cut into, at least: the interval comes from their means."""
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
+__all__ = ["continuous_bound", "n_step_bound", "receiver_variance"]
+
 
 def continuous_bound(
     model: Model, x: Tensor, nfe: int, label: Tensor | None, generator: torch.Generator | None

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
+__all__ = ["Slope", "adams", "dormand_prince"]
+
 Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(rows, c, y) -> dy/dc of those rows of the batch."""
 

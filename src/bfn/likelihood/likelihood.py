@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
+__all__ = ["log_likelihood"]
+
 
 @torch.no_grad()
 def log_likelihood(

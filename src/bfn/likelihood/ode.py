@@ -36,6 +36,8 @@ from bfn.solvers.plan import LEAST_T_START
 if TYPE_CHECKING:
     from bfn.model import Model
 
+__all__ = ["Ode"]
+
 
 class Ode:
     """One batch on its way from the data end to the prior, every sample with ``draws`` states."""

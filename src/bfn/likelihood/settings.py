@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bfn.flows import Flow
     from bfn.model import Model
 
+__all__ = ["NFE", "Dequantise", "Divergence", "Method", "Settings"]
+
 Method = Literal["ode", "bound", "n-step"]
 """How a likelihood is had: the probability-flow ODE, the continuous-time bound, or the bound of n steps."""
 Divergence = Literal["exact", "hutchinson"]

@@ -16,6 +16,8 @@ from bfn.errors import UserError
 from bfn.files import atomic
 from bfn.quality.features import check_finite, extract
 
+__all__ = ["BUNDLED_CLASSIFIER", "DigitClassifier", "check_images", "classify", "load_classifier", "save_classifier"]
+
 N_CLASSES = 10
 _FORMAT = "bfn-digit-classifier-1"
 BUNDLED_CLASSIFIER = Path(__file__).parents[1] / "bundled" / "mnist-classifier" / "model.safetensors"

@@ -14,6 +14,8 @@ from bfn.quality.markdown import markdown_table
 from bfn.quality.measurements import Record, measure
 from bfn.quality.settings import Setting
 
+__all__ = ["Advice", "Comparison", "compare", "summarise"]
+
 BETTER = {"low": "Lower is better.", "high": "Higher is better.", "real": "Nearer to real data is better."}
 
 

@@ -26,6 +26,16 @@ from torch.nn import functional as F
 from bfn.errors import UserError
 from bfn.quality.frechet import FeatureStatistics
 
+__all__ = [
+    "Extractor",
+    "InceptionFeatures",
+    "cached_statistics",
+    "check_finite",
+    "extract",
+    "gather_statistics",
+    "pooled_pixels",
+]
+
 Extractor = Callable[[Tensor], Tensor]
 Preprocessing = Literal["tensorflow", "pytorch-fid"]
 

@@ -20,6 +20,15 @@ from bfn.errors import UserError
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate
 from bfn.files import atomic
 
+__all__ = [
+    "FeatureStatistics",
+    "Gaussian",
+    "expected_bias",
+    "frechet_distance",
+    "frechet_estimate",
+    "frechet_influence",
+]
+
 _FORMAT = "bfn-feature-statistics-1"
 
 

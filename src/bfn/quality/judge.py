@@ -16,6 +16,8 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.estimate import Estimate
 
+__all__ = ["Judge", "JudgePart", "Measure", "digest"]
+
 
 @dataclass(frozen=True)
 class Measure:

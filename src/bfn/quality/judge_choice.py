@@ -30,6 +30,8 @@ from bfn.quality.judge import Judge, JudgePart, digest
 from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
 from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
 
+__all__ = ["METRICS", "Metric", "features_for", "judge_for", "metric_for"]
+
 INCEPTION_BATCH = 50
 N_CLASSIFIER_FEATURES = 64
 

@@ -23,6 +23,8 @@ from bfn.quality.judge import JudgePart, Measure, digest
 from bfn.quality.ngrams import TextItems, character_ngrams, entropy, ngram_counts, word_counts
 from bfn.quality.spelling import spelling_estimate
 
+__all__ = ["Digits", "Frechet", "NearCopies", "NearestClasses", "Texts"]
+
 CONFIDENT = 0.9
 """Probability above which the classifier has recognised a digit."""
 NEIGHBOURS = 5

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+__all__ = ["markdown_table"]
+
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table.

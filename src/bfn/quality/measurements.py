@@ -29,6 +29,8 @@ from bfn.quality.judge import Judge, Measure, digest
 from bfn.quality.settings import Setting
 from bfn.sampling import sample
 
+__all__ = ["Drawn", "Record", "draw", "identify", "measure", "pool"]
+
 
 @dataclass(frozen=True)
 class Record:

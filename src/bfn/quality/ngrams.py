@@ -18,6 +18,17 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.quality.spelling import as_texts
 
+__all__ = [
+    "TextItems",
+    "character_ngrams",
+    "class_ngram_counts",
+    "divergence",
+    "entropy",
+    "jensen_shannon",
+    "ngram_counts",
+    "word_counts",
+]
+
 
 def entropy(counts: Tensor) -> Tensor:
     """Plug-in entropy -sum p log2 p in bits of counts, or of weights of any sum; 0 where nothing was counted."""

@@ -12,6 +12,8 @@ from bfn.data import Alphabet, Images, Text, concatenate, load
 from bfn.errors import UserError
 from bfn.model import Model
 
+__all__ = ["ReferenceData", "read_images", "read_texts", "read_values"]
+
 ENOUGH = 10
 """Held-out samples a feature that make a reference; of smaller sets every other sample, held out or not, is taken."""
 MOST_CHARACTERS = 2_000_000

@@ -11,6 +11,8 @@ from bfn.flows import Flow
 from bfn.grids import Grid
 from bfn.solvers import Solver, Table
 
+__all__ = ["USUAL", "Setting", "crossed"]
+
 USUAL = {
     "continuous": ("auto", "bfn", "bfn-solver++1", "bfn-solver++2", "sde-bfn-solver++2"),
     "discrete": ("auto", "bfn", "sde-bfn-solver1", "sde-bfn-solver2", "bfn-solver1", "bfn-solver2"),

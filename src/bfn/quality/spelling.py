@@ -23,6 +23,8 @@ from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate, share_estimate
 from bfn.files import atomic_write, home
 
+__all__ = ["as_texts", "is_word", "spelling_accuracy", "spelling_estimate", "word_verdicts"]
+
 _LOWER_CASE = re.compile(r"[a-z']+")
 _LOWER_CASE_TEXT = re.compile(r"[a-z'\s]*")
 _CAPITALISED = re.compile(r"[A-Z]'*[a-z][a-z']*")

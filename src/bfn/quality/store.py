@@ -8,6 +8,8 @@ from typing import Any
 
 from bfn.files import flush, home
 
+__all__ = ["append", "default_store", "read"]
+
 
 def default_store() -> Path:
     """The store that commands share."""

@@ -21,6 +21,8 @@ from bfn.tuning.grid_search import ROUNDS, search_grid
 from bfn.tuning.objectives import Draws, Objective
 from bfn.tuning.parameters import TableParameters
 
+__all__ = ["Tuned", "default_steps", "tune"]
+
 LEAST_ANGLE = 0.3
 """Where the noise of a row is fitted by gradients it starts from here at least: at 0 that is 0, by symmetry."""
 

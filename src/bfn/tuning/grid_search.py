@@ -10,6 +10,8 @@ from bfn.model import Model
 from bfn.sampling import sample
 from bfn.solvers import Solver, plan
 
+__all__ = ["ROUNDS", "search_grid"]
+
 ROUNDS = 6
 """Times that each time of a grid is moved, at most."""
 

@@ -23,6 +23,17 @@ from bfn.quality import Gaussian, class_ngram_counts, divergence, features_for, 
 from bfn.sampling import sample
 from bfn.solvers import Multistep, Solver, get
 
+__all__ = [
+    "Draws",
+    "EndPoint",
+    "FeatureDistance",
+    "Method",
+    "NGramDivergence",
+    "Objective",
+    "SearchedGrid",
+    "objective_for",
+]
+
 Method = Literal["gradients", "search", "grid"]
 """How a table is fitted: by gradients through the sampler, by trying, or by moving its times alone."""
 

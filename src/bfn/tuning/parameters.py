@@ -21,6 +21,8 @@ from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
 from bfn.solvers.table import BoundRow, BoundTable, Row, Table
 
+__all__ = ["TableParameters"]
+
 DEPTH = 3
 """Predictions that a row may mix at least; more where the table that tuning starts from does."""
 
