@@ -21,7 +21,7 @@ from torch import Tensor
 from bfn import networks
 from bfn.interop import PUBLISHED
 from bfn.networks import OfficialFlatUNet, OfficialTransformer
-from bfn.networks.official_blocks import AttentionBlock, ResidualBlock
+from bfn.networks.official_unets import AttentionBlock, ResidualBlock
 
 
 def naive_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

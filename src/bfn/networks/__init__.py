@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 import torch
 
 from bfn.errors import UserError, did_you_mean
-from bfn.networks.embedding import JSON
+from bfn.networks.arguments import JSON
 from bfn.networks.mlp import MLP
-from bfn.networks.official_binary_unet import OfficialBinaryUNet
-from bfn.networks.official_flat_unet import OfficialFlatUNet
 from bfn.networks.official_transformer import OfficialTransformer
+from bfn.networks.official_unets import OfficialBinaryUNet, OfficialFlatUNet
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 

@@ -1,43 +1,18 @@
 """What the networks share: the conditioning vector, rotary positions, and how class probabilities enter and leave.
 
 Time enters through sines and cosines of a few fixed frequencies, the label through a table whose first row means "no
-class". Their sum, after two linear layers, is one vector a sample, from which every block takes
-its own scale and shift.
+class". Their sum, after two linear layers, is one vector a sample, which gives every block its own scale and shift.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bfn.errors import UserError
 
-__all__ = ["JSON", "Conditioning", "Rotary", "centre", "combine", "require_positive", "require_shape", "zeroed"]
-
-JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
-"""Whatever `json` can write: the type of a network's stored arguments."""
-
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-
-
-def require_positive(**sizes: int) -> None:
-    """Raise a UserError for the first size below 1."""
-    for name, size in sizes.items():
-        if size < 1:
-            raise UserError(f"{name}={size}: expected at least 1")
-
-
-def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str]) -> None:
-    """Raise a UserError unless inputs has the expected shape (names stand for any size) and t is (batch,)."""
-    wanted = ", ".join(str(size) for size in expected)
-    if inputs.ndim != len(expected) or any(
-        isinstance(size, int) and size != actual for size, actual in zip(expected, inputs.shape, strict=True)
-    ):
-        raise UserError(f"inputs of shape {tuple(inputs.shape)}: this network takes ({wanted})")
-    if t.shape != inputs.shape[:1]:
-        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({inputs.shape[0]},)")
 
 
 def zeroed(layer: Layer) -> Layer:
@@ -89,10 +64,8 @@ class Conditioning(nn.Module):
                 hidden = hidden + self.label(row)
             except IndexError:
                 low, high = int(row.min()) - 1, int(row.max()) - 1
-                known = self.label.num_embeddings - 2
-                raise UserError(
-                    f"label from {low} to {high}: expected classes from 0 to {known}, or -1 for none"
-                ) from None
+                known = f"expected classes from 0 to {self.label.num_embeddings - 2}, or -1 for none"
+                raise UserError(f"label from {low} to {high}: {known}") from None
         elif label is not None:
             raise UserError("label given to a network without labels: build it with n_labels, or pass label=None")
         return nn.functional.silu(self.out(nn.functional.silu(hidden)))

@@ -5,9 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.errors import UserError
-from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
-
-__all__ = ["MLP"]
+from bfn.networks.arguments import config_of, require_positive, require_shape
+from bfn.networks.embedding import Conditioning, centre, combine, zeroed
 
 
 class ResidualBlock(nn.Module):
@@ -57,28 +56,12 @@ class MLP(nn.Module):
         n_labels: int = 0,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
         out_features = in_features if out_features is None else out_features
-        require_positive(
-            in_features=in_features,
-            out_features=out_features,
-            width=width,
-            n_blocks=n_blocks,
-            condition_features=condition_features,
-        )
+        super().__init__()
+        self.config = config_of("mlp", locals())
+        require_positive(self.config, "in_features", "out_features", "width", "n_blocks", "condition_features")
         if n_classes < 0 or n_classes == 1:
             raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
-        self.config: dict[str, JSON] = {
-            "name": "mlp",
-            "in_features": in_features,
-            "out_features": out_features,
-            "n_classes": n_classes,
-            "width": width,
-            "n_blocks": n_blocks,
-            "condition_features": condition_features,
-            "n_labels": n_labels,
-            "dropout": dropout,
-        }
         self.in_features, self.out_features, self.n_classes = in_features, out_features, n_classes
         places = max(n_classes, 1)
         self.conditioning = Conditioning(condition_features, n_labels)

@@ -9,10 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.networks.embedding import JSON, require_positive, require_shape
-from bfn.networks.official_blocks import refuse_label, require_divisible
-
-__all__ = ["OfficialTransformer", "position_code"]
+from bfn.networks.arguments import config_of, refuse_label, require_divisible, require_positive, require_shape
 
 
 def position_code(length: int, width: int) -> Tensor:
@@ -62,17 +59,9 @@ class OfficialTransformer(nn.Module):
         self, *, n_classes: int, length: int, width: int, n_layers: int, n_heads: int, dropout: float = 0.0
     ) -> None:
         super().__init__()
-        require_positive(n_classes=n_classes, length=length, width=width, n_layers=n_layers, n_heads=n_heads)
+        self.config = config_of("official-transformer", locals())
+        require_positive(self.config, "n_classes", "length", "width", "n_layers", "n_heads")
         require_divisible(width=(width, n_heads))
-        self.config: dict[str, JSON] = {
-            "name": "official-transformer",
-            "n_classes": n_classes,
-            "length": length,
-            "width": width,
-            "n_layers": n_layers,
-            "n_heads": n_heads,
-            "dropout": dropout,
-        }
         self.input_shape = (length, n_classes)
         self.dropout = dropout
         self.theta_in = nn.Linear(n_classes, width)

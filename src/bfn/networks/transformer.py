@@ -5,18 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.errors import UserError
-from bfn.networks.embedding import (
-    JSON,
-    Conditioning,
-    Rotary,
-    centre,
-    combine,
-    require_positive,
-    require_shape,
-    zeroed,
-)
-
-__all__ = ["Transformer"]
+from bfn.networks.arguments import config_of, require_positive, require_shape
+from bfn.networks.embedding import Conditioning, Rotary, centre, combine, zeroed
 
 
 class Attention(nn.Module):
@@ -121,6 +111,7 @@ class Transformer(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.config = config_of("transformer", locals())
         if (in_features is None) == (n_classes == 0) or (n_classes and out_features is not None):
             raise UserError(
                 f"in_features={in_features}, out_features={out_features}, n_classes={n_classes}: "
@@ -128,37 +119,13 @@ class Transformer(nn.Module):
             )
         if n_classes < 0 or n_classes == 1:
             raise UserError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
-        size_in = n_classes if in_features is None else in_features
-        size_out = size_in if out_features is None else out_features
-        require_positive(
-            in_features=size_in,
-            out_features=size_out,
-            width=width,
-            n_blocks=n_blocks,
-            n_heads=n_heads,
-            expansion=expansion,
-            max_length=max_length,
-            condition_features=condition_features,
-        )
+        require_positive(self.config, "in_features", "out_features", "width", "n_blocks", "n_heads")
+        require_positive(self.config, "expansion", "max_length", "condition_features")
         if width % (2 * n_heads):
             raise UserError(f"width={width}, n_heads={n_heads}: expected a width that is a multiple of 2 n_heads")
         if kernel_size < 0 or (kernel_size and kernel_size % 2 == 0):
             raise UserError(f"kernel_size={kernel_size}: expected an odd number, or 0 for no convolution")
-        self.config: dict[str, JSON] = {
-            "name": "transformer",
-            "in_features": in_features,
-            "out_features": out_features,
-            "n_classes": n_classes,
-            "width": width,
-            "n_blocks": n_blocks,
-            "n_heads": n_heads,
-            "expansion": expansion,
-            "kernel_size": kernel_size,
-            "max_length": max_length,
-            "condition_features": condition_features,
-            "n_labels": n_labels,
-            "dropout": dropout,
-        }
+        size_in = n_classes if in_features is None else in_features
         self.size_in, self.discrete, self.max_length = size_in, n_classes > 0, max_length
         rotary = Rotary(width // n_heads, max_length)
         self.conditioning = Conditioning(condition_features, n_labels)
@@ -169,7 +136,7 @@ class Transformer(nn.Module):
             layers += [Attention(width, n_heads, rotary), FeedForward(width, expansion, dropout)]
             self.blocks.extend(Adaptive(layer, width, condition_features) for layer in layers)
         self.norm = nn.LayerNorm(width)
-        self.head = zeroed(nn.Linear(width, size_out))
+        self.head = zeroed(nn.Linear(width, size_in if out_features is None else out_features))
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.errors import UserError
-from bfn.networks.embedding import JSON, Conditioning, centre, combine, require_positive, require_shape, zeroed
-
-__all__ = ["UNet"]
+from bfn.networks.arguments import config_of, require_positive, require_shape
+from bfn.networks.embedding import Conditioning, centre, combine, zeroed
 
 CHANNELS_PER_GROUP = 8
 
@@ -108,16 +107,11 @@ class UNet(nn.Module):
         patch: int = 1,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
         out_channels = in_channels if out_channels is None else out_channels
-        require_positive(
-            in_channels=in_channels,
-            out_channels=out_channels,
-            channels=channels,
-            n_levels=len(multipliers),
-            n_blocks=n_blocks,
-            patch=patch,
-        )
+        super().__init__()
+        self.config = config_of("unet", locals())
+        sizes = {**self.config, "n_levels": len(multipliers)}
+        require_positive(sizes, "in_channels", "out_channels", "channels", "n_levels", "n_blocks", "patch")
         if n_classes < 0 or n_classes == 1:
             raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
         if channels % CHANNELS_PER_GROUP:
@@ -128,21 +122,6 @@ class UNet(nn.Module):
             width = channels * multipliers[level]
             if width % head_features:
                 raise UserError(f"head_features={head_features}: does not divide the {width} channels of level {level}")
-        self.config: dict[str, JSON] = {
-            "name": "unet",
-            "in_channels": in_channels,
-            "out_channels": out_channels,
-            "n_classes": n_classes,
-            "channels": channels,
-            "multipliers": list(multipliers),
-            "n_blocks": n_blocks,
-            "attention_levels": list(attention_levels),
-            "head_features": head_features,
-            "condition_features": condition_features,
-            "n_labels": n_labels,
-            "patch": patch,
-            "dropout": dropout,
-        }
         self.in_channels, self.out_channels, self.n_classes, self.patch = in_channels, out_channels, n_classes, patch
         self.divisor = patch * 2 ** (len(multipliers) - 1)
         self.conditioning = Conditioning(condition_features, n_labels)

@@ -1,0 +1,48 @@
+"""The arguments of networks: kept in their config, and checked with one line that says what was expected."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from bfn.errors import UserError
+
+JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
+"""Whatever `json` can write: the type of a network's stored arguments."""
+
+
+def config_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a network of that name, from the `locals()` at the start of its `__init__`."""
+    given = {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
+    return {"name": name} | {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+
+
+def require_positive(config: Mapping[str, Any], *names: str) -> None:
+    """Raise a UserError for the first of these sizes that is below 1; a size may be None."""
+    for name in names:
+        if config[name] is not None and config[name] < 1:
+            raise UserError(f"{name}={config[name]}: expected at least 1")
+
+
+def require_divisible(**sizes: tuple[int, int]) -> None:
+    """Raise a UserError for the first size, (size, divisor), that the divisor does not divide."""
+    for name, (size, divisor) in sizes.items():
+        if size % divisor:
+            raise UserError(f"{name}={size}: expected a multiple of {divisor}")
+
+
+def refuse_label(label: Tensor | None) -> None:
+    """Raise a UserError if there is a label: the published networks know none."""
+    if label is not None:
+        raise UserError("label given to a network without labels: the published networks know none, pass label=None")
+
+
+def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str]) -> None:
+    """Raise a UserError unless inputs has the expected shape (names stand for any size) and t is (batch,)."""
+    wanted = ", ".join(str(size) for size in expected)
+    if inputs.ndim != len(expected) or any(
+        isinstance(size, int) and size != actual for size, actual in zip(expected, inputs.shape, strict=True)
+    ):
+        raise UserError(f"inputs of shape {tuple(inputs.shape)}: this network takes ({wanted})")
+    if t.shape != inputs.shape[:1]:
+        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({inputs.shape[0]},)")
