@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import bfn
-from bfn import storage
 from bfn.error_curve import ErrorCurve
 from bfn.flows import NoiseLevel
 from bfn.interop import PUBLISHED, configuration, convert, load_official
@@ -89,7 +88,7 @@ def test_the_converted_model_is_the_loaded_one_to_the_bit(case: str, tmp_path: P
     _, t, inputs, _, _ = stored(case, model)
     u, level = state(model, inputs, t)
     assert torch.equal(converted.output(u, level).mean, model.output(u, level).mean)
-    assert (storage.read_config(tmp_path / "model")["alphabet"] == " abcdefghijklmnopqrstuvwxyz") == (case == "text8")
+    assert (converted.info.alphabet == " abcdefghijklmnopqrstuvwxyz") == (case == "text8")
 
 
 def test_every_solver_samples_from_it(case: str, generator: torch.Generator) -> None:

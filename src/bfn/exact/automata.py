@@ -1,48 +1,23 @@
 """One step of a chain with memory, forward and backward: over all contexts, or only over those seen.
 
-A state of the chain is a context; vectors over states are (states, batch). ``advance`` takes the probabilities of the
-contexts to those of the contexts one symbol later, ``retreat`` is its transpose; ``emit`` weighs each context by the
-evidence of its last symbol, and ``read_out`` sums contexts by that symbol.
+A state of the chain is a context; vectors over states are (states, batch). Both automata have
+
+    start(batch)            all mass on the empty context
+    advance(alpha, d)       probabilities of the contexts after symbol d from those before it
+    retreat(value, d)       its transpose: expected value before symbol d of a value of the contexts after it
+    emit(alpha, evidence)   each context's entry times the evidence, (K, batch), of its last symbol
+    read_out(alpha)         sums of the contexts by last symbol, (K, batch)
 """
 
 import warnings
-from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
 
 from bfn.exact.backoff import BackoffTables, find
 
-__all__ = ["Automaton", "DenseAutomaton", "SparseAutomaton"]
 
-
-class Automaton(nn.Module):
-    """The steps of a chain with memory."""
-
-    n_states: int
-
-    @abstractmethod
-    def start(self, batch: int) -> Tensor:
-        """All mass on the empty context, (states, batch)."""
-
-    @abstractmethod
-    def advance(self, alpha: Tensor, d: int) -> Tensor:
-        """Probabilities of the contexts after symbol d from those before it."""
-
-    @abstractmethod
-    def retreat(self, value: Tensor, d: int) -> Tensor:
-        """Transpose of :meth:`advance`: expected value before symbol d of a value of the contexts after it."""
-
-    @abstractmethod
-    def emit(self, alpha: Tensor, evidence: Tensor) -> Tensor:
-        """Each context's entry times the evidence, (K, batch), of its last symbol."""
-
-    @abstractmethod
-    def read_out(self, alpha: Tensor) -> Tensor:
-        """Sums of the contexts by last symbol, (K, batch)."""
-
-
-class DenseAutomaton(Automaton):
+class DenseAutomaton(nn.Module):
     """All K^c contexts; before symbol d < c, all K^d."""
 
     def __init__(self, tables: BackoffTables, dtype: torch.dtype) -> None:
@@ -55,8 +30,7 @@ class DenseAutomaton(Automaton):
             self.register_buffer(f"table_{n}", tables.probability(contexts, n, symbols).to(dtype))
 
     def start(self, batch: int) -> Tensor:
-        table: Tensor = self.get_buffer("table_0")
-        return table.new_ones(1, batch)
+        return self.get_buffer("table_0").new_ones(1, batch)
 
     def advance(self, alpha: Tensor, d: int) -> Tensor:
         if d < self.context:
@@ -84,7 +58,7 @@ class DenseAutomaton(Automaton):
         return table.view(self.base, -1, self.base).transpose(0, 1)
 
 
-class SparseAutomaton(Automaton):
+class SparseAutomaton(nn.Module):
     """Only contexts that were seen, of all lengths 0..c: the same chain, since after h it is the longest seen end of h
     that tells the next symbol, and the longest seen end of h x that tells those after it.
 
@@ -97,6 +71,8 @@ class SparseAutomaton(Automaton):
     Both are products with fixed sparse matrices without negative entries; none is larger than the number of seen
     (c+1)-grams and of seen pairs (y h, h x) of shorter ones.
     """
+
+    n_states: int
 
     def __init__(self, tables: BackoffTables, dtype: torch.dtype) -> None:
         super().__init__()

@@ -11,19 +11,6 @@ from bfn.flows import DiscreteFlow, Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output
 from bfn.model import Model
 
-__all__ = [
-    "DiscreteExactModel",
-    "ExactModel",
-    "check_probs",
-    "check_weights",
-    "discrete_flow",
-    "draw_classes",
-    "draw_components",
-    "restore_log_zero",
-    "safe_log",
-    "standard_normal_log_prob",
-]
-
 LOG_ZERO = -1e30
 """Stands for log 0 inside posteriors: exp of it is 0, but sums and differences of it stay finite."""
 
@@ -75,9 +62,7 @@ class ExactModel(Model, nn.Module):
     def log_sender(self, u: Tensor, x: Tensor, level: NoiseLevel) -> Tensor:
         """log N(u; s w(x), kappa I), (batch,): the sender's density of the state."""
         residual = u - level.s * self.flow.message(x, dtype=u.dtype)
-        return standard_normal_log_prob(residual.flatten(1) / self.flow.kappa**0.5) - (
-            residual[0].numel() / 2 * log(self.flow.kappa)
-        )
+        return normal_log_prob(residual, self.flow.kappa)
 
 
 class DiscreteExactModel(ExactModel):
@@ -89,10 +74,12 @@ class DiscreteExactModel(ExactModel):
 
     flow: DiscreteFlow
 
-    def __init__(self, flow: DiscreteFlow, length: int) -> None:
+    def __init__(self, n_classes: int, length: int, beta_1: float, flow: DiscreteFlow | None) -> None:
         if length < 1:
             raise UserError(f"length={length}: expected at least 1 variable")
-        super().__init__(flow, (length,))
+        if flow is not None and flow.n_classes != n_classes:
+            raise UserError(f"flow with n_classes={flow.n_classes}: the model has {n_classes} classes; make them equal")
+        super().__init__(flow or DiscreteFlow(n_classes, beta_1), (length,))
 
     @abstractmethod
     def marginals(self, log_likelihood: Tensor) -> Tensor:
@@ -109,14 +96,13 @@ class DiscreteExactModel(ExactModel):
         n_classes, length = self.flow.n_classes, self.data_shape[0]
         # ||w||^2 = K (K - 1) a variable, and u . w = K u_x - sum_k u_k.
         s = level.s.reshape(-1) if isinstance(level.s, Tensor) else level.s
-        base = standard_normal_log_prob(u.flatten(1) / n_classes**0.5) - length * n_classes / 2 * log(n_classes)
         shift = s * u.flatten(1).sum(1) / n_classes + s * s * (length * (n_classes - 1) / 2)
-        return self.log_normaliser(u * level.s) + base - shift
+        return self.log_normaliser(u * level.s) + normal_log_prob(u, n_classes) - shift
 
 
-def standard_normal_log_prob(z: Tensor) -> Tensor:
-    """Log-density of (batch, D) under N(0, I): (batch,)."""
-    return -(z.square().sum(1) + z.shape[1] * log(2 * pi)) / 2
+def normal_log_prob(u: Tensor, variance: float) -> Tensor:
+    """Log-density of (batch, ...) under N(0, variance I): (batch,)."""
+    return -(u.flatten(1).square().sum(1) / variance + u[0].numel() * log(2 * pi * variance)) / 2
 
 
 def safe_log(probs: Tensor) -> Tensor:
@@ -127,13 +113,6 @@ def safe_log(probs: Tensor) -> Tensor:
 def restore_log_zero(log_probs: Tensor) -> Tensor:
     """-inf for sums that hold a LOG_ZERO: the log-probability of what is impossible."""
     return torch.where(log_probs < LOG_ZERO / 2, float("-inf"), log_probs)
-
-
-def discrete_flow(flow: DiscreteFlow | None, n_classes: int, beta_1: float) -> DiscreteFlow:
-    """The flow given, checked against the number of classes, or the usual one with that beta_1."""
-    if flow is not None and flow.n_classes != n_classes:
-        raise UserError(f"flow with n_classes={flow.n_classes}: the model has {n_classes} classes; make them equal")
-    return flow or DiscreteFlow(n_classes, beta_1)
 
 
 def check_probs(probs: Tensor, name: str) -> Tensor:
@@ -152,25 +131,21 @@ def check_probs(probs: Tensor, name: str) -> Tensor:
     return probs / totals
 
 
-def check_weights(weights: Tensor | None, n: int) -> Tensor:
-    """Weights of n components, float64, summing to 1; equal ones for None."""
-    if weights is None:
-        return torch.full((n,), 1 / n, dtype=torch.float64)
-    weights = check_probs(weights, "weights")
+def log_weights(weights: Tensor | None, components: Tensor, dtype: torch.dtype) -> Tensor:
+    """Logarithms of the components' weights, which sum to 1, on their device; equal ones for None."""
+    n = len(components)
+    weights = torch.full((n,), 1 / n, dtype=torch.float64) if weights is None else check_probs(weights, "weights")
     if tuple(weights.shape) != (n,):
         raise UserError(f"weights of shape {tuple(weights.shape)}: expected one a component, ({n},)")
-    return weights
+    return safe_log(weights).to(components.device, dtype)
 
 
 def draw_classes(probs: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """One class a row from (n, K) probabilities, by inverting their cumulative sum: (n,) int64."""
     cumulative = probs.double().cumsum(-1)
     uniform = torch.rand((len(probs), 1), generator=generator, dtype=torch.float64, device=probs.device)
-    return (
-        torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
-        .squeeze(1)
-        .clamp_(max=probs.shape[-1] - 1)
-    )
+    drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
+    return drawn.clamp_(max=probs.shape[-1] - 1)
 
 
 def draw_components(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:

@@ -4,17 +4,8 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.exact.base import (
-    DiscreteExactModel,
-    check_probs,
-    discrete_flow,
-    draw_classes,
-    restore_log_zero,
-    safe_log,
-)
+from bfn.exact.base import DiscreteExactModel, check_probs, draw_classes, restore_log_zero, safe_log
 from bfn.flows import DiscreteFlow
-
-__all__ = ["MarkovChain"]
 
 
 class MarkovChain(DiscreteExactModel):
@@ -42,7 +33,7 @@ class MarkovChain(DiscreteExactModel):
         n_classes = len(initial)
         if tuple(transition.shape) != (n_classes, n_classes):
             raise UserError(f"transition of shape {tuple(transition.shape)}: expected ({n_classes}, {n_classes})")
-        super().__init__(discrete_flow(flow, n_classes, beta_1), length)
+        super().__init__(n_classes, length, beta_1, flow)
         self.register_buffer("log_initial", safe_log(check_probs(initial, "initial")).to(dtype))
         self.register_buffer("log_transition", safe_log(check_probs(transition, "rows of transition")).to(dtype))
 

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.exact.base import ExactModel, check_weights, draw_components, safe_log
+from bfn.exact.base import ExactModel, draw_components, log_weights
 from bfn.flows import ContinuousFlow, NoiseLevel
 from bfn.heads import Output, Point, unknown_scale
-
-__all__ = ["GaussianMixture"]
 
 
 class GaussianMixture(ExactModel):
@@ -54,7 +52,7 @@ class GaussianMixture(ExactModel):
         self.register_buffer("means", means.to(dtype))
         self.register_buffer("variances", variances.to(dtype))
         self.register_buffer("axes", None if axes is None else axes.to(dtype))
-        self.register_buffer("log_weights", safe_log(check_weights(weights, len(means))).to(means.device, dtype))
+        self.register_buffer("log_weights", log_weights(weights, means, dtype))
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         if self.axes is not None and isinstance(level.s, Tensor) and level.s[0].numel() > 1:

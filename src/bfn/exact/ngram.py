@@ -5,20 +5,19 @@ the two ends counted, where the text itself has 90 % (``bfn.metrics.spelling_acc
 """
 
 from math import ceil, sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfn.data.text import TEXT8
 from bfn.errors import UserError
-from bfn.exact.automata import Automaton, DenseAutomaton, SparseAutomaton
+from bfn.exact.automata import DenseAutomaton, SparseAutomaton
 from bfn.exact.backoff import BackoffTables, count_backoff
-from bfn.exact.base import DiscreteExactModel, discrete_flow, draw_classes, safe_log
+from bfn.exact.base import DiscreteExactModel, draw_classes, safe_log
 from bfn.flows import DiscreteFlow
 
-__all__ = ["NGram"]
-
-DENSE_STATES = 20_000
+_DENSE_STATES = 20_000
 """Up to so many contexts all are kept: matrix products over all are faster than sparse ones over those seen."""
 
 _SPARSE_BATCH = 16  # wider rows no longer fit in cache
@@ -31,7 +30,7 @@ class NGram(DiscreteExactModel):
     memory: bytes that a posterior may use beyond the model; batches are worked on in parts that fit.
     """
 
-    automaton: Automaton
+    automaton: DenseAutomaton | SparseAutomaton
 
     def __init__(
         self,
@@ -44,10 +43,10 @@ class NGram(DiscreteExactModel):
         dtype: torch.dtype = torch.float64,
         memory: int = 1 << 30,
     ) -> None:
-        super().__init__(discrete_flow(flow, tables.n_classes, beta_1), length)
+        super().__init__(tables.n_classes, length, beta_1, flow)
         self.backoff = tables
         if dense is None:
-            dense = tables.n_classes**tables.context <= DENSE_STATES
+            dense = tables.n_classes**tables.context <= _DENSE_STATES
         self.automaton = DenseAutomaton(tables, dtype) if dense else SparseAutomaton(tables, dtype)
         self.memory = memory
 
@@ -61,25 +60,21 @@ class NGram(DiscreteExactModel):
         n_classes: int = 27,
         smoothing: float = 0.1,
         min_count: int = 1,
-        beta_1: float = 0.75**2,
-        flow: DiscreteFlow | None = None,
-        dense: bool | None = None,
-        dtype: torch.dtype = torch.float64,
-        memory: int = 1 << 30,
+        **settings: Any,
     ) -> "NGram":
         """The chain that a text's n-grams make.
 
         text: (n,) integer classes, or a string of spaces and letters a-z. length: variables of a sample.
         smoothing: how readily a context gives way to a shorter one; 1 is the rule of Witten and Bell.
         min_count: n-grams seen fewer times count as not seen, which saves much of the memory of long contexts.
+        settings: those of the class, such as ``flow``, ``dense`` and ``dtype``.
         """
         alphabet = None
         if isinstance(text, str):
             alphabet, text = TEXT8.symbols, TEXT8.encode(text)
         if text.ndim != 1 or len(text) < 2:
             raise UserError(f"text of shape {tuple(text.shape)}: expected at least 2 classes in a row, (n,)")
-        flow = discrete_flow(flow, n_classes, beta_1)
-        flow.check(text.unsqueeze(0), tuple(text.shape))
+        DiscreteFlow(n_classes).check(text.unsqueeze(0), tuple(text.shape))
         if context < 1 or n_classes ** (context + 1) >= 2**63:
             raise UserError(f"context={context}: expected at least 1, and n_classes^(context + 1) below 2^63")
         if not 0 < smoothing < float("inf"):
@@ -87,7 +82,7 @@ class NGram(DiscreteExactModel):
         if min_count < 1:
             raise UserError(f"min_count={min_count}: expected at least 1")
         tables = count_backoff(text.cpu(), context, n_classes, smoothing, min_count)
-        model = cls(tables, length, flow=flow, dense=dense, dtype=dtype, memory=memory)
+        model = cls(tables, length, **settings)
         model.info.alphabet = alphabet
         return model
 

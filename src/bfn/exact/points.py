@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.exact.base import ExactModel, check_weights, draw_components, safe_log
+from bfn.exact.base import ExactModel, draw_components, log_weights
 from bfn.flows import ContinuousFlow, NoiseLevel
 from bfn.heads import Output, Point, unknown_scale
-
-__all__ = ["Points"]
 
 
 class Points(ExactModel):
@@ -53,15 +51,13 @@ class Points(ExactModel):
             raise UserError(f"chunk={chunk}: expected at least 1 point at a time")
         super().__init__(flow or ContinuousFlow(sigma_1), tuple(points.shape[1:]))
         self.flow.check(points, self.data_shape)
-        self.bandwidth = float(bandwidth)
-        self.chunk = chunk
+        self.bandwidth, self.chunk = float(bandwidth), chunk
         flat = points.reshape(len(points), -1).to(dtype)
         # About their mean the points are short vectors, and the differences of their products lose fewer digits.
         centre = flat.mean(0, dtype=torch.float64).to(dtype)
-        centred = flat - centre
         self.register_buffer("centre", centre)
-        self.register_buffer("centred", centred)
-        self.register_buffer("log_weights", safe_log(check_weights(weights, len(points))).to(points.device, dtype))
+        self.register_buffer("centred", flat - centre)
+        self.register_buffer("log_weights", log_weights(weights, points, dtype))
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         flat, s, variance = self._state(u, level.s)
@@ -83,8 +79,7 @@ class Points(ExactModel):
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         x = self.centred[draw_components(self.log_weights.exp(), n, generator)] + self.centre
         if self.bandwidth > 0:
-            noise = torch.randn(x.shape, generator=generator, dtype=self.dtype, device=self.device)
-            x = x + self.bandwidth * noise
+            x = x + self.bandwidth * torch.randn(x.shape, generator=generator, dtype=self.dtype, device=self.device)
         return x.reshape(n, *self.data_shape)
 
     def _state(self, u: Tensor, s: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,5 +1,7 @@
 """Discrete data whose posterior is a sum over few terms: sets of strings, and mixtures of independent variables."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,16 +9,13 @@ from bfn.errors import UserError
 from bfn.exact.base import (
     DiscreteExactModel,
     check_probs,
-    check_weights,
-    discrete_flow,
     draw_classes,
     draw_components,
+    log_weights,
     restore_log_zero,
     safe_log,
 )
 from bfn.flows import DiscreteFlow, NoiseLevel
-
-__all__ = ["MixtureOfProducts", "ProductOfCategoricals", "StringSet"]
 
 
 class StringSet(DiscreteExactModel):
@@ -38,11 +37,10 @@ class StringSet(DiscreteExactModel):
         strings = torch.as_tensor(strings)
         if strings.ndim != 2 or strings.numel() == 0:
             raise UserError(f"strings of shape {tuple(strings.shape)}: expected (n_strings, length)")
-        super().__init__(discrete_flow(flow, n_classes, beta_1), strings.shape[1])
+        super().__init__(n_classes, strings.shape[1], beta_1, flow)
         self.flow.check(strings, self.data_shape)
         self.register_buffer("strings", strings.long())
-        weights = check_weights(weights, len(strings))
-        self.register_buffer("log_weights", safe_log(weights).to(strings.device, dtype))
+        self.register_buffer("log_weights", log_weights(weights, strings, dtype))
 
     def posterior(self, u: Tensor, level: NoiseLevel) -> Tensor:
         """Probability of each string given the state, (batch, N)."""
@@ -60,11 +58,8 @@ class StringSet(DiscreteExactModel):
 
     def log_prob(self, x: Tensor) -> Tensor:
         self.flow.check(x, self.data_shape)
-        log_probs = []
-        for row in x:
-            same = (self.strings == row).all(1)
-            log_probs.append(self.log_weights[same].exp().sum().log())
-        return torch.stack(log_probs)
+        weights = self.log_weights.exp()
+        return torch.stack([weights[(self.strings == row).all(1)].sum() for row in x]).log()
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         return self.strings[draw_components(self.log_weights.exp(), n, generator)]
@@ -95,10 +90,9 @@ class MixtureOfProducts(DiscreteExactModel):
         probs = torch.as_tensor(probs)
         if probs.ndim != 3 or probs.numel() == 0:
             raise UserError(f"probs of shape {tuple(probs.shape)}: expected (components, length, classes)")
-        super().__init__(discrete_flow(flow, probs.shape[2], beta_1), probs.shape[1])
+        super().__init__(probs.shape[2], probs.shape[1], beta_1, flow)
         probs = check_probs(probs, "probs")
-        weights = check_weights(weights, len(probs))
-        self.register_buffer("log_weights", safe_log(weights).to(probs.device, dtype))
+        self.register_buffer("log_weights", log_weights(weights, probs, dtype))
         self.register_buffer("log_probs", safe_log(probs).to(dtype))
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
@@ -118,23 +112,18 @@ class MixtureOfProducts(DiscreteExactModel):
         return restore_log_zero(torch.logsumexp(self.log_weights + log_probs, 1))
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        which = draw_components(self.log_weights.exp(), n, generator)
-        probs = self.log_probs[which].exp()
+        probs = self.log_probs[draw_components(self.log_weights.exp(), n, generator)].exp()
         return draw_classes(probs.flatten(0, 1), generator).reshape(n, -1)
 
 
 class ProductOfCategoricals(MixtureOfProducts):
-    """Independent variables with probs (L, K): the one case in which the original sampler's draws are exact."""
+    """Independent variables with probs (L, K): the one case in which the original sampler's draws are exact.
 
-    def __init__(
-        self,
-        probs: Tensor,
-        *,
-        beta_1: float = 0.75**2,
-        flow: DiscreteFlow | None = None,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
+    settings: ``beta_1``, ``flow`` and ``dtype``, as those of a mixture.
+    """
+
+    def __init__(self, probs: Tensor, **settings: Any) -> None:
         probs = torch.as_tensor(probs)
         if probs.ndim != 2:
             raise UserError(f"probs of shape {tuple(probs.shape)}: expected (length, classes)")
-        super().__init__(None, probs.unsqueeze(0), beta_1=beta_1, flow=flow, dtype=dtype)
+        super().__init__(None, probs.unsqueeze(0), **settings)
