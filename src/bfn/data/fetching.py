@@ -36,8 +36,6 @@ from bfn.files import flush, home
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
-
 _TIMEOUT = (5.0, 30.0)  # seconds to connect, which are few so that packages have their turn soon, and between blocks
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -96,8 +94,7 @@ def is_fetched(name: str) -> bool:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What ``fetch`` noted of the set in a directory: its ``source``, ``note``, ``files`` and ``sizes``."""
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return manifest
+    return json.loads((folder / "manifest.json").read_text())  # type: ignore[no-any-return]
 
 
 def _folder(name: str) -> Path:
@@ -111,9 +108,9 @@ def _ways(name: str) -> tuple[Download, ...]:
     if not mirror:
         return downloads
     kind: Any = "web" if "://" in mirror else "folder"
-    homes = tuple(download for download in downloads if download.kind == "web")
-    packages = tuple(download for download in downloads if download.kind != "web")
-    return homes + tuple(replace(each, kind=kind, where=f"{mirror}/{name}/") for each in homes) + packages
+    homes = [download for download in downloads if download.kind == "web"]
+    packages = [download for download in downloads if download.kind != "web"]
+    return (*homes, *(replace(each, kind=kind, where=f"{mirror}/{name}/") for each in homes), *packages)
 
 
 def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:

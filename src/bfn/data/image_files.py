@@ -11,28 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from bfn.data.images import Images, from_array
 from bfn.data.optional_packages import require
 from bfn.errors import UserError
-
-__all__ = [
-    "CIFAR10_CLASSES",
-    "read_cifar_binary",
-    "read_cifar_folder",
-    "read_folder",
-    "read_idx",
-    "read_idx_images",
-    "read_npy",
-    "read_npz",
-    "read_row_png",
-]
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -97,18 +86,14 @@ def read_idx(file: BinaryIO, name: str = "file") -> _Array:
 def read_idx_images(path: Path) -> Images:
     """MNIST-like images from an idx file (``.gz`` too); ``...-labels-idx1-...`` beside it gives the labels."""
     labels_path = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
-    images = _open_idx(path)
     labels = _open_idx(labels_path) if labels_path != path and labels_path.exists() else None
-    return from_array(images, labels, name=str(path))
+    return from_array(_open_idx(path), labels, name=str(path))
 
 
 def _open_idx(path: Path) -> _Array:
-    if path.suffix != ".gz":
-        with path.open("rb") as file:
-            return read_idx(file, str(path))
     try:
-        with gzip.open(path, "rb") as packed:
-            return read_idx(packed, str(path))  # type: ignore[arg-type]  # GzipFile reads like a BinaryIO
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            return read_idx(cast(BinaryIO, file), str(path))
     except (gzip.BadGzipFile, EOFError) as error:
         raise UserError(f"{path}: a damaged .gz file ({error}): get it again") from error
 
@@ -139,52 +124,46 @@ def read_row_png(file: BinaryIO, size: int = 32) -> _Array:
     return array
 
 
-class _Picture(NamedTuple):
-    path: Path
-    label: int
-
-
 def read_folder(folder: Path, progress: bool = True) -> Images:
     """All images under a folder; where all are in sub-folders, these are the classes, in order of their names.
 
     Gray if every file is gray, RGB otherwise. Hidden files are passed over; every other file must be an image, all of
     one size: this is checked from their headers before the first is decoded.
     """
-    pictures, class_names = _find_pictures(folder)
-    first = pictures[0].path
+    paths, labels, class_names = _find_pictures(folder)
+    with _open_image(paths[0]) as image:
+        width, height = image.size
     gray = True
-    for path, _ in tqdm(pictures, "looking at images", leave=False, disable=not progress):
+    for path in tqdm(paths, "looking at images", leave=False, disable=not progress):
         with _open_image(path) as image:
-            if path == first:
-                width, height = image.size
             if image.size != (width, height):
                 raise UserError(
-                    f"{path}: {image.width}x{image.height} pixels, but {first} has {width}x{height}: "
+                    f"{path}: {image.width}x{image.height} pixels, but {paths[0]} has {width}x{height}: "
                     "bring all images to one size"
                 )
             gray = gray and image.mode in _GRAY_MODES
-    x = torch.empty(len(pictures), 1 if gray else 3, height, width, dtype=torch.uint8)
-    for number, (path, _) in enumerate(tqdm(pictures, "reading images", leave=False, disable=not progress)):
+    x = torch.empty(len(paths), 1 if gray else 3, height, width, dtype=torch.uint8)
+    for number, path in enumerate(tqdm(paths, "reading images", leave=False, disable=not progress)):
         with _open_image(path) as image:
             try:
                 pixels = np.array(image.convert("L" if gray else "RGB"))
             except (OSError, SyntaxError, ValueError) as error:
                 raise UserError(f"{path}: a damaged image ({error}): get it again or remove it") from error
         x[number] = torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1)
-    labels = torch.tensor([picture.label for picture in pictures]) if class_names else None
     return Images(x, labels, class_names=class_names)
 
 
-def _find_pictures(folder: Path) -> tuple[list[_Picture], tuple[str, ...] | None]:
-    """Every file under ``folder`` with its class, and the names of the classes, None where there are no sub-folders."""
+def _find_pictures(folder: Path) -> tuple[list[Path], Tensor | None, tuple[str, ...] | None]:
+    """Every file under ``folder``, their classes and the classes' names, both None where there are no sub-folders."""
     parts = sorted(path.relative_to(folder).parts for path in folder.rglob("*") if path.is_file())
     visible = [names for names in parts if not any(name.startswith(".") for name in names)]
     if not visible:
         raise UserError(f"{folder}: no files in this folder: expected images, such as .png or .jpg")
+    paths = [folder.joinpath(*names) for names in visible]
     if any(len(names) == 1 for names in visible):
-        return [_Picture(folder.joinpath(*names), 0) for names in visible], None
-    numbers = {name: number for number, name in enumerate(sorted({names[0] for names in visible}))}
-    return [_Picture(folder.joinpath(*names), numbers[names[0]]) for names in visible], tuple(numbers)
+        return paths, None, None
+    classes = sorted({names[0] for names in visible})
+    return paths, torch.tensor([classes.index(names[0]) for names in visible]), tuple(classes)
 
 
 def _open_image(path: Path) -> Any:

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
-__all__ = ["Images", "concatenate", "from_array"]
-
 
 @dataclass(frozen=True, eq=False)
 class Images:
@@ -60,8 +58,7 @@ class Images:
 
     def __getitem__(self, index: slice | Tensor) -> Images:
         """The pictures at ``index`` (a slice, or int64 positions), with their labels."""
-        labels = None if self.labels is None else self.labels[index]
-        return replace(self, x=self.x[index], labels=labels)
+        return replace(self, x=self.x[index], labels=None if self.labels is None else self.labels[index])
 
     @property
     def data_shape(self) -> tuple[int, int, int]:
@@ -99,7 +96,7 @@ class Images:
         ``x / (levels - 1)``, drawn once and for all: the static binarisation of Salakhutdinov & Murray (2008).
         """
         if seed is None:
-            return replace(self, x=(self.x >= (self.levels + 1) // 2).to(torch.uint8), levels=2)
+            return self._pixelwise(lambda x: x >= (self.levels + 1) // 2, 2)
         generator = torch.Generator().manual_seed(seed)
         return self._pixelwise(lambda x: torch.rand(x.shape, generator=generator) * (self.levels - 1) < x, 2)
 
@@ -164,10 +161,8 @@ def concatenate(first: Images, second: Images) -> Images:
     kinds = [(i.data_shape, i.levels, i.class_names, i.labels is None) for i in (first, second)]
     if kinds[0] != kinds[1]:
         raise UserError(f"{kinds[0]} and {kinds[1]} (shape, levels, classes, no labels): images of two kinds")
-    labels = None
-    if first.labels is not None and second.labels is not None:
-        labels = torch.cat([first.labels, second.labels])
-    return replace(first, x=torch.cat([first.x, second.x]), labels=labels)
+    labels = [images.labels for images in (first, second) if images.labels is not None]
+    return replace(first, x=torch.cat([first.x, second.x]), labels=torch.cat(labels) if labels else None)
 
 
 def from_array(array: NDArray[Any], labels: NDArray[Any] | None = None, name: str = "array") -> Images:
@@ -175,16 +170,14 @@ def from_array(array: NDArray[Any], labels: NDArray[Any] | None = None, name: st
 
     Shapes: (n, height, width), (n, channel, height, width) or (n, height, width, channel), with 1 or 3 channels.
     """
-    if array.dtype != np.uint8:
-        if array.dtype.kind not in "biu" or (array.size and (array.min() < 0 or array.max() > 255)):
-            raise UserError(
-                f"{name}: pixels of type {array.dtype} are not whole numbers in 0..255: "
-                "save them as uint8, for example (255 * x).round().astype('uint8') for x in [0, 1]"
-            )
-        levels = 2 if array.dtype == np.bool_ else 256
-        array = array.astype(np.uint8)
-    else:
-        levels = 256
+    levels = 2 if array.dtype == np.bool_ else 256
+    wide = array.dtype.itemsize > 1 or array.dtype == np.int8
+    if array.dtype.kind not in "biu" or (wide and array.size and (array.min() < 0 or array.max() > 255)):
+        raise UserError(
+            f"{name}: pixels of type {array.dtype} are not whole numbers in 0..255: "
+            "save them as uint8, for example (255 * x).round().astype('uint8') for x in [0, 1]"
+        )
+    array = array.astype(np.uint8, copy=False)
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[1] not in (1, 3) and array.shape[3] in (1, 3):

@@ -1,11 +1,7 @@
 """Packages that only the data readers need: imported when used, with one line that says how to get them."""
 
-from __future__ import annotations
-
 import importlib
 from types import ModuleType
-
-__all__ = ["require"]
 
 
 def require(module: str, purpose: str) -> ModuleType:

@@ -12,8 +12,6 @@ from bfn.data import unpacking
 from bfn.data.image_files import CIFAR10_CLASSES
 from bfn.data.text import TEXT8, Alphabet
 
-__all__ = ["SOURCES", "Download", "Source"]
-
 
 @dataclass(frozen=True)
 class Download:

