@@ -36,6 +36,8 @@ from bfn.files import flush, home
 if sys.platform != "win32":
     import fcntl
 
+__all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
+
 _TIMEOUT = (5.0, 30.0)  # seconds to connect, which are few so that packages have their turn soon, and between blocks
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 

@@ -23,6 +23,8 @@ from bfn.data.images import Images, from_array
 from bfn.data.optional_packages import require
 from bfn.errors import UserError
 
+__all__ = ["CIFAR10_CLASSES", "read_cifar_folder", "read_folder", "read_idx_images", "read_npy", "read_npz"]
+
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 _GRAY_MODES = frozenset({"1", "L", "LA"})

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
+__all__ = ["Images", "concatenate", "from_array"]
+
 
 @dataclass(frozen=True, eq=False)
 class Images:

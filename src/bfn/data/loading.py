@@ -17,6 +17,8 @@ from bfn.data.sources import SOURCES
 from bfn.data.text import Alphabet, Text, read_text
 from bfn.errors import UserError, did_you_mean
 
+__all__ = ["Part", "is_at_hand", "load", "names"]
+
 Part = Literal["train", "validation", "test", "all"]
 """A part of a data set."""
 

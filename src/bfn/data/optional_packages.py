@@ -3,6 +3,8 @@
 import importlib
 from types import ModuleType
 
+__all__ = ["require"]
+
 
 def require(module: str, purpose: str) -> ModuleType:
     """Import an optional package, or say what it is for and how to install it."""

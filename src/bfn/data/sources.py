@@ -12,6 +12,8 @@ from bfn.data import unpacking
 from bfn.data.image_files import CIFAR10_CLASSES
 from bfn.data.text import TEXT8, Alphabet
 
+__all__ = ["SOURCES", "Download", "Source"]
+
 
 @dataclass(frozen=True)
 class Download:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
+__all__ = ["TEXT8", "Alphabet", "Text", "read_text"]
+
 _PIECE = 1 << 24
 
 

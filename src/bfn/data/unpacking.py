@@ -17,6 +17,16 @@ from bfn.data.image_files import read_cifar_binary, read_idx, read_row_png
 from bfn.data.wikipedia_cleaning import clean
 from bfn.files import flush
 
+__all__ = [
+    "from_cifar_binary",
+    "from_cifar_png",
+    "from_class_json",
+    "from_enwik8_package",
+    "from_idx_gz",
+    "from_idx_package",
+    "from_text8_zip",
+]
+
 _TEXT8_LENGTH = 100_000_000
 _ENWIK8_LENGTH = 74_000_000  # what enwik8, a tenth of the dump that text8 was made of, is good for, in round figures
 _FASHION_TEST = 1000  # images of each class for the test, where the set itself does not say which

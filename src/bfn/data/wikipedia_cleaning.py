@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+__all__ = ["clean"]
+
 _BLOCK = 1 << 20
 _DIGITS = (b"zero", b"one", b"two", b"three", b"four", b"five", b"six", b"seven", b"eight", b"nine")
 

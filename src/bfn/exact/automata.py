@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from bfn.exact.backoff import BackoffTables, find
 
+__all__ = ["DenseAutomaton", "SparseAutomaton"]
+
 
 class DenseAutomaton(nn.Module):
     """All K^c contexts; before symbol d < c, all K^d."""

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+__all__ = ["BackoffTables", "count_backoff", "find", "look_up"]
+
 BACKOFF_MIN = 1e-4
 """Backing off is never rarer: then no string is so unlikely that float32 cannot hold its share of a sum."""
 

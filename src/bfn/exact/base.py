@@ -11,6 +11,8 @@ from bfn.flows import DiscreteFlow, Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output
 from bfn.model import Model
 
+__all__ = ["DiscreteExactModel", "ExactModel"]
+
 LOG_ZERO = -1e30
 """Stands for log 0 inside posteriors: exp of it is 0, but sums and differences of it stay finite."""
 

@@ -7,6 +7,8 @@ from bfn.errors import UserError
 from bfn.exact.base import DiscreteExactModel, check_probs, draw_classes, restore_log_zero, safe_log
 from bfn.flows import DiscreteFlow
 
+__all__ = ["MarkovChain"]
+
 
 class MarkovChain(DiscreteExactModel):
     """x_1 ~ initial (K,), x_{d+1} ~ transition[x_d], rows of (K, K), for ``length`` variables.

@@ -18,6 +18,8 @@ from bfn.exact.base import ExactModel, draw_components, log_weights
 from bfn.flows import ContinuousFlow, NoiseLevel
 from bfn.heads import Output, Point, unknown_scale
 
+__all__ = ["GaussianMixture"]
+
 
 class GaussianMixture(ExactModel):
     """Mixture of M Gaussians in D dimensions.

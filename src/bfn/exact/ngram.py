@@ -17,6 +17,8 @@ from bfn.exact.backoff import BackoffTables, count_backoff
 from bfn.exact.base import DiscreteExactModel, draw_classes, safe_log
 from bfn.flows import DiscreteFlow
 
+__all__ = ["NGram"]
+
 _DENSE_STATES = 20_000
 """Up to so many contexts all are kept: matrix products over all are faster than sparse ones over those seen."""
 

@@ -18,6 +18,8 @@ from bfn.exact.base import ExactModel, draw_components, log_weights
 from bfn.flows import ContinuousFlow, NoiseLevel
 from bfn.heads import Output, Point, unknown_scale
 
+__all__ = ["Points"]
+
 
 class Points(ExactModel):
     """Points (N, *data_shape), each a Gaussian of standard deviation ``bandwidth`` (0: the points alone).

@@ -17,6 +17,8 @@ from bfn.exact.base import (
 )
 from bfn.flows import DiscreteFlow, NoiseLevel
 
+__all__ = ["MixtureOfProducts", "ProductOfCategoricals", "StringSet"]
+
 
 class StringSet(DiscreteExactModel):
     """A finite set of strings (N, L) of classes, with weights (N,), equal if None."""

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
+__all__ = ["JSON", "config_of", "refuse_label", "require_divisible", "require_positive", "require_shape"]
+
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 """Whatever `json` can write: the type of a network's stored arguments."""
 

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from bfn.errors import UserError
 
+__all__ = ["Conditioning", "Rotary", "centre", "combine", "zeroed"]
+
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 

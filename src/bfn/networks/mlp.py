@@ -8,6 +8,8 @@ from bfn.errors import UserError
 from bfn.networks.arguments import config_of, require_positive, require_shape
 from bfn.networks.embedding import Conditioning, centre, combine, zeroed
 
+__all__ = ["MLP"]
+
 
 class ResidualBlock(nn.Module):
     """Two linear layers; scale and shift of the normalised features come from the condition."""

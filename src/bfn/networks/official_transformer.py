@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from bfn.networks.arguments import config_of, refuse_label, require_divisible, require_positive, require_shape
 
+__all__ = ["OfficialTransformer", "position_code"]
+
 
 def position_code(length: int, width: int) -> Tensor:
     """sin(p / 1000^(j/d)) in even columns j, cos of the same in odd ones: (length, width).

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from bfn.networks.arguments import config_of, refuse_label, require_divisible, require_positive, require_shape
 from bfn.networks.embedding import zeroed
 
+__all__ = ["OfficialBinaryUNet", "OfficialFlatUNet"]
+
 FOURIER_EXPONENTS = (5, 6)
 """The CIFAR-10 network sees its input's sines and cosines at angular frequencies 2 pi 2^5 and 2 pi 2^6 as well."""
 

@@ -8,6 +8,8 @@ from bfn.errors import UserError
 from bfn.networks.arguments import config_of, require_positive, require_shape
 from bfn.networks.embedding import Conditioning, Rotary, centre, combine, zeroed
 
+__all__ = ["Transformer"]
+
 
 class Attention(nn.Module):
     """Self-attention with rotary positions: (batch, length, width) -> the same shape."""

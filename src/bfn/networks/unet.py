@@ -10,6 +10,8 @@ from bfn.errors import UserError
 from bfn.networks.arguments import config_of, require_positive, require_shape
 from bfn.networks.embedding import Conditioning, centre, combine, zeroed
 
+__all__ = ["UNet"]
+
 CHANNELS_PER_GROUP = 8
 
 
