@@ -51,10 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
             return _run(arguments)
     except KeyboardInterrupt:
-        return _say("interrupted", INTERRUPTED)
+        _say("interrupted")
+        return INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has gone, as `head` does: nothing is left to say, also not at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = explain(error)
         if line is None or os.environ.get("BFN_TRACEBACK"):
             raise
-        return _say(line, WRONG_INPUT)
+        _say(line)
+        return WRONG_INPUT
 
 
 def explain(error: Exception) -> str | None:
@@ -98,11 +100,36 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def bind(arguments: Sequence[str]) -> Callable[[], int | None]:
-    """The command that a command line asks for, its arguments read and bound; a UserError where they are wrong."""
+    """The command that a command line asks for, its arguments read and bound.
+
+    Where they are wrong, tyro's box of an error becomes a UserError of one line.
+    """
+    import tyro
+
     from bfn.cli.commands import COMMANDS
 
     name = _find(arguments, COMMANDS)
-    return _parse(name, COMMANDS[name], arguments[len(name.split()) :])
+    command = COMMANDS[name]
+
+    @functools.wraps(command)
+    def later(*values: Any, **options: Any) -> Callable[[], int | None]:
+        return functools.partial(command, *values, **options)
+
+    box = io.StringIO()
+    try:
+        with redirect_stderr(box):
+            bound: Callable[[], int | None] = tyro.cli(
+                later,
+                prog=f"bfn {name}",
+                description=_description(command),
+                args=arguments[len(name.split()) :],
+                config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
+            )
+    except SystemExit as leave:
+        if leave.code == WRONG_INPUT:
+            raise UserError(f"{_one_line(box.getvalue())}; see bfn {name} --help") from None
+        return lambda: 0
+    return bound
 
 
 def _find(arguments: Sequence[str], commands: Mapping[str, Command]) -> str:
@@ -116,31 +143,6 @@ def _find(arguments: Sequence[str], commands: Mapping[str, Command]) -> str:
         raise UserError(f"{given}: expected bfn {' or bfn '.join(longer)}, with --help to read more")
     hint = did_you_mean(given, commands)
     raise UserError(f"{given!r}: expected a command, one of {', '.join(commands)}{hint}")
-
-
-def _parse(name: str, command: Command, arguments: Sequence[str]) -> Callable[[], int | None]:
-    """The command with its arguments bound. Where they are wrong, tyro's box of an error becomes one line."""
-    import tyro
-
-    @functools.wraps(command)
-    def bind(*values: Any, **options: Any) -> Callable[[], int | None]:
-        return functools.partial(command, *values, **options)
-
-    box = io.StringIO()
-    try:
-        with redirect_stderr(box):
-            bound: Callable[[], int | None] = tyro.cli(
-                bind,
-                prog=f"bfn {name}",
-                description=_description(command),
-                args=arguments,
-                config=(tyro.conf.FlagCreatePairsOff,),
-            )
-    except SystemExit as leave:
-        if leave.code == WRONG_INPUT:
-            raise UserError(f"{_one_line(box.getvalue())}; see bfn {name} --help") from None
-        return lambda: 0
-    return bound
 
 
 def _description(command: Command) -> str:
@@ -160,24 +162,14 @@ def _one_line(box: str) -> str:
 
 def _overview(commands: Mapping[str, Command]) -> str:
     width = max(map(len, commands)) + 2
-    summaries = [f"  {name:{width}}{_description(command).splitlines()[0]}" for name, command in commands.items()]
-    return "\n".join(
-        [
-            "usage: bfn COMMAND [OPTIONS]",
-            "",
-            "Bayesian flow networks: train them, sample from them in a handful of network calls, measure them.",
-            "",
-            *summaries,
-            "",
-            "bfn COMMAND --help explains a command and shows an example; bfn --version tells the version.",
-        ]
-    )
+    summaries = (f"  {name:{width}}{_description(command).splitlines()[0]}" for name, command in commands.items())
+    return "\n".join([
+        "usage: bfn COMMAND [OPTIONS]\n",
+        "Bayesian flow networks: train them, sample from them in a handful of network calls, measure them.\n",
+        *summaries,
+        "\nbfn COMMAND --help explains a command and shows an example; bfn --version tells the version.",
+    ])  # fmt: skip
 
 
-def _say(line: str, code: int) -> int:
+def _say(line: str) -> None:
     print(f"bfn: {line}", file=sys.stderr)
-    return code
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"bfn: warning: {message}", file=sys.stderr)

@@ -7,8 +7,6 @@ from tyro.conf import arg
 
 from bfn.cli.common import check_positive
 
-__all__ = ["app"]
-
 
 def app(
     model: Annotated[tuple[Path, ...], arg(metavar="DIR [DIR ...]")] = (),
@@ -32,15 +30,12 @@ def app(
     """
     import os
 
-    from bfn.app import launch
-
-    cores = os.cpu_count() or 2
-    threads = max(1, min(4, cores // 2)) if threads is None else threads
-    check_positive(threads=threads)
-
     import torch
 
-    torch.set_num_threads(threads)
+    from bfn.app import launch
+
+    check_positive(threads=threads)
+    torch.set_num_threads(threads or max(1, min(4, (os.cpu_count() or 2) // 2)))
     page = launch([str(directory) for directory in model], host, port, browse=open, block=False)
     print(f"the playground is at {page.local_url} (Ctrl+C ends it)", flush=True)
     try:

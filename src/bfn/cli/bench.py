@@ -1,11 +1,9 @@
 """``bfn bench``."""
 
 import sys
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 
-from bfn.cli.common import AsJson, check_positive, print_json
-
-__all__ = ["bench"]
+from bfn.cli.common import AsJson, check_positive, tell
 
 
 def bench(threads: int = 1, json: AsJson = False) -> None:
@@ -20,7 +18,9 @@ def bench(threads: int = 1, json: AsJson = False) -> None:
 
     from bfn.bench import run
 
-    with redirect_stdout(sys.stderr) if json else nullcontext():
+    if not json:
+        run(threads)
+        return
+    with redirect_stdout(sys.stderr):
         results = run(threads)
-    if json:
-        print_json(results)
+    tell(results, [], json)

@@ -1,10 +1,11 @@
-"""What several commands share: the kinds of options, the model, the progress bar, what is printed."""
+"""What several commands share: options, the model, the progress bar, what is printed."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,16 +15,10 @@ from tyro.constructors import PrimitiveConstructorSpec
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
-    import torch
     from tqdm import tqdm
 
     from bfn.model import BFN
     from bfn.model_data import ModelData
-
-__all__ = [
-    "FILE", "SEED", "AsJson", "Device", "ModelName", "Part", "Seed", "Source", "check_not_a_directory",
-    "check_positive", "load", "measured_on", "on_terminal", "print_json", "progress_bar", "table",
-]  # fmt: skip
 
 LARGEST_SEED = 2**32 - 1
 """More than torch and numpy both take, other seeds being derived from it, is refused."""
@@ -35,52 +30,68 @@ def _read_seed(words: list[str]) -> int:
     return int(words[0])
 
 
-ModelName = Annotated[Positional[str], arg(metavar="MODEL", help="a directory, or a bundled model: see bfn models")]
-AsJson = Annotated[bool, arg(help="print one JSON value for programs instead of text for people")]
 SEED = PrimitiveConstructorSpec(
     1, "N", _read_seed, lambda value: value is None or isinstance(value, int), lambda value: [str(value)]
 )
+FILE, DIRECTORY, NAME = arg(metavar="FILE"), arg(metavar="DIR"), arg(metavar="NAME")
+BATCH = arg(help="samples that go through the network at a time")
+OWN_DATA = "a standard set or a path, as bfn train takes it; the set that the model was trained on if left out"
+
+ModelName = Annotated[Positional[str], arg(metavar="MODEL", help="a directory, or a bundled model: see bfn models")]
+AsJson = Annotated[bool, arg(help="print one JSON value for programs instead of text for people")]
 Seed = Annotated[int, SEED, arg(help="of all that is drawn at random: the same seed, the same result")]
 Device = Annotated[str, arg(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one")]
-Source = Annotated[str | None, arg(metavar="NAME_OR_PATH")]
-Part = Literal["train", "validation", "test", "all"]
-FILE = arg(metavar="FILE")
+Data = Annotated[str | None, arg(metavar="NAME_OR_PATH", help=OWN_DATA)]
+Names = Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")]
+Counts = Annotated[tuple[int, ...], arg(metavar="N [N ...]")]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What is measured, and where."""
+
+    n: Annotated[int, arg(help="how many samples, at most; images are chosen at random, pieces of a text evenly")]
+    data: Data = None
+    part: Annotated[Literal["train", "validation", "test", "all"], arg(help="which part of the data")] = "test"
+    seed: Seed = 0
+    device: Device = "auto"
+
+    def read(self, model: BFN, n: int | None = None) -> ModelData:
+        """The data, as the model takes them; n: how many, if not as many as asked for."""
+        from bfn.model_data import read_model_data
+
+        return read_model_data(model, self.data, self.part, n or self.n, seed=self.seed, progress=on_terminal())
+
+    def told(self, name: str, model: BFN, read: ModelData) -> tuple[dict[str, Any], str]:
+        """What a report says of the data and of the unit of its figures: values for programs, a line for people."""
+        values = {
+            "model": name,
+            "data": read.source,
+            "part": read.part,
+            "n": len(read.x),
+            "with_labels": read.label is not None,
+            "seed": self.seed,
+            "unit": "bits per character" if model.form == "text" else "bits per dimension",
+        }
+        conditional = ", each with its class" if read.label is not None else ""
+        line = f"{name} on {len(read.x)} samples of {read.source} ({read.part}){conditional}, {values['unit']}:"
+        return values, line
 
 
 def load(name: str, device: str = "cpu") -> BFN:
     """A stored or bundled model on a device, both named as the user does."""
-    import bfn
-
-    return bfn.load(name).to(_device(device))
-
-
-def _device(name: str) -> torch.device:
-    """A device of this machine by its name."""
     import torch
 
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    import bfn
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # AssertionError: "Torch not compiled with CUDA enabled"
         reason = str(error).splitlines()[0]
-        raise UserError(f"device={name!r}: not on this machine ({reason}): take cpu, or auto") from None
-    return torch.device(name)
-
-
-def measured_on(name: str, model: BFN, held_out: ModelData, seed: int) -> tuple[dict[str, Any], str]:
-    """What a report says of the data and of the unit of its figures: values for programs, a line for people."""
-    values = {
-        "model": name,
-        "data": held_out.source,
-        "part": held_out.part,
-        "n": len(held_out.x),
-        "with_labels": held_out.label is not None,
-        "seed": seed,
-        "unit": "bits per character" if model.form == "text" else "bits per dimension",
-    }
-    conditional = ", each with its class" if held_out.label is not None else ""
-    return values, "{model} on {n} samples of {data} ({part})".format_map(values) + f"{conditional}, {values['unit']}:"
+        raise UserError(f"device={device!r}: not on this machine ({reason}): take cpu, or auto") from None
+    return bfn.load(name).to(device)
 
 
 def on_terminal() -> bool:
@@ -95,9 +106,9 @@ def progress_bar(total: int, what: str, unit: str) -> tqdm[Any]:
     return tqdm(total=total, desc=what, unit=unit, delay=1.0, leave=False, disable=None, file=sys.stderr)
 
 
-def print_json(value: object) -> None:
-    """One JSON value on standard output."""
-    print(json.dumps(value, indent=2))
+def tell(values: object, lines: Iterable[str], as_json: bool) -> None:
+    """Print one JSON value for programs, or lines for people."""
+    print(*([json.dumps(values, indent=2)] if as_json else lines), sep="\n")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

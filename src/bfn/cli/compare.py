@@ -9,24 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
-from bfn.cli.blind import count_answers, write_blind_pairs
 from bfn.cli.common import (
+    BATCH,
+    DIRECTORY,
     FILE,
+    NAME,
+    Counts,
+    Data,
     Device,
     ModelName,
+    Names,
     Seed,
-    Source,
     check_not_a_directory,
     check_positive,
     load,
+    progress_bar,
     table,
-)  # fmt: skip
+)
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
-    from bfn.quality import Comparison, Record
-
-__all__ = ["compare"]
+    from bfn.model import BFN
+    from bfn.quality import Comparison, Record, Setting
 
 INTERRUPTED = 130
 PICTURES = (".png", ".svg", ".pdf")
@@ -34,24 +38,24 @@ PICTURES = (".png", ".svg", ".pdf")
 
 def compare(
     model: ModelName,
-    solvers: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")] = (),
-    nfe: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (5, 10, 20),
+    solvers: Names = (),
+    nfe: Counts = (5, 10, 20),
     n: int = 200,
     t_start: Annotated[tuple[float, ...], arg(metavar="TIME [TIME ...]")] = (),
     g: Annotated[tuple[float, ...], arg(metavar="NUMBER [NUMBER ...]")] = (),
-    grid: Annotated[str | None, arg(metavar="NAME")] = None,
+    grid: Annotated[str | None, NAME] = None,
     guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
-    metric: Annotated[str | None, arg(metavar="NAME")] = None,
-    data: Source = None,
+    metric: Annotated[str | None, NAME] = None,
+    data: Data = None,
     features: Annotated[Path | None, FILE] = None,
     repeats: int = 1,
     seed: Seed = 0,
-    batch: int = 100,
+    batch: Annotated[int, BATCH] = 100,
     json: Annotated[Path | None, FILE] = None,
     markdown: Annotated[Path | None, FILE] = None,
     plot: Annotated[Path | None, FILE] = None,
     store: Annotated[Path | None, FILE] = None,
-    blind: Annotated[Path | None, arg(metavar="DIR")] = None,
+    blind: Annotated[Path | None, DIRECTORY] = None,
     score: Annotated[Path | None, arg(metavar="ANSWERS")] = None,
     device: Device = "auto",
 ) -> int:
@@ -75,10 +79,8 @@ def compare(
         grid: a grid for all solvers instead of their own, by name as bfn sample takes it.
         guidance: scale by which the classes count, for class-conditional models.
         metric: text, mnist, pixels, inception or values; the one that fits the model's data if left out.
-        data: real data to compare with: a standard set or a path; the set that the model was trained on if left out.
         features: TorchScript file of Inception for that metric, instead of the installed one; its code is run.
         repeats: seeds to measure with; intervals are then those of the mean over them.
-        batch: samples that are drawn at a time.
         json: write everything that was measured there.
         markdown: write the tables there.
         plot: write a picture of the main measure there, .png, .svg or .pdf.
@@ -89,11 +91,16 @@ def compare(
     from bfn import quality
 
     if score is not None:
-        return count_answers(score, blind or score.parent)
+        from bfn.quality import blind as pairs
+
+        print(pairs.score(score, pairs.key_path(blind or score.parent)).sentence())
+        return 0
     check_positive(n=n, repeats=repeats, batch=batch)
     check_not_a_directory(json=json, markdown=markdown, plot=plot)
     if plot is not None:
-        _check_plot(plot)
+        if plot.suffix not in PICTURES:
+            raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
+        import matplotlib  # noqa: F401  told if it is missing before hours of measuring, not after
     source = load(model, device)
     if guidance is not None and source.info.classes is None:
         raise UserError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
@@ -101,7 +108,8 @@ def compare(
         source.flow, solvers or quality.USUAL[source.flow.kind], nfe, t_start=t_start, g=g, grid=grid, guidance=guidance
     )
     if blind is not None:
-        return write_blind_pairs(source, settings, blind, n, seed, batch)
+        _write_pairs(source, settings, blind, n, seed, batch)
+        return 0
     judge = quality.judge_for(source, metric, data, features=features, n=n)
     # A metric that was not asked for leaves out what n samples are too few for.
     judge, problems = (judge, []) if metric is not None else judge.suited(n)
@@ -125,15 +133,23 @@ def compare(
     return 0
 
 
-def _check_plot(plot: Path) -> None:
-    """Tell before hours of measuring what could not be drawn after them."""
-    if plot.suffix not in PICTURES:
-        raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
-    import matplotlib  # noqa: F401
+def _write_pairs(model: BFN, settings: list[Setting], folder: Path, n: int, seed: int, batch: int) -> None:
+    """Draw samples of two settings and write them as shuffled pairs for people to judge."""
+    from bfn.quality import blind, draw
+
+    blind.check_pairs(folder, model, settings)
+    with progress_bar(sum(setting.nfe for setting in settings) * n, "sampling", "call") as bar:
+        samples = [draw(model, setting, n, seed, batch, on_calls=bar.update).x for setting in settings]
+    blind.write_pairs(folder, model, settings, samples, seed=seed)
+    print(
+        f"{n} pairs written to {folder}: read pairs.md, fill in answers.csv, then bfn compare ... --blind {folder} "
+        f"--score {folder / 'answers.csv'}; the key, not to be looked at before, is {blind.key_path(folder)}"
+    )
 
 
 def _report(comparison: Comparison, json: Path | None, markdown: Path | None, plot: Path | None) -> None:
     """Print tables, the main measure with its intervals, and the advice; write what is asked for."""
+    from bfn import viz
     from bfn.files import atomic_write
 
     main = comparison.main
@@ -147,8 +163,6 @@ def _report(comparison: Comparison, json: Path | None, markdown: Path | None, pl
     if markdown is not None:
         atomic_write(markdown, comparison.markdown())
     if plot is not None:
-        from bfn import viz
-
         viz.save(viz.quality(comparison.records, main, real=comparison.real[main.key]), plot)
     written = [str(path) for path in (json, markdown, plot) if path is not None]
     if written:

@@ -6,16 +6,14 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import AsJson, print_json
+from bfn.cli.common import FILE, NAME, AsJson, tell
 from bfn.errors import UserError
-
-__all__ = ["convert"]
 
 
 def convert(
-    file: Annotated[Positional[Path], arg(metavar="FILE")],
+    file: Annotated[Positional[Path], FILE],
     out: Annotated[Positional[Path], arg(metavar="OUT")],
-    config: Annotated[str, arg(metavar="NAME")],
+    config: Annotated[str, NAME],
     json: AsJson = False,
 ) -> None:
     """Turn a published checkpoint of the original BFN paper into a model of this library.
@@ -30,17 +28,14 @@ def convert(
     """
     from bfn import interop
 
-    model = interop.convert(file, _settings(config), out)
+    model = interop.convert(file, _read(config) if config.endswith(".json") else config, out)
     n_parameters = sum(weight.numel() for weight in model.parameters())
-    if json:
-        return print_json({"file": str(file), "config": config, "out": str(out), "n_parameters": n_parameters})
-    print(f"{file} as {config}: {n_parameters:,} parameters, written to {out}; try bfn sample {out}")
-    return None
+    values = {"file": str(file), "config": config, "out": str(out), "n_parameters": n_parameters}
+    line = f"{file} as {config}: {n_parameters:,} parameters, written to {out}; try bfn sample {out}"
+    tell(values, [line], json)
 
 
-def _settings(config: str) -> str | dict[str, Any]:
-    if not config.endswith(".json"):
-        return config
+def _read(config: str) -> dict[str, Any]:
     try:
         settings = json_format.loads(Path(config).read_text(encoding="utf-8"))
     except ValueError as error:

@@ -4,10 +4,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import AsJson, on_terminal, print_json
+from bfn.cli.common import AsJson, on_terminal, tell
 from bfn.errors import UserError
-
-__all__ = ["fetch"]
 
 
 def fetch(
@@ -32,10 +30,9 @@ def fetch(
         raise UserError("digits: nothing to fetch, they come with scikit-learn")
     folder = data.fetch(name, progress=on_terminal(), again=again)
     manifest = read_manifest(folder)
-    if json:
-        return print_json({"name": name, "folder": str(folder), "source": manifest["source"], "note": manifest["note"]})
-    print(f"{name} is in {folder}, from {manifest['source']}")
-    if manifest["note"]:
-        print(manifest["note"])
-        print(f"Where its home or a mirror is reached, bfn data fetch {name} --again brings the usual version.")
-    return None
+    note = manifest["note"]
+    lines = [f"{name} is in {folder}, from {manifest['source']}"]
+    if note:
+        lines.append(note)
+        lines.append(f"Where its home or a mirror is reached, bfn data fetch {name} --again brings the usual version.")
+    tell({"name": name, "folder": str(folder), "source": manifest["source"], "note": note}, lines, json)

@@ -4,37 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import arg
-
-from bfn.cli.common import (
-    AsJson,
-    Device,
-    ModelName,
-    Part,
-    Seed,
-    Source,
-    check_positive,
-    load,
-    measured_on,
-    on_terminal,
-    print_json,
-)  # fmt: skip
+from bfn.cli.common import BATCH, AsJson, Counts, HeldOut, ModelName, check_positive, load, on_terminal, tell
 
 if TYPE_CHECKING:
     from bfn.estimate import Estimate
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     model: ModelName,
-    data: Source = None,
-    part: Part = "test",
-    n: int = 1000,
-    n_steps: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (),
-    seed: Seed = 0,
-    batch: int = 64,
-    device: Device = "auto",
+    held_out: HeldOut = HeldOut(n=1000),
+    n_steps: Counts = (),
+    batch: Annotated[int, BATCH] = 64,
     json: AsJson = False,
 ) -> None:
     """Measure the bits a dimension (a character, for text) of held-out data: transmission and reconstruction.
@@ -48,37 +28,27 @@ def evaluate(
     Example: bfn evaluate mnist-binary --n-steps 10 25 100
 
     Args:
-        data: a standard set or a path, as bfn train takes it; the set that the model was trained on if left out.
-        part: which part of it.
-        n: how many samples, at most; images are chosen at random, pieces of a text evenly.
         n_steps: measure also the losses of these numbers of steps.
-        batch: samples that go through the network at a time.
     """
     import torch
 
     from bfn.likelihood import held_out_bits
-    from bfn.model_data import read_model_data
 
-    check_positive(n=n, batch=batch, n_steps=min(n_steps, default=None))
-    source = load(model, device)
-    held_out = read_model_data(source, data, part, n, seed=seed, progress=on_terminal())
+    check_positive(n=held_out.n, batch=batch, n_steps=min(n_steps, default=None))
+    source = load(model, held_out.device)
+    read = held_out.read(source)
 
     def bits(steps: int | None) -> dict[str, Estimate]:
-        generator = torch.Generator(source.device).manual_seed(seed)
+        generator = torch.Generator(source.device).manual_seed(held_out.seed)
         return held_out_bits(
-            source, held_out.x, held_out.label, n_steps=steps, batch=batch, generator=generator, progress=on_terminal()
+            source, read.x, read.label, n_steps=steps, batch=batch, generator=generator, progress=on_terminal()
         )
 
     figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
-    values, headline = measured_on(model, source, held_out, seed)
-    if json:
-        plain = {kind: {name: bits.asdict() for name, bits in parts.items()} for kind, parts in figures.items()}
-        whole = plain.pop("")
-        return print_json({**values, **whole, "n_steps": {kind.partition("-")[0]: plain[kind] for kind in plain}})
-    print(headline)
-    for kind, parts in figures.items():
-        for name, estimate in parts.items():
-            print(f"  {kind + name:24}{estimate}")
+    values, headline = held_out.told(model, source, read)
+    plain = {kind: {name: figure.asdict() for name, figure in parts.items()} for kind, parts in figures.items()}
+    values |= {**plain.pop(""), "n_steps": {kind.partition("-")[0]: parts for kind, parts in plain.items()}}
+    lines = [f"  {kind + name:24}{figure}" for kind, parts in figures.items() for name, figure in parts.items()]
     if source.flow.has_range:
-        print("  (of a density on [-1, 1]; the reconstruction is that of the model's head at t = 1)")
-    return None
+        lines.append("  (of a density on [-1, 1]; the reconstruction is that of the model's head at t = 1)")
+    tell(values, [headline, *lines], json)

@@ -3,17 +3,15 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from bfn.cli.common import AsJson, ModelName, check_positive, load, print_json
-from bfn.cli.models import describe_data, figure, quality_lines, summary
+from bfn.cli.common import AsJson, Counts, ModelName, check_positive, load, tell
+from bfn.cli.models import describe_data, figure, quality, summary
 
 if TYPE_CHECKING:
     from bfn.info import ModelInfo
     from bfn.solvers.plan import Plan
 
-__all__ = ["info"]
 
-
-def info(model: ModelName, nfe: tuple[int, ...] = (5, 10, 20, 50), json: AsJson = False) -> None:
+def info(model: ModelName, nfe: Counts = (5, 10, 20, 50), json: AsJson = False) -> None:
     """Tell about a model: its data, network and card, and what the solver "auto" runs on it.
 
     Example: bfn info mnist --nfe 10 50
@@ -27,32 +25,24 @@ def info(model: ModelName, nfe: tuple[int, ...] = (5, 10, 20, 50), json: AsJson 
     check_positive(nfe=min(nfe, default=None))
     source = load(model)
     config = describe(source)
-    plans = {calls: plan(source, "auto", calls) for calls in nfe}
+    plans = [plan(source, "auto", calls) for calls in nfe]
     n_parameters = sum(weight.numel() for weight in source.parameters())
-    if json:
-        return print_json({
-            "name": model, "n_parameters": n_parameters, **summary(config, source.info),
-            "auto": [_values(calls, planned) for calls, planned in plans.items()],
-        })  # fmt: skip
-    network = config["network"] or {"name": "a network of its own"}
-    lines = {
+    facts = {
         "model": model,
         "data": describe_data(config, source.info),
         **dict(_facts(source.info)),
         "flow": f"{_part(config['flow']['schedule'])} schedule",
         "head": _part(config["head"]),
-        "network": f"{_part(network)}; {n_parameters:,} parameters",
-        "measured": "\n".join(quality_lines(source.info)) or "not measured",
+        "network": f"{_part(config['network'] or {'name': 'a network of its own'})}; {n_parameters:,} parameters",
+        "measured": "\n".join(quality(source.info)) or "not measured",
         **{k: figure(v) for k, v in source.info.card.items() if k != "quality" and isinstance(v, str | int | float)},
     }
-    width = 2 + max(map(len, lines))
-    for name, value in lines.items():
-        print(f"{name:{width}}{value.replace(chr(10), chr(10) + ' ' * width)}")
-    print("\nwhat the solver auto runs")
-    for planned in plans.values():
-        print(f"  {planned}")
-    print("measured on the bundled models: docs/results/dial.md, docs/solvers.md")
-    return None
+    width = 2 + max(map(len, facts))
+    lines = [f"{name:{width}}{value.replace(chr(10), chr(10) + ' ' * width)}" for name, value in facts.items()]
+    lines += ["\nwhat the solver auto runs", *(f"  {planned}" for planned in plans)]
+    lines.append("measured on the bundled models: docs/results/dial.md, docs/solvers.md")
+    values = {"name": model, "n_parameters": n_parameters, **summary(config, source.info)}
+    tell({**values, "auto": [_values(planned) for planned in plans]}, lines, json)
 
 
 def _facts(info: "ModelInfo") -> Iterator[tuple[str, str]]:
@@ -68,11 +58,11 @@ def _facts(info: "ModelInfo") -> Iterator[tuple[str, str]]:
     yield "error curve", "not measured" if info.error_curve is None else f"at {len(info.error_curve.t)} times"
 
 
-def _values(calls: int, planned: "Plan") -> dict[str, Any]:
+def _values(planned: "Plan") -> dict[str, Any]:
     solver, times = planned.solver, planned.table.times
     chosen = {} if solver is None else {"order": solver.order, "g": solver.g, "grid": str(solver.grid)}
     name = "tuned" if solver is None else solver.name
-    return {"nfe": calls, "plan": str(planned), "solver": name, **chosen, "first": times[0], "last": times[-1]}
+    return {"nfe": len(times), "plan": str(planned), "solver": name, **chosen, "first": times[0], "last": times[-1]}
 
 
 def _part(values: Mapping[str, Any]) -> str:

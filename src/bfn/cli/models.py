@@ -1,14 +1,12 @@
 """``bfn models``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bfn.cli.common import AsJson, print_json, table
+from bfn.cli.common import AsJson, table, tell
 
 if TYPE_CHECKING:
     from bfn.info import ModelInfo
-
-__all__ = ["describe_data", "figure", "models", "quality_lines", "summary"]
 
 
 def models(json: AsJson = False) -> None:
@@ -19,18 +17,11 @@ def models(json: AsJson = False) -> None:
     from bfn import storage
 
     found = {name: (storage.read_config(name), storage.read_info(name)) for name in storage.bundled()}
-    if json:
-        return print_json([{"name": name, **summary(*parts)} for name, parts in found.items()])
+    rows = [(name, describe_data(*parts), (quality(parts[1]) or ["not measured"])[0]) for name, parts in found.items()]
+    lines = [table(("model", "data", "measured"), rows), "\nbfn info MODEL tells more; bfn sample MODEL draws from one"]
     if not found:
-        print("no models are bundled with this installation; bfn train --recipe NAME makes one")
-        return None
-    rows = [
-        (name, describe_data(config, info), next(quality_lines(info), "not measured"))
-        for name, (config, info) in found.items()
-    ]
-    print(table(("model", "data", "measured"), rows))
-    print("\nbfn info MODEL tells more; bfn sample MODEL draws from one")
-    return None
+        lines = ["no models are bundled with this installation; bfn train --recipe NAME makes one"]
+    tell([{"name": name, **summary(*parts)} for name, parts in found.items()], lines, json)
 
 
 def summary(config: Mapping[str, Any], info: "ModelInfo") -> dict[str, Any]:
@@ -53,10 +44,9 @@ def describe_data(config: Mapping[str, Any], info: "ModelInfo") -> str:
     return f"{shape} {flow['name']}{values}{classes}"
 
 
-def quality_lines(info: "ModelInfo") -> Iterator[str]:
+def quality(info: "ModelInfo") -> list[str]:
     """The card's measured figures, the most important first."""
-    for name, value in (info.card.get("quality") or {}).items():
-        yield f"{name} {figure(value)}"
+    return [f"{name} {figure(value)}" for name, value in (info.card.get("quality") or {}).items()]
 
 
 def figure(value: object) -> str:

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import AsJson, Seed, check_positive, on_terminal
+from bfn.cli.common import BATCH, DIRECTORY, FILE, NAME, AsJson, Counts, Names, Seed, check_positive, on_terminal
 from bfn.errors import UserError
-
-__all__ = ["reproduce"]
-
-Places = tuple[Literal["bundled", "exact", "official"], ...]
 
 
 def reproduce(
-    name: Annotated[Positional[str], arg(metavar="NAME")],
-    checkpoint: Annotated[Path | None, arg(metavar="FILE")] = None,
-    config: Annotated[str | None, arg(metavar="NAME")] = None,
-    on: Places | None = None,
+    name: Annotated[Positional[str], NAME],
+    checkpoint: Annotated[Path | None, FILE] = None,
+    config: Annotated[str | None, NAME] = None,
+    on: tuple[Literal["bundled", "exact", "official"], ...] | None = None,
     model: Annotated[tuple[str, ...], arg(metavar="MODEL [MODEL ...]")] = (),
-    n: Annotated[int | None, arg(metavar="N")] = None,
-    nfe: Annotated[tuple[int, ...], arg(metavar="N [N ...]")] = (),
+    n: int | None = None,
+    nfe: Counts = (),
     ceiling: Annotated[int, arg(metavar="CALLS")] = 0,
     context: int = 2,
-    solvers: Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")] = (),
+    solvers: Names = (),
     paper_only: bool = False,
     quick: bool = False,
     seed: Seed = 0,
-    out: Annotated[Path | None, arg(metavar="DIR")] = None,
-    store: Annotated[Path | None, arg(metavar="FILE")] = None,
-    threads: Annotated[int | None, arg(metavar="N")] = None,
-    batch: Annotated[int | None, arg(metavar="N")] = None,
+    out: Annotated[Path | None, DIRECTORY] = None,
+    store: Annotated[Path | None, FILE] = None,
+    threads: int | None = None,
+    batch: Annotated[int | None, BATCH] = None,
     json: AsJson = False,
 ) -> None:
     """Make a table or figure of the paper: our figures beside the printed ones, as a report folder.
@@ -68,7 +63,6 @@ def reproduce(
         out: directory for the report; reproduce-NAME if left out.
         store: file of measurements to go on from and to add to; a common one in BFN_HOME if left out.
         threads: CPU threads of torch.
-        batch: samples that go through the network at a time.
     """
     import torch
 
@@ -86,30 +80,25 @@ def reproduce(
         raise UserError(f"--ceiling {ceiling}: expected a number of calls, or 0 for none")
     if threads is not None:
         torch.set_num_threads(threads)
+    n, calls = n or (QUICK.n if quick else None), nfe or (QUICK.nfe if quick else None)
     options = Options(
-        n=n, nfe=nfe or None, seed=seed, ceiling=ceiling, beyond=() if paper_only else solvers or None, batch=batch,
+        n=n, nfe=calls, seed=seed, ceiling=ceiling, beyond=() if paper_only else solvers or None, batch=batch,
         store=store or default_store(), progress=on_terminal(),
     )  # fmt: skip
-    if quick:
-        options = replace(options, n=n or QUICK.n, nfe=nfe or QUICK.nfe)
     places = on or (("official",) if checkpoint is not None else ("bundled", "exact"))
     target = out or Path(f"reproduce-{name}")
-    given: dict[str, object] = {
-        "config": config, "on": on, "model": model, "n": options.n, "nfe": options.nfe, "ceiling": ceiling,
-        "solvers": solvers, "paper-only": paper_only, "seed": seed, "batch": batch,
-        **({"context": context} if context != 2 else {}),
+    given = {
+        "config": config, "on": on, "model": model, "n": n, "nfe": calls, "ceiling": ceiling, "solvers": solvers,
+        "paper-only": paper_only, "seed": seed, "batch": batch, "context": context if context != 2 else None,
+        "checkpoint": checkpoint and checkpoint.name,
     }  # fmt: skip
-    if checkpoint is not None:
-        given["checkpoint"] = checkpoint.name
     command = shlex.join(["bfn", "reproduce", name, *(word for item in given.items() for word in _words(*item))])
     report = run(
         name, target, options, on=places, models=model, checkpoint=checkpoint, settings=config, context=context,
         command=command,
     )  # fmt: skip
-    if json:
-        print((target / "results.json").read_text(encoding="utf-8"), end="")
-    else:
-        print(report.read_text(encoding="utf-8"), end="")
+    print((target / "results.json" if json else report).read_text(encoding="utf-8"), end="")
+    if not json:
         print(f"\nwritten to {target}", file=sys.stderr)
 
 

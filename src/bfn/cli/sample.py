@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from bfn.cli.common import AsJson, Device, ModelName, Seed, Source, check_positive, load, on_terminal, print_json
+from bfn.cli.common import BATCH, NAME, AsJson, Device, ModelName, Seed, check_positive, load, on_terminal, tell
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,30 +16,28 @@ if TYPE_CHECKING:
 
     from bfn.model import BFN
 
-__all__ = ["sample"]
-
 SHOWN = {"images": 16, "text": 4}
 """Samples whose forming --steps-gif shows."""
 
 
 def sample(
     model: ModelName,
-    solver: Annotated[str, arg(metavar="NAME")] = "auto",
+    solver: Annotated[str, NAME] = "auto",
     nfe: int = 10,
     n: int = 16,
     seed: Seed = 0,
     out: Annotated[Path, arg(metavar="DIR")] = Path("samples"),
     g: Annotated[float | None, arg(metavar="NUMBER")] = None,
-    grid: Annotated[str | None, arg(metavar="NAME")] = None,
+    grid: Annotated[str | None, NAME] = None,
     t_start: Annotated[float | None, arg(metavar="TIME")] = None,
     label: Annotated[tuple[str, ...], arg(metavar="CLASS [CLASS ...]")] = (),
     guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
     prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
-    known: Source = None,
+    known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
     keep: Literal["top", "bottom", "left", "right", "border"] | None = None,
     clip: bool = True,
     steps_gif: bool = False,
-    batch: int = 256,
+    batch: Annotated[int, BATCH] = 256,
     device: Device = "auto",
     json: AsJson = False,
 ) -> None:
@@ -73,7 +71,6 @@ def sample(
         keep: the part of them that is kept, the top half if left out.
         clip: do not clip the predicted data to the data's range, as the paper's code does on images.
         steps_gif: write also how the first samples form, as steps.gif.
-        batch: samples that are drawn at a time.
     """
     check_positive(n=n, batch=batch)
     if known is not None and prompt is not None:
@@ -105,23 +102,21 @@ def sample(
         files.append(write_arrays(out / "samples.npz", **arrays))
     if recorder is not None:
         files.append(write_animation(out / "steps.gif", recorder.frames()))
-    texts = lines(source, drawn.x) if form == "text" else []
-    names = None if classes is None or drawn.label is None else [classes.name(k) for k in drawn.label.tolist()]
-    if json:
-        return print_json({
-            "model": model, "solver": solver, "plan": str(drawn.plan), "nfe": nfe, "n": n, "calls": drawn.calls,
-            "seconds": round(drawn.seconds, 3), "seed": seed, "labels": names, "files": [*map(str, files)],
-            **({"text": texts} if texts else {}),
-        })  # fmt: skip
-    print(*texts, sep="\n", end="\n" if texts else "")
-    if names is not None and not asked:
-        print(f"classes drawn by their shares in the data: {' '.join(names)}")
-    print(f"{solver} ran {drawn.plan}")
-    print(
+    told = lines(source, drawn.x) if form == "text" else []
+    values = {
+        "model": model, "solver": solver, "plan": str(drawn.plan), "nfe": nfe, "n": n, "calls": drawn.calls,
+        "seconds": round(drawn.seconds, 3), "seed": seed, "labels": None, "files": [*map(str, files)],
+        **({"text": [*told]} if told else {}),
+    }  # fmt: skip
+    if classes is not None and drawn.label is not None:
+        values["labels"] = names = [classes.name(k) for k in drawn.label.tolist()]
+        told += [] if asked else [f"classes drawn by their shares in the data: {' '.join(names)}"]
+    told.append(f"{solver} ran {drawn.plan}")
+    told.append(
         f"{n} samples of {model}: {drawn.seconds:.2f} s, {drawn.calls} network calls, "
         f"{n / max(drawn.seconds, 1e-9):.1f} samples a second, seed {seed}; written to {', '.join(map(str, files))}"
     )
-    return None
+    tell(values, told, json)
 
 
 def _conditions(model: BFN, prompt: str | None, known: str | None, keep: Any, n: int, seed: int) -> dict[str, Tensor]:

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-from bfn.cli.common import AsJson, print_json, table
-
-__all__ = ["solvers"]
+from bfn.cli.common import AsJson, table, tell
 
 
 def solvers(json: AsJson = False) -> None:
@@ -15,32 +13,16 @@ def solvers(json: AsJson = False) -> None:
     from bfn.flows import ContinuousFlow, DiscreteFlow
     from bfn.solvers import SOLVERS
 
-    flows = (ContinuousFlow(), DiscreteFlow(2))
-    rows: list[dict[str, Any]] = []
+    values: list[dict[str, Any]] = []
+    rows = []
     for name, solver in SOLVERS.items():
-        resolved = {flow.kind: solver.resolve(flow, 10) for flow in flows if flow.kind in solver.kinds}
-        rows.append(
-            {
-                "name": name,
-                "kinds": list(solver.kinds),
-                "order": {kind: own.order for kind, own in resolved.items()},
-                "stochastic": solver.stochastic,
-                "dial": any(own.has_dial for own in resolved.values()),
-                "summary": solver.summary,
-            }
-        )
-    if json:
-        return print_json(rows)
-    cells = [
-        (
-            row["name"],
-            " ".join(row["kinds"]),
-            "/".join(map(str, dict.fromkeys(row["order"].values()))),
-            "SDE, --g" if row["dial"] else "SDE" if row["stochastic"] else "ODE",
-            row["summary"],
-        )
-        for row in rows
-    ]
-    print(table(("solver", "data", "order", "kind", "what it does"), cells))
-    print("\nauto takes the model's own table where bfn tune has made one for that number of calls")
-    return None
+        own = [solver.resolve(flow, 10) for flow in (ContinuousFlow(), DiscreteFlow(2)) if flow.kind in solver.kinds]
+        orders, dial = [each.order for each in own], any(each.has_dial for each in own)
+        values.append({
+            "name": name, "kinds": list(solver.kinds), "order": dict(zip(solver.kinds, orders, strict=True)),
+            "stochastic": solver.stochastic, "dial": dial, "summary": solver.summary,
+        })  # fmt: skip
+        kind = "SDE, --g" if dial else "SDE" if solver.stochastic else "ODE"
+        rows.append((name, " ".join(solver.kinds), "/".join(map(str, dict.fromkeys(orders))), kind, solver.summary))
+    note = "\nauto takes the model's own table where bfn tune has made one for that number of calls"
+    tell(values, [table(("solver", "data", "order", "kind", "what it does"), rows), note], json)

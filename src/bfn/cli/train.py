@@ -5,20 +5,18 @@ from typing import Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import SEED, on_terminal
+from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, on_terminal
 from bfn.errors import UserError
-
-__all__ = ["train"]
 
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
 
 def train(
     changes: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME=VALUE ...]")] = (),
-    recipe: Annotated[str | None, arg(metavar="NAME")] = None,
-    config: Annotated[Path | None, arg(metavar="FILE")] = None,
+    recipe: Annotated[str | None, NAME] = None,
+    config: Annotated[Path | None, FILE] = None,
     data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
-    out: Annotated[Path | None, arg(metavar="DIR")] = None,
+    out: Annotated[Path | None, DIRECTORY] = None,
     seed: Annotated[int | None, SEED] = None,
     resume: bool = False,
     cpu: bool = False,

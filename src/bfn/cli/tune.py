@@ -1,27 +1,18 @@
 """``bfn tune``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
-from tyro.conf import arg
-
-from bfn.cli.common import AsJson, Device, ModelName, Seed, Source, check_positive, load, print_json, progress_bar
+from bfn.cli.common import DIRECTORY, AsJson, Data, Device, ModelName, Seed, check_positive, load, progress_bar, tell
 from bfn.errors import UserError
-
-if TYPE_CHECKING:
-    from bfn.tuning import Tuned
-
-__all__ = ["tune"]
 
 
 def tune(
     model: ModelName,
     nfe: int = 6,
-    out: Annotated[Path | None, arg(metavar="DIR")] = None,
+    out: Annotated[Path | None, DIRECTORY] = None,
     objective: Literal["data", "endpoint", "grid"] = "data",
-    data: Source = None,
+    data: Data = None,
     steps: int | None = None,
     batch: int = 200,
     starts: int | None = None,
@@ -49,7 +40,6 @@ def tune(
             own config.json gets it.
         objective: data compares samples with data; endpoint fits a table without noise to a many-step teacher; grid
             does so by the times of fast-ode alone.
-        data: a standard set or a path to compare with; the set that the model was trained on if left out.
         steps: at most; 40 of gradient descent, five a number in a search (for classes), 6 rounds of a grid's times if
             left out.
         batch: samples in each step.
@@ -81,20 +71,12 @@ def tune(
             source, nfe, goal, steps=steps, batch=batch, starts=starts, held_out=held_out, seed=seed, on_step=on_step
         )
     folder = storage.store_tables(model, {nfe: tuned.table}, out) if tuned.after < tuned.before else None
-    if json:
-        return print_json(
-            {"model": model, "nfe": nfe, "stored": folder and str(folder), "stopped": tuned.stopped,
-             "record": dict(tuned.table.record), "curve": tuned.curve}
-        )  # fmt: skip
-    print(_sentence(model, nfe, tuned, folder, held_out))
-    return None
-
-
-def _sentence(model: str, nfe: int, tuned: Tuned, folder: Path | None, held_out: int) -> str:
-    record = tuned.table.record
-    told = (
+    record = dict(tuned.table.record)
+    line = (
         f"{model} at {nfe} calls, {record['objective']} on {held_out} held-out starts: {tuned.before:.4g} by "
         f"{record['start']}, {tuned.after:.4g} tuned ({tuned.curve[-1][0]} steps"
-        f"{f', {tuned.stopped}' if tuned.stopped else ''})"
+        f"{f', {tuned.stopped}' if tuned.stopped else ''}); "
+        f"{'nothing gained, nothing stored' if folder is None else f'stored in {folder}'}"
     )
-    return f"{told}; nothing gained, nothing stored" if folder is None else f"{told}; stored in {folder}"
+    values = {"model": model, "nfe": nfe, "stored": folder and str(folder), "stopped": tuned.stopped}
+    tell({**values, "record": record, "curve": tuned.curve}, [line], json)

@@ -5,7 +5,9 @@ import inspect
 import os
 import subprocess
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 import torch
@@ -38,10 +40,12 @@ def test_every_command_has_help_with_an_example_and_a_word_on_each_option(name, 
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert f"Example: bfn {name}" in shown
     documented = inspect.getdoc(COMMANDS[name])
-    for option, parameter in inspect.signature(COMMANDS[name], eval_str=True).parameters.items():
+    kinds = {key: one.annotation for key, one in inspect.signature(COMMANDS[name], eval_str=True).parameters.items()}
+    for group in [key for key, kind in kinds.items() if is_dataclass(kind)]:
+        kinds |= get_type_hints(kinds.pop(group), include_extras=True)
+    for option, kind in kinds.items():
         told_here = f"{option}: " in documented
-        notes = getattr(parameter.annotation, "__metadata__", ())
-        assert told_here or any(getattr(note, "help", None) for note in notes), option
+        assert told_here or any(getattr(note, "help", None) for note in getattr(kind, "__metadata__", ())), option
 
 
 def test_the_help_on_grids_and_the_dial_names_all_there_is(capsys):
