@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,10 @@ class BatchedSamples:
     seconds: float
 
 
+Generators = Callable[[int], Mapping[str, Any]]
+"""The arguments ``generator`` and ``class_generator`` of ``bfn.sample`` for the batch of that number."""
+
+
 def sample_in_batches(
     model: Model,
     n: int,
@@ -46,24 +50,25 @@ def sample_in_batches(
     nfe: int | None = None,
     *,
     batch: int = 256,
-    seed: int = 0,
+    seed: int | Generators = 0,
     grid: str | Grid | Sequence[float] | Tensor | None = None,
     t_start: float | None = None,
     g: float | None = None,
     label: Label | None = None,
     known: Tensor | None = None,
-    on_step: Callable[[Step], None] | None = None,
+    on_step: Callable[[Step], object] | None = None,
     progress: bool = False,
     **settings: Any,
 ) -> BatchedSamples:
     """n samples by :func:`bfn.sample`, which has the settings, at most ``batch`` at a time.
 
-    All batches draw from one generator, one after the other; on_step is called for all of them.
+    seed: of the one generator that all batches draw from, one after the other; or what gives each its own. on_step is
+    called for all batches.
     """
     if n < 1 or batch < 1:
         raise UserError(f"n={n}, batch={batch}: expected at least 1 of each")
     planned = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g)
-    generator = torch.Generator(model.device).manual_seed(seed)
+    one = None if callable(seed) else torch.Generator(model.device).manual_seed(seed)
     labels = None if label is None else model.info.labels(label, n)
     one_each = known is not None and known.ndim > len(model.data_shape)
     calls = math.ceil(n / batch) * planned.table.nfe
@@ -76,12 +81,13 @@ def sample_in_batches(
             if on_step is not None:
                 on_step(step)
 
-        for first in range(0, n, batch):
+        for index, first in enumerate(range(0, n, batch)):
             rows = slice(first, min(n, first + batch))
             out = sample(
-                model, rows.stop - rows.start, planned.table, generator=generator, on_step=after_step,
+                model, rows.stop - rows.start, planned.table, on_step=after_step,
                 label=None if labels is None else labels[rows],
-                known=known[rows] if known is not None and one_each else known, **settings,
+                known=known[rows] if known is not None and one_each else known,
+                **(seed(index) if callable(seed) else {"generator": one}), **settings,
             )  # fmt: skip
             x.append(out.x.cpu())
             if out.label is not None:

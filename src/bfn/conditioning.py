@@ -23,6 +23,7 @@ from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output, Point, output_of_mean, unknown_scale
 from bfn.info import NO_CLASS
+from bfn.sde import data_from_message
 
 if TYPE_CHECKING:
     from bfn.model import Model
@@ -203,8 +204,7 @@ class Known:
     @cached_property
     def prediction(self) -> Tensor:
         """x as a prediction: itself, or one-hot."""
-        scale, shift = self.flow.message_map
-        return (self.message - shift) / scale
+        return data_from_message(self.message, self.flow)
 
     @cached_property
     def shown(self) -> Tensor:

@@ -21,19 +21,17 @@ The four things a network can be said to predict are one: ``target_from_source``
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import Time
 
 __all__ = [
-    "InitialGaussian", "LinearSDE", "convert", "data_from_message", "message_from_data", "message_from_noise",
-    "message_from_score", "message_moments", "noise_from_message", "optimal_initial", "score_from_message",
+    "InitialGaussian", "LinearSDE", "data_from_message", "message_from_data", "message_from_noise",
+    "message_from_score", "message_moments", "noise_from_message", "score_from_message",
 ]  # fmt: skip
 
 Scale = float | Tensor
@@ -71,27 +69,6 @@ def data_from_message(w_hat: Tensor, flow: Flow) -> Tensor:
     """The inverse of :func:`message_from_data`."""
     scale, shift = flow.message_map
     return w_hat if (scale, shift) == (1.0, 0.0) else (w_hat - shift) / scale
-
-
-def convert(value: Tensor, source: str, target: str, u: Tensor, s: Scale, flow: Flow) -> Tensor:
-    """Turn one kind of prediction into another: "noise", "data", "score" (of y) or "message", by way of the message."""
-    to_message: dict[str, Callable[[], Tensor]] = {
-        "message": lambda: value,
-        "noise": lambda: message_from_noise(value, u, s, flow.kappa),
-        "data": lambda: message_from_data(value, flow),
-        "score": lambda: message_from_score(value, u, s, flow.kappa),
-    }
-    for name in (source, target):
-        if name not in to_message:
-            raise UserError(f"prediction {name!r}: expected one of {', '.join(sorted(to_message))}")
-    w_hat = to_message[source]()
-    from_message: dict[str, Callable[[], Tensor]] = {
-        "message": lambda: w_hat,
-        "noise": lambda: noise_from_message(w_hat, u, s, flow.kappa),
-        "data": lambda: data_from_message(w_hat, flow),
-        "score": lambda: score_from_message(w_hat, u, s, flow.kappa),
-    }
-    return from_message[target]()
 
 
 @dataclass(frozen=True)
@@ -135,23 +112,9 @@ class LinearSDE:
         pull = (1 + g * g) / 2 * diffusion**2 * self.score(w_hat, v, t)
         return pull - self.drift(t).to(v) * v, g * diffusion
 
-    def ode_velocity(self, w_hat: Tensor, v: Tensor, t: Time) -> Tensor:
-        """dv/dt of the probability-flow ODE; in our state it is simply du/ds = w_hat."""
-        return self.reverse(w_hat, v, t, g=0.0)[0]
-
-
-def optimal_initial(flow: Flow, mean: Tensor, variance: float, t_start: Time) -> tuple[Tensor, float]:
-    """Mean and standard deviation of u / sqrt(kappa) under the paper's best isotropic Gaussian at t_start (app. D.1).
-
-    mean, variance: E[w(x)] (state's shape) and the average variance of the entries of w(x); :func:`message_moments`
-    takes both from data. The paper's zero-mean Gaussian is mean 0, variance 0: a standard normal.
-    """
-    s = float(flow.schedule.s(t_start))
-    return mean * (s / flow.kappa**0.5), (1 + s * s * variance / flow.kappa) ** 0.5
-
 
 def message_moments(flow: Flow, x: Tensor) -> tuple[Tensor, float]:
-    """Mean of w(x) over a data set, and the variance of its entries about it: what :func:`optimal_initial` asks for."""
+    """Mean of w(x) over a data set, and the variance of its entries about it."""
     w = flow.message(x, dtype=torch.float64)
     mean = w.mean(0)
     return mean, float((w - mean).square().mean())
@@ -159,7 +122,10 @@ def message_moments(flow: Flow, x: Tensor) -> tuple[Tensor, float]:
 
 @dataclass(frozen=True)
 class InitialGaussian:
-    """The paper's optimal isotropic start (app. D.1), from the mean and variance of the message.
+    """The paper's best isotropic Gaussian to start from (app. D.1).
+
+    mean, variance: E[w(x)] (state's shape) and the average variance of the entries of w(x). The paper's zero-mean
+    Gaussian is mean 0, variance 0: a standard normal.
 
     >>> InitialGaussian(*bfn.sde.message_moments(flow, x))  # doctest: +SKIP
     """
@@ -169,5 +135,6 @@ class InitialGaussian:
 
     def __call__(self, flow: Flow, t_start: float, noise: Tensor) -> Tensor:
         """u / sqrt(kappa) at t_start from standard normal noise."""
-        mean, std = optimal_initial(flow, self.mean, self.variance, t_start)
+        s = float(flow.schedule.s(t_start))
+        mean, std = self.mean * (s / math.sqrt(flow.kappa)), math.sqrt(1 + s * s * self.variance / flow.kappa)
         return noise * std + mean.to(noise)

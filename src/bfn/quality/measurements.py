@@ -9,17 +9,17 @@ changes is measured anew.
 import hashlib
 import json
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from tqdm.auto import tqdm
 
 from bfn import solvers
+from bfn.batched_sampling import BatchedSamples, sample_in_batches
 from bfn.config import encode
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
@@ -27,9 +27,8 @@ from bfn.model import BFN, Model
 from bfn.quality import store as stores
 from bfn.quality.judge import Judge, Measure, digest
 from bfn.quality.settings import Setting
-from bfn.sampling import sample
 
-__all__ = ["Drawn", "Record", "draw", "identify", "measure", "pool"]
+__all__ = ["Record", "draw", "identify", "measure", "pool"]
 
 
 @dataclass(frozen=True)
@@ -104,14 +103,12 @@ def measure(
                 key = f"{keys[setting]}-{k}"
                 if key not in known:
                     bar.set_description(setting.label)
-                    start = time.perf_counter()
                     planned = Setting(tables[setting], setting.nfe, guidance=setting.guidance)
                     drawn = draw(model, planned, n, k, batch, on_calls=bar.update)
-                    seconds = time.perf_counter() - start
-                    figures = {what: [*some.asdict().values()] for what, some in judge(*drawn).items()}
+                    figures = {what: [*some.asdict().values()] for what, some in judge(drawn.x, drawn.label).items()}
                     known[key] = {
                         "key": key, "model": name, "judge": judge.key, "setting": setting.asdict(), "n": n, "seed": k,
-                        "seconds": seconds, "measures": figures,
+                        "seconds": drawn.seconds, "measures": figures,
                     }  # fmt: skip
                     if store is not None:
                         stores.append(store, known[key])
@@ -122,13 +119,6 @@ def measure(
     return records
 
 
-class Drawn(NamedTuple):
-    """Samples, and the classes that were asked for, if any."""
-
-    x: Tensor
-    label: Tensor | None
-
-
 def draw(
     model: Model,
     setting: Setting,
@@ -137,28 +127,23 @@ def draw(
     batch: int = 100,
     *,
     on_calls: Callable[[int], object] | None = None,
-) -> Drawn:
-    """n samples, of all classes in turn; each batch has a generator of its own.
+) -> BatchedSamples:
+    """n samples, of all classes in turn; each batch has generators of its own.
 
     So batches start from noise that depends on the seed and their number alone, whatever the solver draws besides, and
     solvers that draw noise at the same calls share that too, whether they draw classes or not. on_calls: is told, after
     each network call, of how many samples it was.
     """
-    parts: list[Tensor] = []
-    label = None if model.info.classes is None else model.info.classes.in_turn(n)
-    arguments = {**setting.arguments(model.flow), "guidance": setting.guidance}
-    for index, first in enumerate(range(0, n, batch)):
-        size = min(batch, n - first)
-        noise, classes = (_generator(model.device, seed, index, what) for what in ("noise", "classes"))
-        some = None if label is None else label[first : first + size]
 
-        def on_step(_: object, size: int = size) -> None:
-            if on_calls is not None:
-                on_calls(size)
+    def generators(index: int) -> dict[str, Any]:
+        names = {"generator": "noise", "class_generator": "classes"}
+        return {key: _generator(model.device, seed, index, what) for key, what in names.items()}
 
-        out = sample(model, size, label=some, generator=noise, class_generator=classes, on_step=on_step, **arguments)
-        parts.append(out.x.cpu())
-    return Drawn(torch.cat(parts), label)
+    return sample_in_batches(
+        model, n, **setting.arguments(model.flow), guidance=setting.guidance, batch=batch, seed=generators,
+        label=None if model.info.classes is None else model.info.classes.in_turn(n),
+        on_step=None if on_calls is None else lambda step: on_calls(len(step.u)),
+    )  # fmt: skip
 
 
 def identify(model: Model) -> str:

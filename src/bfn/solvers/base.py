@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -13,8 +12,6 @@ from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid, Paper
 from bfn.solvers.table import Table
-
-__all__ = ["Solver", "check_nfe"]
 
 PAPER_GRID = Paper()
 
@@ -27,11 +24,8 @@ class Solver(ABC):
     grid: its own grid; t_start: where that grid starts.
     g: stochasticity, 0 the ODE, 1 the reverse SDE; has_dial: whether it may be set from outside.
     from_prior: it starts at t = 0 whatever the network predicts (a noise prediction then counts as x_hat = 0).
-    needs_curve: it is made from the model's error curve.
     prefers_tuned: a table that was tuned to the model takes its place, where there is one for the number of calls.
     """
-
-    needs_curve: ClassVar[bool] = False
 
     name: str
     summary: str

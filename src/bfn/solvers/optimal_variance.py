@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import hypot, sqrt
-from typing import ClassVar
 
 import torch
 
@@ -15,8 +14,6 @@ from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
 
-__all__ = ["SOLVERS", "OptimalVariance"]
-
 
 @dataclass(frozen=True)
 class OptimalVariance(Multistep):
@@ -27,7 +24,6 @@ class OptimalVariance(Multistep):
     Gaussian, whatever the step; with small steps it adds nothing.
     """
 
-    needs_curve: ClassVar[bool] = True
     curve: ErrorCurve | None = None
 
     def with_curve(self, curve: ErrorCurve | None) -> "Solver":

@@ -12,6 +12,7 @@ import bfn
 import tiny
 from bfn.cli import main
 from bfn.solvers import SOLVERS, plan
+from bfn.solvers.optimal_variance import OptimalVariance
 
 
 def run(*arguments: object) -> None:
@@ -119,7 +120,7 @@ def test_the_gif_has_a_frame_a_call(models, tmp_path):
 def test_every_solver_runs_from_the_command_line(solver, models, tmp_path):
     kind = "text" if "discrete" in SOLVERS[solver].kinds else "images"
     # Only trained models know the error curve that some solvers are made from.
-    model = "digits" if SOLVERS[solver].needs_curve else models / kind
+    model = "digits" if isinstance(SOLVERS[solver], OptimalVariance) else models / kind
     run("sample", model, "--solver", solver, "--nfe", 4, "--n", 2, "--out", tmp_path)
 
 

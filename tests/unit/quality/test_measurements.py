@@ -63,7 +63,7 @@ def test_every_setting_starts_from_the_same_noise(model, monkeypatch) -> None:
 
         with monkeypatch.context() as patched:
             watched = partial(watched_sample, keep)
-            patched.setattr("bfn.quality.measurements.sample", watched)
+            patched.setattr("bfn.batched_sampling.sample", watched)
             draw(model, setting, 10, seed=4, batch=4)
         starts.append(torch.cat(first))
     assert len(starts[0]) == 10
@@ -74,16 +74,17 @@ def test_every_setting_starts_from_the_same_noise(model, monkeypatch) -> None:
 
 def test_samples_with_and_without_drawn_classes_share_their_noise() -> None:
     text = tiny.build("text")
-    x, _ = draw(text, Setting("bfn", 3), 4, seed=1)
-    again, _ = draw(text, Setting("bfn", 3), 4, seed=1)
-    other, _ = draw(text, Setting("bfn", 3), 4, seed=2)
+    x = draw(text, Setting("bfn", 3), 4, seed=1).x
+    again = draw(text, Setting("bfn", 3), 4, seed=1).x
+    other = draw(text, Setting("bfn", 3), 4, seed=2).x
     assert torch.equal(x, again)
     assert not torch.equal(x, other)
 
 
 def test_classes_come_in_turn() -> None:
     images = tiny.build("images")
-    x, labels = draw(images, Setting("bfn", 2), 7, batch=3)
+    drawn = draw(images, Setting("bfn", 2), 7, batch=3)
+    x, labels = drawn.x, drawn.label
     assert labels is not None
     assert labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert x.shape == (7, 1, 8, 8)
