@@ -16,30 +16,7 @@ from bfn.heads import Output
 from bfn.model import BFN, Model
 from bfn.solvers import plan
 
-__all__ = ["CASES", "LoopCost", "loop_cost", "run"]
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A model to time, with a small real network, and the solvers to time on it."""
-
-    flow: Flow
-    predicts: str
-    data_shape: tuple[int, ...]
-    network: dict[str, networks.JSON]
-    solvers: tuple[str, ...]
-
-
-CASES = {
-    "text, 64 x 256 x 27": _Case(
-        DiscreteFlow(n_classes=27), "logits", (256,), {"name": "transformer", "n_classes": 27},
-        ("bfn-solver2", "sde-bfn-solver2", "bfn"),
-    ),
-    "images, 64 x 3 x 32 x 32": _Case(
-        ContinuousFlow(sigma_1=1e-3), "noise", (3, 32, 32), {"name": "unet", "in_channels": 3},
-        ("bfn-solver++2", "sde-bfn-solver++2", "bfn"),
-    ),
-}  # fmt: skip
+__all__ = ["LoopCost", "loop_cost", "run"]
 
 
 @dataclass(frozen=True)
@@ -52,8 +29,6 @@ class LoopCost:
     outside: the sum of them. share: that, of the time with a small real network.
     """
 
-    case: str
-    solver: str
     interface: float
     random: float
     loop: float
@@ -73,31 +48,34 @@ class _Answered(Model):
         return self.answer
 
 
-def _seconds(action: Callable[[], object], unit: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Least seconds of an action and of a unit of work, timed alternately: whatever else the machine does only adds."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(repeats):
-        for kept, function in zip(times, (action, unit), strict=True):
-            start = perf_counter()
-            function()
-            kept.append(perf_counter() - start)
-    return min(times[0]), min(times[1])
+def _cases() -> dict[str, tuple[BFN, tuple[str, ...]]]:
+    """Models with a small real network, and the solvers to time on each."""
+    text = BFN(networks.build({"name": "transformer", "n_classes": 27}), DiscreteFlow(27), "logits", (256,))
+    images = BFN(networks.build({"name": "unet", "in_channels": 3}), ContinuousFlow(1e-3), "noise", (3, 32, 32))
+    return {
+        "text, 64 x 256 x 27": (text, ("bfn-solver2", "sde-bfn-solver2", "bfn")),
+        "images, 64 x 3 x 32 x 32": (images, ("bfn-solver++2", "sde-bfn-solver++2", "bfn")),
+    }
 
 
-def loop_cost(case: str, solver: str, batch: int = 64, nfe: int = 20, repeats: int = 25) -> LoopCost:
-    """Time a sampler on an idle network and on a real one."""
-    flow, predicts, data_shape = CASES[case].flow, CASES[case].predicts, CASES[case].data_shape
-    network = networks.build(CASES[case].network)
+def loop_cost(model: BFN, solver: str, batch: int = 64, nfe: int = 20, repeats: int = 25) -> LoopCost:
+    """Time a sampler on a model, and on one with its answers ready."""
+    flow, data_shape = model.flow, model.data_shape
     u = torch.randn(batch, *flow.state_shape(data_shape))
     answer = torch.randn_like(u)
-    idle = BFN(lambda inputs, t: answer, flow, predicts, data_shape)
-    real = BFN(network, flow, predicts, data_shape)
+    idle = BFN(lambda inputs, t: answer, flow, model.head, data_shape)
     level = flow.noise_level(0.5, batch, u.ndim - 1, u)
     table = plan(idle, solver, nfe).table
 
     def passes(action: Callable[[], object], per: int = 1, count: int = repeats) -> float:
-        taken, unit = _seconds(action, lambda: [u * 0.5 for _ in range(10)], count)
-        return taken / per / (unit / 10)
+        """The least time of an action and that of a pass, timed in turn: whatever else the machine does only adds."""
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(count):
+            for kept, function in zip(times, (action, lambda: [u * 0.5 for _ in range(10)]), strict=True):
+                start = perf_counter()
+                function()
+                kept.append(perf_counter() - start)
+        return min(times[0]) / per / (min(times[1]) / 10)
 
     output = idle.output(u, level)
     interface = passes(lambda: [idle.output(u, level).mean for _ in range(10)], per=10)
@@ -105,30 +83,24 @@ def loop_cost(case: str, solver: str, batch: int = 64, nfe: int = 20, repeats: i
     random += passes(output.draw) if table.draws else 0.0
     loop = passes(lambda: _Answered(flow, data_shape, output).sample(batch, solver, nfe), per=nfe) - random
     outside = interface + random + loop
-    whole = passes(lambda: real.sample(batch, solver, 2), per=2, count=3)
-    return LoopCost(case, solver, interface, random, loop, outside, outside / whole)
+    whole = passes(lambda: model.sample(batch, solver, 2), per=2, count=3)
+    return LoopCost(interface, random, loop, outside, outside / whole)
 
 
 def run(threads: int = 1) -> list[dict[str, float | str]]:
     """All cases; prints a table as it goes. One thread: more of them wait for each other on a busy machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    try:
-        return _run()
-    finally:
-        torch.set_num_threads(before)
-
-
-def _run() -> list[dict[str, float | str]]:
     print("passes over the state a step, and the share of the time that is spent outside a small network")
     print(f"{'case':26}{'solver':20}{'interface':>11}{'random':>8}{'loop':>7}{'outside':>9}{'share':>8}")
-    results = []
-    for name, case in CASES.items():
-        for solver in case.solvers:
-            cost = loop_cost(name, solver)
-            print(
-                f"{name:26}{solver:20}{cost.interface:11.1f}{cost.random:8.1f}{cost.loop:7.1f}{cost.outside:9.1f}"
-                f"{cost.share:8.1%}"
-            )
-            results.append(asdict(cost))
-    return results
+    results: list[dict[str, float | str]] = []
+    try:
+        for case, (model, solvers) in _cases().items():
+            for solver in solvers:
+                cost = loop_cost(model, solver)
+                passes = f"{cost.interface:11.1f}{cost.random:8.1f}{cost.loop:7.1f}{cost.outside:9.1f}"
+                print(f"{case:26}{solver:20}{passes}{cost.share:8.1%}")
+                results.append({"case": case, "solver": solver, **asdict(cost)})
+        return results
+    finally:
+        torch.set_num_threads(before)

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bfn
@@ -26,6 +26,7 @@ MESSAGES = {
 FLOW_OF = {flow.kappa: flow for flow in FLOWS}
 
 
+@settings(deadline=None)  # the first call of all takes seconds on a busy machine
 @given(
     st.sampled_from(FLOWS),
     st.floats(1e-2, 30),
