@@ -5,6 +5,8 @@ from contextlib import redirect_stdout
 
 from bfn.cli.common import AsJson, check_positive, tell
 
+__all__ = ["bench"]
+
 
 def bench(threads: int = 1, json: AsJson = False) -> None:
     """Measure what sampling costs beside the network, in elementwise passes over the state; about a minute.

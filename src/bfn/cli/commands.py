@@ -16,6 +16,8 @@ from bfn.cli.solvers import solvers
 from bfn.cli.train import train
 from bfn.cli.tune import tune
 
+__all__ = ["COMMANDS"]
+
 COMMANDS: dict[str, Command] = {
     "models": models,
     "info": info,

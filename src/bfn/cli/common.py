@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from bfn.model import BFN
     from bfn.model_data import ModelData
 
+__all__ = [
+    "BATCH", "DIRECTORY", "FILE", "NAME", "SEED", "AsJson", "Counts", "Data", "Device", "HeldOut", "ModelName", "Names",
+    "Seed", "check_not_a_directory", "check_positive", "load", "on_terminal", "progress_bar", "table", "tell",
+]  # fmt: skip
+
 LARGEST_SEED = 2**32 - 1
 """More than torch and numpy both take, other seeds being derived from it, is refused."""
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from bfn.model import BFN
     from bfn.quality import Comparison, Record, Setting
 
+__all__ = ["compare"]
+
 INTERRUPTED = 130
 PICTURES = (".png", ".svg", ".pdf")
 

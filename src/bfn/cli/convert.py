@@ -9,6 +9,8 @@ from tyro.conf import Positional, arg
 from bfn.cli.common import FILE, NAME, AsJson, tell
 from bfn.errors import UserError
 
+__all__ = ["convert"]
+
 
 def convert(
     file: Annotated[Positional[Path], FILE],

@@ -7,6 +7,8 @@ from tyro.conf import Positional, arg
 from bfn.cli.common import AsJson, on_terminal, tell
 from bfn.errors import UserError
 
+__all__ = ["fetch"]
+
 
 def fetch(
     name: Annotated[Positional[str], arg(metavar="NAME", help="mnist, fashion-mnist, cifar10 or text8")],

@@ -9,6 +9,8 @@ from bfn.cli.common import BATCH, AsJson, Counts, HeldOut, ModelName, check_posi
 if TYPE_CHECKING:
     from bfn.estimate import Estimate
 
+__all__ = ["evaluate"]
+
 
 def evaluate(
     model: ModelName,

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from bfn.info import ModelInfo
     from bfn.solvers.plan import Plan
 
+__all__ = ["info"]
+
 
 def info(model: ModelName, nfe: Counts = (5, 10, 20, 50), json: AsJson = False) -> None:
     """Tell about a model: its data, network and card, and what the solver "auto" runs on it.

@@ -12,6 +12,8 @@ from bfn.errors import UserError
 if TYPE_CHECKING:
     from bfn.likelihood import Likelihood
 
+__all__ = ["likelihood"]
+
 
 def likelihood(
     model: ModelName,

@@ -8,6 +8,8 @@ from bfn.cli.common import AsJson, table, tell
 if TYPE_CHECKING:
     from bfn.info import ModelInfo
 
+__all__ = ["describe_data", "figure", "models", "quality", "summary"]
+
 
 def models(json: AsJson = False) -> None:
     """List the models that come with the package, with their measured quality.

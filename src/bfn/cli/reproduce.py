@@ -12,6 +12,8 @@ from tyro.conf import Positional, arg
 from bfn.cli.common import BATCH, DIRECTORY, FILE, NAME, AsJson, Counts, Names, Seed, check_positive, on_terminal
 from bfn.errors import UserError
 
+__all__ = ["reproduce"]
+
 
 def reproduce(
     name: Annotated[Positional[str], NAME],

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from bfn.model import BFN
 
+__all__ = ["sample"]
+
 SHOWN = {"images": 16, "text": 4}
 """Samples whose forming --steps-gif shows."""
 

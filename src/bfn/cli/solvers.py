@@ -4,6 +4,8 @@ from typing import Any
 
 from bfn.cli.common import AsJson, table, tell
 
+__all__ = ["solvers"]
+
 
 def solvers(json: AsJson = False) -> None:
     """List the solvers: for which data, of which order, and what they do.

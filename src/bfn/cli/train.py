@@ -8,6 +8,8 @@ from tyro.conf import Positional, arg
 from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, on_terminal
 from bfn.errors import UserError
 
+__all__ = ["train"]
+
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from bfn.cli.common import DIRECTORY, AsJson, Data, Device, ModelName, Seed, check_positive, load, progress_bar, tell
 from bfn.errors import UserError
 
+__all__ = ["tune"]
+
 
 def tune(
     model: ModelName,

@@ -6,12 +6,11 @@ A head says what the network is shown and what its output means.
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
 from bfn.heads.base import Categorical, Head, Output, Point, output_of_mean, unknown_scale
-from bfn.heads.basic import NOISE_T_MIN, DataHead, LogitsHead, NoiseHead, PreconditionedHead
+from bfn.heads.basic import DataHead, LogitsHead, NoiseHead, PreconditionedHead
 from bfn.heads.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
 
 __all__ = [
     "HEADS",
-    "NOISE_T_MIN",
     "Categorical",
     "ClippedNoiseHead",
     "DataHead",

@@ -13,6 +13,8 @@ from bfn.flows import Flow
 from bfn.grids import Grid, Paper
 from bfn.solvers.table import Table
 
+__all__ = ["Solver", "check_nfe"]
+
 PAPER_GRID = Paper()
 
 

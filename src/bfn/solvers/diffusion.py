@@ -3,6 +3,8 @@
 from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 
+__all__ = ["SOLVERS"]
+
 BOTH = ("continuous", "discrete")
 
 SOLVERS: tuple[Solver, ...] = (

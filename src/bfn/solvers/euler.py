@@ -11,6 +11,8 @@ from bfn.sde import LinearSDE
 from bfn.solvers.base import Solver
 from bfn.solvers.table import Row, Table
 
+__all__ = ["Euler"]
+
 
 @dataclass(frozen=True)
 class Euler(Solver):

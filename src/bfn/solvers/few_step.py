@@ -16,6 +16,8 @@ from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
 
+__all__ = ["FAST_ODE", "FAST_SDE", "SOLVERS", "Preset", "Presets", "multistep_by_name"]
+
 BOTH = ("continuous", "discrete")
 FEW = 7
 """Up to so many calls ask for other grids."""

@@ -12,6 +12,8 @@ from bfn.grids import Grid
 from bfn.solvers.base import Solver, check_nfe
 from bfn.solvers.table import Row, Table
 
+__all__ = ["Midpoint"]
+
 
 @dataclass(frozen=True)
 class Midpoint(Solver):

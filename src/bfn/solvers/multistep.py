@@ -36,6 +36,8 @@ from bfn.schedules import Schedule
 from bfn.solvers.base import Solver
 from bfn.solvers.table import Row, Table
 
+__all__ = ["Multistep"]
+
 Weights = tuple[float, ...]
 """Of predictions, newest first."""
 

@@ -4,6 +4,8 @@ from bfn.errors import UserError, did_you_mean
 from bfn.solvers import diffusion, few_step, optimal_variance, paper
 from bfn.solvers.base import Solver
 
+__all__ = ["SOLVERS", "get", "names"]
+
 SOLVERS: dict[str, Solver] = {
     solver.name: solver for family in (paper, optimal_variance, diffusion, few_step) for solver in family.SOLVERS
 }

@@ -14,6 +14,8 @@ from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
 
+__all__ = ["SOLVERS", "OptimalVariance"]
+
 
 @dataclass(frozen=True)
 class OptimalVariance(Multistep):

@@ -6,6 +6,8 @@ from bfn.solvers.euler import Euler
 from bfn.solvers.midpoint import Midpoint
 from bfn.solvers.multistep import Multistep
 
+__all__ = ["SOLVERS"]
+
 CONTINUOUS, DISCRETE, BOTH = ("continuous",), ("discrete",), ("continuous", "discrete")
 
 SOLVERS: tuple[Solver, ...] = (
