@@ -69,13 +69,16 @@ def loop_cost(model: BFN, solver: str, batch: int = 64, nfe: int = 20, repeats: 
 
     def passes(action: Callable[[], object], per: int = 1, count: int = repeats) -> float:
         """The least time of an action and that of a pass, timed in turn: whatever else the machine does only adds."""
-        times: tuple[list[float], list[float]] = ([], [])
+        taken, unit = [], []
         for _ in range(count):
-            for kept, function in zip(times, (action, lambda: [u * 0.5 for _ in range(10)]), strict=True):
-                start = perf_counter()
-                function()
-                kept.append(perf_counter() - start)
-        return min(times[0]) / per / (min(times[1]) / 10)
+            start = perf_counter()
+            action()
+            between = perf_counter()
+            for _ in range(10):
+                u * 0.5
+            taken.append(between - start)
+            unit.append((perf_counter() - between) / 10)
+        return min(taken) / per / min(unit)
 
     output = idle.output(u, level)
     interface = passes(lambda: [idle.output(u, level).mean for _ in range(10)], per=10)
