@@ -2,36 +2,17 @@
 
 Sheets, lines of text and animations (``pictures``, ``animation``) need Pillow: ``pip install 'bayesian-flow[cli]'``.
 Plots need matplotlib: ``pip install 'bayesian-flow[plot]'``. Each draws on the axes it is given, or on those of a new
-figure, and returns them; :func:`save` writes the figure.
+figure, and returns them; :func:`save` writes the figure. Both are imported where they are first used: training draws
+sheets where no matplotlib is installed.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from bfn.viz.animation import Recorder, write_animation
-    from bfn.viz.paths import Paths, plane, record, simplex, trajectories
-    from bfn.viz.pictures import lines, sheet, side_by_side, text_picture, write_picture, write_samples
-    from bfn.viz.plots import loss_by_t, nodes, quality, table
-    from bfn.viz.style import save
+from bfn.viz.animation import Recorder, write_animation
+from bfn.viz.paths import Paths, plane, record, simplex, trajectories
+from bfn.viz.pictures import lines, sheet, side_by_side, text_picture, write_picture, write_samples
+from bfn.viz.plots import loss_by_t, nodes, quality, table
+from bfn.viz.style import save
 
 __all__ = [
     "Paths", "Recorder", "lines", "loss_by_t", "nodes", "plane", "quality", "record", "save", "sheet", "side_by_side",
     "simplex", "table", "text_picture", "trajectories", "write_animation", "write_picture", "write_samples",
 ]  # fmt: skip
-
-# Names are imported when first asked for: training draws sheets where no matplotlib is installed.
-_MODULES = {
-    "animation": ("Recorder", "write_animation"),
-    "paths": ("Paths", "plane", "record", "simplex", "trajectories"),
-    "pictures": ("lines", "sheet", "side_by_side", "text_picture", "write_picture", "write_samples"),
-    "plots": ("loss_by_t", "nodes", "quality", "table"),
-    "style": ("save",),
-}
-_NAMES = {name: module for module, names in _MODULES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(import_module(f"bfn.viz.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'bfn.viz' has no attribute {name!r}")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from bfn.model import Model
 
-__all__ = ["Recorder", "write_animation"]
-
 
 @dataclass
 class Recorder:

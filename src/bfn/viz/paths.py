@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from matplotlib.axes import Axes
 from torch import Tensor
 
 from bfn.errors import UserError
@@ -15,22 +14,21 @@ from bfn.sampling import Samples, Step, sample
 from bfn.viz.style import colour, on
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from bfn.exact import ExactModel
     from bfn.model import Model
-
-__all__ = ["Paths", "plane", "record", "simplex", "trajectories"]
 
 SHOWN_AT_ONCE = 12
 
 
 @dataclass(frozen=True)
 class Paths:
-    """A run of the sampler, kept: times (M,), states u and predictions (M, n, ...), and the samples it ended in."""
+    """A run of the sampler, kept: times (M,), states u (M, n, ...), and the samples it ended in."""
 
     flow: Flow
     times: Tensor
     u: Tensor
-    predictions: Tensor
     samples: Samples
 
     @property
@@ -44,13 +42,8 @@ def record(model: Model, n: int, **settings: Any) -> Paths:
     """Draw n samples as :func:`bfn.sample` does, and keep the way there."""
     steps: list[Step] = []
     samples = sample(model, n, on_step=steps.append, **settings)
-    return Paths(
-        model.flow,
-        torch.tensor([step.t for step in steps], dtype=torch.float64),
-        torch.stack([step.u for step in steps]),
-        torch.stack([step.prediction for step in steps]),
-        samples,
-    )
+    times = torch.tensor([step.t for step in steps], dtype=torch.float64)
+    return Paths(model.flow, times, torch.stack([step.u for step in steps]), samples)
 
 
 def trajectories(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:

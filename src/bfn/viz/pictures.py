@@ -1,7 +1,4 @@
-"""Samples to look at: sheets of images, lines of text, pictures side by side.
-
-Pictures need Pillow (``pip install 'bayesian-flow[cli]'``); lines of text need nothing.
-"""
+"""Samples to look at: sheets of images, lines of text, pictures side by side."""
 
 from __future__ import annotations
 
@@ -22,12 +19,10 @@ if TYPE_CHECKING:
 
     from bfn.model import Model
 
-__all__ = ["lines", "sheet", "side_by_side", "text_picture", "write_picture", "write_samples"]
-
 CELL = 56
 """Images on a sheet are enlarged by a whole number to about this height."""
 GAP = 2
-PAPER, INK = 255, 0
+PAPER = 255
 
 
 def lines(model: Model, x: Tensor) -> list[str]:

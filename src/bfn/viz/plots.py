@@ -6,9 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, ScalarFormatter
-
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.estimate import Estimate
@@ -17,9 +14,9 @@ from bfn.solvers.table import Table
 from bfn.viz.style import colour, on
 
 if TYPE_CHECKING:
-    from bfn.quality import Measure, Record
+    from matplotlib.axes import Axes
 
-__all__ = ["loss_by_t", "nodes", "quality", "table"]
+    from bfn.quality import Measure, Record
 
 DODGE = 1.02
 """Points at the same calls stand apart by this factor, so that their intervals can be told apart."""
@@ -94,6 +91,8 @@ def quality(
 
     records, measure: of :mod:`bfn.quality`. real: what real data of the same size get.
     """
+    from matplotlib.ticker import FixedLocator, ScalarFormatter
+
     if not records:
         raise UserError("no records: nothing to draw")
     axes = on(axes, size=(8.0, 4.2))

@@ -1,14 +1,15 @@
 """What all pictures share: where they are drawn, and how they look."""
 
-from pathlib import Path
+from __future__ import annotations
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bfn.errors import UserError
 from bfn.files import atomic
 
-__all__ = ["colour", "on", "save"]
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 """Told apart by colour-blind readers too (Okabe and Ito)."""
@@ -19,6 +20,8 @@ def on(axes: Axes | None, title: str | None = None, size: tuple[float, float] = 
 
     A figure of its own, without pyplot: nothing global is touched, and servers can draw in several threads.
     """
+    from matplotlib.figure import Figure
+
     if axes is None:
         axes = Figure(figsize=size, layout="constrained", dpi=120).add_subplot()
     axes.spines[["top", "right"]].set_visible(False)

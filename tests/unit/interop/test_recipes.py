@@ -2,7 +2,8 @@
 
 import pytest
 
-from bfn import storage
+from bfn.config import decode
+from bfn.heads import Head
 from bfn.interop import PUBLISHED
 from bfn.training import recipe
 
@@ -21,7 +22,7 @@ def test_a_recipe_trains_the_published_model(name: str, published: str) -> None:
     settings, chosen = recipe(name), PUBLISHED[published]
     assert settings.network == chosen.network
     assert settings.data == chosen.data
-    assert storage.make_head(settings.head, chosen.flow) == chosen.head
+    assert decode(Head, settings.head, "head") == chosen.head
     schedule = chosen.flow.schedule
     expected = {"sigma_1": schedule.sigma_1} if chosen.flow.kind == "continuous" else {"beta_1": schedule.beta_1}
     assert settings.flow == {"name": chosen.flow.kind, **expected}
