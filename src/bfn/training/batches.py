@@ -15,10 +15,6 @@ from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
 from bfn.info import Classes, ModelInfo
 
-__all__ = [
-    "ImageSource", "Source", "TextSource", "derived_generator", "derived_seed", "flow_type", "open_source", "order",
-]  # fmt: skip
-
 
 def derived_seed(*parts: int | str) -> int:
     """A 64-bit seed from a few numbers and words; nearby ones give unrelated seeds."""
@@ -73,14 +69,10 @@ class ImageSource:
 
     def info(self) -> ModelInfo:
         """What a model of these images knows of them: their classes and the range of their values."""
-        return ModelInfo(classes=self._classes(), value_range=(-1.0, 1.0) if self.floats else None)
-
-    def _classes(self) -> Classes | None:
-        shares = self.images.class_shares() if self.labelled else ()
-        if not shares:
-            return None
-        names = self.images.class_names or ()
-        return Classes(names if len(names) == len(shares) else tuple(map(str, range(len(shares)))), shares)
+        shares, names = self.images.class_shares() if self.labelled else (), self.images.class_names or ()
+        if len(names) != len(shares):
+            names = tuple(map(str, range(len(shares))))
+        return ModelInfo(Classes(names, shares) if shares else None, value_range=(-1.0, 1.0) if self.floats else None)
 
     def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Samples number start .. start + count of the run with that seed, and their labels."""

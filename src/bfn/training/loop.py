@@ -7,7 +7,7 @@ network's own dropout. So a run that was stopped goes on to the same weights, an
 import json
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ from bfn.training.process import Signals, surroundings
 from bfn.training.reports import Log
 from bfn.training.settings import HARMLESS, Settings, differences, read_settings
 from bfn.training.trainer import Trainer
-
-__all__ = ["Result", "train"]
 
 SETTINGS = "settings.json"
 PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
@@ -60,14 +58,14 @@ def train(
             trainer.restore(folder)
             trainer.say(f"resuming from {folder} at step {trainer.step}")
         result = _loop(trainer)
-        if accelerator.num_processes > 1:
-            accelerator.wait_for_everyone()
+        accelerator.wait_for_everyone()
         return result
 
 
 def _loop(trainer: Trainer) -> Result:
     settings, run = trainer.settings, trainer.run
-    with Log(run, trainer.step, settings.tensorboard) if trainer.main else nullcontext() as log, Signals() as signals:
+    opened = closing(Log(run, trainer.step, settings.tensorboard)) if trainer.main else nullcontext()
+    with opened as log, Signals() as signals:
         bar = tqdm(
             total=settings.steps, initial=trainer.step, desc="training", unit="step", smoothing=0.05,
             disable=None if trainer.progress and trainer.main else True,
@@ -108,22 +106,18 @@ def _loop(trainer: Trainer) -> Result:
 def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> Settings:
     """The settings to train with, after a look at what the run's directory holds."""
     stored = run / SETTINGS
-    if not resume:
-        if settings is None:
-            raise UserError("settings=None: say what to train; only a run that is resumed has settings of its own")
-        if checkpoints.existing(run):
-            raise UserError(f"{run}: holds a run already: resume it, or choose another directory")
-        return settings
-    if not stored.exists():
-        if settings is None:
-            raise UserError(f"{run}: no run to resume there: {SETTINGS} is missing")
-        return settings
-    own = read_settings(stored)
-    changed = differences(own, settings) if settings is not None else {}
-    for name, (theirs, ours) in changed.items():
+    own = read_settings(stored) if resume and stored.exists() else None
+    chosen = settings or own
+    if chosen is None and resume:
+        raise UserError(f"{run}: no run to resume there: {SETTINGS} is missing")
+    if chosen is None:
+        raise UserError("settings=None: say what to train; only a run that is resumed has settings of its own")
+    if not resume and checkpoints.existing(run):
+        raise UserError(f"{run}: holds a run already: resume it, or choose another directory")
+    for name, (theirs, ours) in differences(own or chosen, chosen).items():
         if name not in HARMLESS:
             raise UserError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or run anew")
-    return settings or own
+    return chosen
 
 
 def _write(log: Log | None, kind: str, step: int, values: Mapping[str, Any]) -> None:

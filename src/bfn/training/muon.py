@@ -1,15 +1,13 @@
 """Muon in float32: momentum, orthogonalised matrix by matrix (Jordan et al., 2024), and AdamW for the rest."""
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bfn.errors import UserError
-
-__all__ = ["Muon", "orthogonalise", "split"]
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Quintic a x + b x^3 + c x^5 whose iterates bring singular values fast, if not exactly, to 1: into [0.7, 1.2]."""
@@ -50,14 +48,8 @@ class Muon(torch.optim.Optimizer):
     (Liu et al., 2025), so that the learning rate and its schedule serve both. Convolutions count as matrices of
     (out, in * kernel).
 
-    Args:
-        matrices: parameters with at least two axes; `split` finds them in a network.
-        rest: parameters for AdamW.
-        lr: learning rate.
-        momentum: decay of the matrices' (Nesterov) momentum.
-        betas: decays of AdamW's moments.
-        eps: AdamW's guard against division by zero.
-        weight_decay: decoupled decay of the matrices; the rest is not decayed.
+    matrices, rest: as `split` finds them in a network. momentum: decay of the matrices' (Nesterov) momentum.
+    betas, eps: AdamW's. weight_decay: decoupled decay of the matrices; the rest is not decayed.
     """
 
     def __init__(
@@ -78,27 +70,15 @@ class Muon(torch.optim.Optimizer):
         ]
         for parameter in groups[0]["params"]:
             if parameter.ndim < 2:
-                raise UserError(
-                    f"a parameter of shape {tuple(parameter.shape)} among the matrices: give it as one of the rest"
-                )
-        super().__init__(
-            [group for group in groups if group["params"]],
-            {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps},
-        )
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
+                shape = tuple(parameter.shape)
+                raise UserError(f"a parameter of shape {shape} among the matrices: give it as one of the rest")
+        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps}
+        super().__init__([group for group in groups if group["params"]], defaults)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Any = None) -> Any:
         """Take one step; closure, if given, recomputes and returns the loss."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             (self._muon if group["matrices"] else self._adamw)(group)
         return loss
@@ -128,9 +108,8 @@ class Muon(torch.optim.Optimizer):
                 continue
             state = self.state[parameter]
             if not state:
-                state["step"] = torch.zeros(())
-                state["mean"] = torch.zeros_like(parameter)
-                state["square"] = torch.zeros_like(parameter)
+                zeros = torch.zeros_like(parameter)
+                state.update(step=torch.zeros(()), mean=zeros, square=zeros.clone())
             state["step"] += 1
             state["mean"].lerp_(parameter.grad, 1 - beta_1)
             state["square"].lerp_(parameter.grad.square(), 1 - beta_2)

@@ -10,8 +10,6 @@ import torch
 
 from bfn.training.settings import Settings
 
-__all__ = ["Signals", "surroundings"]
-
 
 @contextmanager
 def surroundings(settings: Settings) -> Iterator[None]:

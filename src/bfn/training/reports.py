@@ -3,12 +3,9 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bfn.files import atomic_write
-
-__all__ = ["Log", "read_log"]
 
 LOG = "log.jsonl"
 
@@ -32,12 +29,8 @@ class Log:
             if self._board is not None and isinstance(value, float | int):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
-    def __enter__(self) -> "Log":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Nothing more is to be written."""
         self._file.close()
         if self._board is not None:
             self._board.close()

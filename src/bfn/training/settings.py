@@ -4,15 +4,15 @@ import dataclasses
 import json
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from bfn.config import encode
 from bfn.errors import UserError, did_you_mean
-
-__all__ = ["HARMLESS", "Settings", "differences", "read_settings", "recipe", "recipes"]
 
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
@@ -122,9 +122,8 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON, YAML and TOML can hold; :meth:`from_dict` reads them back."""
-        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
-        return {name: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v
-                for name, v in values.items()}  # fmt: skip
+        values: dict[str, Any] = encode(self)
+        return values
 
     def override(self, changes: Mapping[str, Any] | Iterable[str]) -> "Settings":
         """Some settings changed: {"lr": 1e-3, "network.width": 256} or ["lr=1e-3", "network.width=256"].
@@ -154,7 +153,7 @@ def read_settings(path: Path | str) -> Settings:
         raise UserError(f"{path}: no such file: expected settings as .yaml, .toml or .json") from None
     except (UnicodeDecodeError, IsADirectoryError):
         raise UserError(f"{path}: not a text file: expected settings as .yaml, .toml or .json") from None
-    return Settings.from_dict(_values(text, path.suffix, str(path)), str(path))
+    return _parsed(text, path.suffix, str(path))
 
 
 def recipes() -> tuple[str, ...]:
@@ -166,10 +165,9 @@ def recipes() -> tuple[str, ...]:
 def recipe(name: str) -> Settings:
     """The settings that reproduce a bundled model."""
     if name not in recipes():
-        hint = did_you_mean(name, recipes())
-        raise UserError(f"recipe {name!r}: expected one of {', '.join(recipes())}{hint}")
+        raise UserError(f"recipe {name!r}: expected one of {', '.join(recipes())}{did_you_mean(name, recipes())}")
     text = resources.files("bfn").joinpath("recipes", f"{name}.yaml").read_text(encoding="utf-8")
-    return Settings.from_dict(_values(text, ".yaml", f"recipe {name}"), f"recipe {name}")
+    return _parsed(text, ".yaml", f"recipe {name}")
 
 
 def differences(ours: Settings, theirs: Settings) -> dict[str, tuple[Any, Any]]:
@@ -178,21 +176,18 @@ def differences(ours: Settings, theirs: Settings) -> dict[str, tuple[Any, Any]]:
     return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
 
 
-def _values(text: str, suffix: str, source: str) -> Mapping[str, Any]:
+def _parsed(text: str, suffix: str, source: str) -> Settings:
+    readers: dict[str, Callable[[str], Any]]
+    readers = {".yaml": _yaml, ".yml": _yaml, ".toml": tomllib.loads, ".json": json.loads}
+    if suffix not in readers:
+        raise UserError(f"{source}: expected a name that ends in .yaml, .toml or .json")
     try:
-        if suffix == ".toml":
-            values: Any = tomllib.loads(text)
-        elif suffix == ".json":
-            values = json.loads(text)
-        elif suffix in (".yaml", ".yml"):
-            values = _yaml(text)
-        else:
-            raise UserError("expected a name that ends in .yaml, .toml or .json")
+        values = readers[suffix](text)
     except ValueError as error:
         raise UserError(f"{source}: {' '.join(str(error).split())}") from None
     if not isinstance(values, Mapping):
         raise UserError(f"{source}: expected settings as 'name: value' lines")
-    return values
+    return Settings.from_dict(values, source)
 
 
 def _yaml(text: str) -> Any:
@@ -231,25 +226,24 @@ def _number(value: Any) -> Any:
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """The value as its annotated type, or a line that says what was expected."""
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise UserError(f"{name}={value!r}: expected one of {', '.join(get_args(hint))}")
-        return value
-    if get_origin(hint) is tuple:
-        kinds = get_args(hint)
-        if not isinstance(value, list | tuple) or len(value) != len(kinds):
-            raise UserError(f"{name}={value!r}: expected {len(kinds)} numbers")
-        return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
-    if value is None and type(None) in get_args(hint):
+    origin, kinds = get_origin(hint), get_args(hint)
+    if value is None and type(None) in kinds:
         return None
-    kind = next((one for one in get_args(hint) if one is not type(None)), hint)
-    if kind is bool:
-        if not isinstance(value, bool):
-            raise UserError(f"{name}={value!r}: expected true or false")
-        return value
+    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(kinds):
+        return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
+    kind = kinds[0] if origin is UnionType else hint
     number = _number(value)
-    if isinstance(number, bool) or not isinstance(number, int | float) or math.isnan(number):
-        raise UserError(f"{name}={value!r}: expected {'a whole number' if kind is int else 'a number'}")
-    if kind is int and int(number) != number:
-        raise UserError(f"{name}={value!r}: expected a whole number")
-    return kind(number)
+    real = isinstance(number, int | float) and not isinstance(number, bool) and not math.isnan(number)
+    if origin is Literal:
+        fits, expected = value in kinds, f"one of {', '.join(kinds)}"
+    elif origin is tuple:
+        fits, expected = False, f"{len(kinds)} numbers"
+    elif kind is bool:
+        fits, expected = isinstance(value, bool), "true or false"
+    elif kind is int:
+        fits, expected = real and float(number).is_integer(), "a whole number"
+    else:
+        fits, expected = real, "a number"
+    if not fits:
+        raise UserError(f"{name}={value!r}: expected {expected}")
+    return kind(number) if kind in (int, float) else value

@@ -24,8 +24,6 @@ from bfn.training.settings import Settings
 from bfn.viz import write_samples
 from bfn.weightings import LossByTime
 
-__all__ = ["Trainer", "TrainingError"]
-
 REFRESH = 100
 """Steps after which importance-sampled times follow the measured loss anew."""
 AGREE = 10
@@ -67,14 +65,12 @@ class Trainer:
         self.weighting = make_weighting(settings, self.data)
         self.record = LossByTime(device=self.device)
         self.ema = AveragedModel(self.model, multi_avg_fn=warm_average(settings.ema_decay))
-        self.ema.requires_grad_(False)
-        self.ema.eval()
+        self.ema.requires_grad_(False).eval()
         self.sharded = sharding.is_sharded(accelerator)
         if self.sharded and settings.optimiser == "muon":
             raise UserError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
-        self.module, self.optimiser = accelerator.prepare(
-            SquaredError(self.model), make_optimiser(settings, self.model)
-        )
+        optimiser = make_optimiser(settings, self.model)
+        self.module, self.optimiser = accelerator.prepare(SquaredError(self.model), optimiser)
         if self.sharded:
             for network in self.averaged().children():
                 sharding.shard(network)
@@ -142,9 +138,8 @@ class Trainer:
         """Mean training loss since the last look, speed, learning rate. The one place that waits for the device."""
         loss = float(self.accelerator.reduce(self.total, "mean")) / max(self.counted, 1)
         if not math.isfinite(loss):
-            raise TrainingError(
-                f"loss {loss} at step {self.step}: lower lr={self.settings.lr} or grad_clip, and resume"
-            )
+            lr = self.settings.lr
+            raise TrainingError(f"loss {loss} at step {self.step}: lower lr={lr} or grad_clip, and resume")
         now = time.monotonic()
         elapsed, count = now - self.clock, self.counted
         self.seconds, self.clock = self.seconds + elapsed, now
@@ -168,11 +163,8 @@ class Trainer:
             generator=derived_generator(self.settings.seed, "eval", process, device=self.device),
             gather=self.accelerator.gather,
         )  # fmt: skip
-        values: dict[str, float] = {}
-        for name, estimate in bits.items():
-            interval = {f"{name}_bits_low": estimate.low, f"{name}_bits_high": estimate.high}
-            values |= {f"{name}_bits": estimate.value, **interval}
-        return values
+        ends = {"": "value", "_low": "low", "_high": "high"}
+        return {f"{name}_bits{end}": getattr(bits[name], field) for name in bits for end, field in ends.items()}
 
     def sample(self) -> None:
         """Write a sheet of samples under the averaged weights."""
