@@ -25,6 +25,7 @@ __all__ = ["HubBFN", "from_pretrained", "model_card", "push_to_hub", "save_pretr
 LIBRARY = "bayesian-flow"
 PIPELINES = {"text": "text-generation", "images": "unconditional-image-generation", "numbers": None}
 """What the Hub calls a model whose samples have this form."""
+WHERE = ("revision", "cache_dir", "force_download", "local_files_only", "token")
 
 
 class HubBFN(BFN, ModelHubMixin, library_name=LIBRARY, tags=["bayesian-flow-network"]):
@@ -38,33 +39,14 @@ class HubBFN(BFN, ModelHubMixin, library_name=LIBRARY, tags=["bayesian-flow-netw
         self.save(save_directory)
 
     @classmethod
-    def _from_pretrained(
-        cls,
-        *,
-        model_id: str,
-        revision: str | None,
-        cache_dir: str | Path | None,
-        force_download: bool,
-        local_files_only: bool,
-        token: str | bool | None,
-        network: nn.Module | None = None,
-        **model_kwargs: Any,
-    ) -> Self:
-        if model_kwargs:
-            raise UserError(f"{next(iter(model_kwargs))!r}: only network= can be given besides where to find the model")
+    def _from_pretrained(cls, *, model_id: str, network: nn.Module | None = None, **where: Any) -> Self:
+        unknown = next((name for name in where if name not in WHERE), None)
+        if unknown is not None:
+            raise UserError(f"{unknown!r}: only network= can be given besides where to find the model")
         directory = Path(model_id)
         if not directory.is_dir():
-            for name in (storage.CONFIG, storage.WEIGHTS):
-                path = hf_hub_download(
-                    model_id,
-                    name,
-                    revision=revision,
-                    cache_dir=cache_dir,
-                    force_download=force_download,
-                    local_files_only=local_files_only,
-                    token=token,
-                )
-                directory = Path(path).parent
+            files = [hf_hub_download(model_id, name, **where) for name in (storage.CONFIG, storage.WEIGHTS)]
+            directory = Path(files[-1]).parent
         return cls(load(directory, network))
 
     def generate_model_card(self, *args: Any, **data: Any) -> ModelCard:
@@ -78,9 +60,7 @@ def from_pretrained(name: str | Path, *, network: nn.Module | None = None, **whe
     network: needed where the model was stored with a network that is not one of ``bfn.networks``.
     where: revision, token, cache_dir, force_download, local_files_only.
     """
-    if network is not None:
-        where["network"] = network
-    return HubBFN.from_pretrained(name, **where)
+    return HubBFN.from_pretrained(name, network=network, **where)
 
 
 def save_pretrained(model: BFN | str | Path, directory: str | Path, **data: Any) -> None:
@@ -101,12 +81,9 @@ def push_to_hub(
     **data: Any,
 ) -> str:
     """Upload a model with its card; returns the commit's address. Arguments as in :func:`save_pretrained`."""
+    told = {"name": repo_id, **data}
     return _hub_model(model).push_to_hub(
-        repo_id,
-        private=private,
-        token=token,
-        commit_message=commit_message,
-        model_card_kwargs={"name": repo_id, **data},
+        repo_id, commit_message=commit_message, private=private, token=token, model_card_kwargs=told
     )
 
 
@@ -119,14 +96,12 @@ def _hub_model(model: BFN | str | Path) -> HubBFN:
 def model_card(model: BFN, name: str | None = None, **data: Any) -> ModelCard:
     """The card of a model. name: its "user/name". data: metadata, such as license="mit"."""
     card = model.info.card
-    metadata = ModelCardData(
-        **{
-            "library_name": LIBRARY,
-            "tags": ["bayesian-flow-network", "model_hub_mixin"],
-            "pipeline_tag": PIPELINES[model.form],
-            **data,
-        }
-    )
+    tags = ["bayesian-flow-network", "model_hub_mixin"]
+    known = {"library_name": LIBRARY, "tags": tags, "pipeline_tag": PIPELINES[model.form]}
+    metadata = ModelCardData(**{**known, **data})
+    told = ("source", "step", "minutes", "parameters", "seed of the samples")
+    facts = {"data": model.info.trained_on.get("name"), **{key: card.get(key) for key in told}}
+    settings = f"All settings:\n\n```json\n{json.dumps(card.get('settings'), indent=2)}\n```"
     parts = [
         f"# {name or 'A Bayesian flow network'}",
         _description(model),
@@ -137,7 +112,7 @@ def model_card(model: BFN, name: str | None = None, **data: Any) -> ModelCard:
         "```",
         *_section("Measured", _pairs(card.get("quality")), _rows(card.get("measured"))),
         *_section("Held-out bits a dimension", _pairs(card.get("held-out bits a dimension"))),
-        *_section("Training", _pairs(_training(model)), _settings(card.get("settings"))),
+        *_section("Training", _pairs(facts), settings if card.get("settings") else ""),
         *_section("Note", str(card.get("note") or "")),
     ]
     return ModelCard(f"---\n{metadata.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n")
@@ -157,23 +132,14 @@ def _description(model: BFN) -> str:
     return " ".join(filter(None, words))
 
 
-def _training(model: BFN) -> dict[str, Any]:
-    told = ("source", "step", "minutes", "parameters", "seed of the samples")
-    facts = {"data": model.info.trained_on.get("name"), **{key: model.info.card.get(key) for key in told}}
-    return {key: value for key, value in facts.items() if value is not None}
-
-
-def _settings(settings: Mapping[str, Any] | None) -> str:
-    return f"All settings:\n\n```json\n{json.dumps(settings, indent=2)}\n```" if settings else ""
-
-
 def _section(title: str, *bodies: str) -> list[str]:
     told = [body for body in bodies if body]
     return [f"## {title}", *told] if told else []
 
 
 def _pairs(values: Mapping[str, Any] | None) -> str:
-    return _table(("", ""), [(key, value) for key, value in values.items()]) if values else ""
+    known = [(key, value) for key, value in (values or {}).items() if value is not None]
+    return _table(("", ""), known) if known else ""
 
 
 def _rows(rows: Sequence[Mapping[str, Any]] | None) -> str:

@@ -25,6 +25,7 @@ __all__ = ["CheckpointMismatchError", "convert", "load_official", "read_state_di
 
 NAMED_AT_MOST = 8
 """How many keys of a kind an error message names; the exception itself holds them all."""
+KINDS = ("missing", "unexpected", "misshapen")
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,9 @@ _NAMES: Mapping[str, _Names] = {
 class CheckpointMismatchError(UserError):
     """A checkpoint whose keys are not those of the configuration; holds them all, by their names in the file."""
 
-    def __init__(
-        self, source: str, missing: Sequence[str], unexpected: Sequence[str], misshapen: Sequence[str], hint: str
-    ) -> None:
-        self.missing, self.unexpected, self.misshapen = tuple(missing), tuple(unexpected), tuple(misshapen)
-        kinds = {"missing": self.missing, "unexpected": self.unexpected, "misshapen": self.misshapen}
-        found = "; ".join(f"{len(keys)} {kind}: {_some(keys)}" for kind, keys in kinds.items() if keys)
+    def __init__(self, source: str, wrong: Mapping[str, Sequence[str]], hint: str) -> None:
+        self.missing, self.unexpected, self.misshapen = (tuple(wrong[kind]) for kind in KINDS)
+        found = "; ".join(f"{len(keys)} {kind}: {_some(keys)}" for kind, keys in wrong.items() if keys)
         super().__init__(f"{source} does not fit: {found}; {hint}")
 
 
@@ -151,14 +149,12 @@ def load_official(path: str | Path, settings: str | Mapping[str, Any]) -> BFN:
     """
     chosen = configuration(settings)
     state = read_state_dict(path)
-    with torch.device("meta"):
-        network = networks.build(chosen.network)
-    ours, missing, unexpected, misshapen = _match(chosen, network, state)
-    if missing or unexpected or misshapen:
-        fitting = [name for name in PUBLISHED if _fits(name, state)]
+    network, ours, wrong = _match(chosen, state)
+    if any(wrong.values()):
+        fitting = [name for name, published in PUBLISHED.items() if not any(_match(published, state)[2].values())]
         hint = f"its keys are those of {' or '.join(fitting)}" if fitting else "its keys fit no published configuration"
         name = settings if isinstance(settings, str) else "the given settings"
-        raise CheckpointMismatchError(f"{path} as {name}", missing, unexpected, misshapen, hint)
+        raise CheckpointMismatchError(f"{path} as {name}", wrong, hint)
     network.load_state_dict(ours, assign=True)
     if isinstance(network, OfficialFlatUNet | OfficialBinaryUNet):
         network.prepare()
@@ -173,21 +169,18 @@ def convert(path: str | Path, settings: str | Mapping[str, Any], out_dir: str | 
     return model
 
 
-def _fits(name: str, state: Mapping[str, Tensor]) -> bool:
-    with torch.device("meta"):
-        network = networks.build(PUBLISHED[name].network)
-    return not any(_match(PUBLISHED[name], network, state)[1:])
-
-
 def _match(
-    chosen: Configuration, network: torch.nn.Module, state: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], list[str], list[str], list[str]]:
-    """Our state dict, and the missing, unexpected and misshapen keys by their original names."""
+    chosen: Configuration, state: Mapping[str, Tensor]
+) -> tuple[torch.nn.Module, dict[str, Tensor], dict[str, list[str]]]:
+    """The network without memory, our state dict, and the keys that do not fit by KINDS and their original names."""
+    with torch.device("meta"):
+        network = networks.build(chosen.network)
     names = _NAMES[str(chosen.network["name"])]
     prefix = "net." if all(key.startswith("net.") for key in state) else ""
     left = dict(state)
     ours: dict[str, Tensor] = {}
-    missing, misshapen = [], []
+    missing: list[str] = []
+    misshapen: list[str] = []
     for key, own in network.state_dict().items():
         official = prefix + names.key(key)
         value, expected = left.pop(official, None), names.shape(key, own.shape)
@@ -201,7 +194,7 @@ def _match(
             ours[key] = value.reshape(own.shape).to(torch.float32).contiguous()
     if isinstance(network, OfficialFlatUNet | OfficialBinaryUNet):
         left.pop(prefix + _IGNORED, None)
-    return ours, missing, list(left), misshapen
+    return network, ours, dict(zip(KINDS, (missing, list(left), misshapen), strict=True))
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:
@@ -212,18 +205,16 @@ def read_state_dict(path: str | Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
         is_archive = file.read(4) == b"PK\x03\x04"
     if is_archive and not zipfile.is_zipfile(path):
-        raise UserError(
-            f"{path}: cut off at byte {path.stat().st_size}, its table of contents is missing; fetch it again"
-        )
+        size = path.stat().st_size
+        raise UserError(f"{path}: cut off at byte {size}, its table of contents is missing; fetch it again")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         code = re.search(r"GLOBAL (\S+)", str(error))
         if code is None:
             raise UserError(f"{path}: no PyTorch state dict, its bytes do not unpickle to plain tensors") from error
-        raise UserError(
-            f"{path}: needs the code {code[1]} to be unpickled, which is not run; save its state_dict() alone"
-        ) from error
+        needs = f"needs the code {code[1]} to be unpickled, which is not run; save its state_dict() alone"
+        raise UserError(f"{path}: {needs}") from error
     except Exception as error:
         # torch.load lets through whatever damaged bytes lead to: RuntimeError, KeyError, EOFError, OSError, ...
         key = _damaged_key(path) if is_archive else None

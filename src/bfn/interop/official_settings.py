@@ -7,7 +7,7 @@ Reference: Graves et al., "Bayesian Flow Networks", 2023, and the repository nna
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from bfn.info import ModelInfo
 from bfn.model import BFN
 
 __all__ = ["PUBLISHED", "Configuration", "configuration"]
+
+Options = dict[str, networks.JSON]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Configuration:
 
 
 def _cifar10(n_bins: int, discretised: bool) -> Configuration:
-    network: dict[str, networks.JSON] = {
+    network: Options = {
         "name": "official-flat-unet",
         "channels": 3,
         "width": 128,
@@ -64,7 +66,7 @@ def _cifar10(n_bins: int, discretised: bool) -> Configuration:
         "dropout": 0.1,
     }
     head = DiscretisedHead(n_bins) if discretised else ClippedNoiseHead()
-    data: dict[str, networks.JSON] = {"name": "cifar10", "labels": False, "centres": True}
+    data: Options = {"name": "cifar10", "labels": False, "centres": True}
     if n_bins < 256:
         data["levels"] = n_bins
     return Configuration(network, ContinuousFlow(math.sqrt({16: 1e-3, 256: 1e-6}[n_bins])), head, (3, 32, 32), data)
@@ -112,29 +114,25 @@ PUBLISHED: Mapping[str, Configuration] = {
 
 
 class _Section:
-    """One part of the original settings, {"class_name": ..., "parameters": {...}}, read strictly."""
+    """One part of the original settings, {"class_name": ..., "parameters": {...}}; what is read is taken out of it."""
 
-    def __init__(self, settings: Mapping[str, Any], name: str) -> None:
+    def __init__(self, settings: Mapping[str, Any], name: str, class_names: Sequence[str]) -> None:
         part = settings.get(name)
-        if not (
-            isinstance(part, Mapping)
-            and isinstance(part.get("class_name"), str)
-            and isinstance(part.get("parameters"), Mapping)
-        ):
+        kinds = {"class_name": str, "parameters": Mapping}
+        if not isinstance(part, Mapping) or not all(isinstance(part.get(key), kind) for key, kind in kinds.items()):
             raise UserError(f"settings: {name!r} is {_brief(part)}; expected {{'class_name': ..., 'parameters': ...}}")
-        self.name = name
-        self.class_name: str = part["class_name"]
+        self.name, self.class_name = name, part["class_name"]
         self.parameters: dict[str, Any] = dict(part["parameters"])
-
-    def one_of(self, *class_names: str) -> str:
-        """The class name, which must be one of these."""
         if self.class_name not in class_names:
-            raise UserError(f"settings: {self.name} is {self.class_name!r}; expected {' or '.join(class_names)}")
-        return self.class_name
+            raise UserError(f"settings: {name} is {self.class_name!r}; expected {' or '.join(class_names)}")
 
     def integer(self, name: str) -> int:
         """A required whole number."""
         return int(self._take(name, int))
+
+    def renamed(self, **names: str) -> dict[str, int]:
+        """Required whole numbers, each under our name for it."""
+        return {ours: self.integer(theirs) for ours, theirs in names.items()}
 
     def number(self, name: str, default: float | None = None) -> float:
         """A number, required if it has no default."""
@@ -154,22 +152,36 @@ class _Section:
             if actual != value:
                 raise UserError(f"settings: {self.name}.{name}={_brief(actual)}; only {value!r} is supported")
 
-    def done(self) -> None:
-        """Raise for what has not been read: it would be ignored."""
-        if self.parameters:
-            raise UserError(f"settings: {self.name} has unknown parameters {', '.join(map(str, self.parameters))}")
+    def ignore(self, *names: str) -> None:
+        """Parameters that follow from the rest."""
+        for name in names:
+            self.parameters.pop(name, None)
 
     def _take(self, name: str, kind: Any, default: Any = None) -> Any:
         value = self.parameters.pop(name, default)
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise UserError(
-                f"settings: {self.name}.{name} is {_brief(value)}; expected a value as in the published files"
-            )
+            expected = "expected a value as in the published files"
+            raise UserError(f"settings: {self.name}.{name} is {_brief(value)}; {expected}")
         return value
 
 
 def _brief(value: Any) -> str:
     return "missing" if value is None else repr(value)[:60]
+
+
+class _Original:
+    """The original settings, and the sections of them that have been read."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = settings
+        self.sections: list[_Section] = []
+
+    def section(self, name: str, *class_names: str, **fixed: Any) -> _Section:
+        """A section, which must be of one of these classes; parameters that are fixed must have these values."""
+        section = _Section(self.settings, name, class_names)
+        section.fixed(**fixed)
+        self.sections.append(section)
+        return section
 
 
 def configuration(settings: str | Mapping[str, Any]) -> Configuration:
@@ -178,127 +190,107 @@ def configuration(settings: str | Mapping[str, Any]) -> Configuration:
         if settings not in PUBLISHED:
             raise UserError(f"settings={settings!r}: expected one of {', '.join(PUBLISHED)}, or a dict of settings")
         return PUBLISHED[settings]
-    net = _Section(settings, "net")
+    original = _Original(settings)
     read = {"GPT": _read_text, "UNetVDM": _read_images, "UNetModel": _read_binary}
-    return read[net.one_of(*read)](net, settings)
+    net = original.section("net", *read)
+    chosen = read[net.class_name](net, original)
+    for section in original.sections:
+        if section.parameters:
+            left = ", ".join(map(str, section.parameters))
+            raise UserError(f"settings: {section.name} has unknown parameters {left}")
+    return chosen
 
 
-def _read_discrete_flow(settings: Mapping[str, Any], distribution: str) -> DiscreteFlow:
-    section = _Section(settings, "bayesian_flow")
-    section.one_of("DiscreteBayesianFlow")
-    section.fixed(discretize=False, min_sqrt_beta=1e-10, epsilon=1e-6)
-    flow = DiscreteFlow(section.integer("n_classes"), section.number("max_sqrt_beta") ** 2)
-    section.done()
-    loss = _Section(settings, "loss")
-    loss.one_of("DiscreteBayesianFlowLoss")
-    loss.done()
-    factory = _Section(settings, "distribution_factory")
-    factory.one_of(distribution)
-    factory.done()
-    return flow
+def _read_discrete_flow(original: _Original, distribution: str) -> DiscreteFlow:
+    flow = original.section(
+        "bayesian_flow", "DiscreteBayesianFlow", discretize=False, min_sqrt_beta=1e-10, epsilon=1e-6
+    )
+    original.section("loss", "DiscreteBayesianFlowLoss")
+    original.section("distribution_factory", distribution)
+    return DiscreteFlow(flow.integer("n_classes"), flow.number("max_sqrt_beta") ** 2)
 
 
-def _read_image_adapters(settings: Mapping[str, Any], channels: int) -> tuple[Shape, int]:
+def _read_image_adapters(original: _Original, channels: int) -> tuple[Shape, int]:
     """Data shape and outputs a channel."""
-    adapter, output = _Section(settings, "input_adapter"), _Section(settings, "output_adapter")
-    adapter.one_of("FourierImageInputAdapter")
-    adapter.fixed(input_channels=channels, add_pos_feats=False)
-    shape = (channels, *adapter.integers("input_shape"))
-    output.one_of("OutputAdapter")
-    output.fixed(output_channels=channels)
-    n_outputs = output.integer("output_height")
-    for section, follows_from_the_rest in ((adapter, ("output_height", "add_mask")), (output, ("input_height",))):
-        for name in follows_from_the_rest:
-            section.parameters.pop(name, None)
-        section.done()
-    return shape, n_outputs
+    adapter = original.section(
+        "input_adapter", "FourierImageInputAdapter", input_channels=channels, add_pos_feats=False
+    )
+    output = original.section("output_adapter", "OutputAdapter", output_channels=channels)
+    adapter.ignore("output_height", "add_mask")
+    output.ignore("input_height")
+    return (channels, *adapter.integers("input_shape")), output.integer("output_height")
 
 
-def _read_text(net: _Section, settings: Mapping[str, Any]) -> Configuration:
-    flow = _read_discrete_flow(settings, "CategoricalFactory")
-    adapter = _Section(settings, "input_adapter")
-    adapter.one_of("TextInputAdapter")
-    if settings.get("output_adapter") is not None:
+def _read_text(net: _Section, original: _Original) -> Configuration:
+    flow = _read_discrete_flow(original, "CategoricalFactory")
+    n_classes, width = flow.n_classes, net.integer("n_embd")
+    net.fixed(vocab_size=n_classes, skip=True, bias=True, is_causal=False)
+    adapter = original.section("input_adapter", "TextInputAdapter", vocab_size=n_classes, learn_pos_embedding=False)
+    adapter.fixed(output_size=width)
+    if original.settings.get("output_adapter") is not None:
         raise UserError("settings: output_adapter; a GPT network is supported only without one")
-    network: dict[str, networks.JSON] = {
+    length = adapter.integer("seq_len")
+    network: Options = {
         "name": "official-transformer",
-        "n_classes": flow.n_classes,
-        "length": (length := adapter.integer("seq_len")),
-        "width": (width := net.integer("n_embd")),
-        "n_layers": net.integer("n_layer"),
-        "n_heads": net.integer("n_head"),
+        **{"n_classes": n_classes, "length": length, "width": width},
+        **net.renamed(n_layers="n_layer", n_heads="n_head"),
         "dropout": net.number("dropout", 0.0),
     }
-    adapter.fixed(vocab_size=flow.n_classes, output_size=width, learn_pos_embedding=False)
-    net.fixed(vocab_size=flow.n_classes, skip=True, bias=True, is_causal=False)
-    net.done()
-    adapter.done()
-    alphabet = TEXT8.symbols if flow.n_classes == len(TEXT8) else None
+    alphabet = TEXT8.symbols if n_classes == len(TEXT8) else None
     return Configuration(network, flow, LogitsHead(), (length,), {"length": length}, alphabet)
 
 
-def _read_images(net: _Section, settings: Mapping[str, Any]) -> Configuration:
+def _read_images(net: _Section, original: _Original) -> Configuration:
     channels = net.integer("input_channels")
-    shape, n_outputs = _read_image_adapters(settings, channels)
+    shape, n_outputs = _read_image_adapters(original, channels)
     net.fixed(use_fourier_features=True, attention_everywhere=False, image_size=shape[-1])
-    network: dict[str, networks.JSON] = {
+    network: Options = {
         "name": "official-flat-unet",
         "channels": channels,
-        "width": net.integer("embedding_dim"),
-        "n_blocks": net.integer("n_blocks"),
-        "n_heads": net.integer("n_attention_heads"),
-        "groups": net.integer("norm_groups"),
+        **net.renamed(width="embedding_dim", n_blocks="n_blocks", n_heads="n_attention_heads", groups="norm_groups"),
         "n_outputs": n_outputs,
         "dropout": net.number("dropout_prob", 0.1),
     }
-    net.done()
-    section = _Section(settings, "bayesian_flow")
-    section.one_of("CtsBayesianFlow")
-    flow = ContinuousFlow(math.sqrt(section.number("min_variance", 1e-6)))
-    section.done()
-    loss = _Section(settings, "loss")
-    loss.one_of("CtsBayesianFlowLoss")
-    loss.fixed(noise_pred=True, min_loss_variance=-1)
-    loss.done()
-    head = _read_continuous_head(settings, n_outputs)
-    data: dict[str, networks.JSON] = {"centres": True}
+    variance = original.section("bayesian_flow", "CtsBayesianFlow").number("min_variance", 1e-6)
+    original.section("loss", "CtsBayesianFlowLoss", noise_pred=True, min_loss_variance=-1)
+    head = _read_continuous_head(original, n_outputs)
+    data: Options = {"centres": True}
     if isinstance(head, DiscretisedHead):
         data["levels"] = head.n_bins
-    return Configuration(network, flow, head, shape, data)
+    return Configuration(network, ContinuousFlow(math.sqrt(variance)), head, shape, data)
 
 
-def _read_continuous_head(settings: Mapping[str, Any], n_outputs: int) -> Head:
-    factory = _Section(settings, "distribution_factory")
-    kind = factory.one_of("DeltaFactory", "DiscretizedNormalFactory", "DiscretizedGMMFactory")
-    n_expected: int | str
+def _read_continuous_head(original: _Original, n_outputs: int) -> Head:
+    factories = ("DeltaFactory", "DiscretizedNormalFactory", "DiscretizedGMMFactory")
+    factory = original.section("distribution_factory", *factories)
     head: Head
-    if kind == "DeltaFactory":
+    if factory.class_name == "DeltaFactory":
         factory.fixed(clip_range=1.0)
-        head, n_expected, fits = ClippedNoiseHead(), 1, n_outputs == 1
+        head, fits, expected = ClippedNoiseHead(), n_outputs == 1, "1"
     else:
         factory.fixed(clip=True, min_std_dev=1e-3, max_std_dev=10, min_prob=1e-5, log_dev=True)
         n_bins = factory.integer("num_bins")
-        if kind == "DiscretizedNormalFactory":
-            head, n_expected, fits = DiscretisedHead(n_bins), 2, n_outputs == 2
-        else:
+        head, fits, expected = DiscretisedHead(n_bins), n_outputs == 2, "2"
+        if factory.class_name == "DiscretizedGMMFactory":
             # A mixture of one normal has three numbers in the original, of which the weight says nothing.
-            head, n_expected = DiscretisedHead(n_bins, max(1, n_outputs // 3)), "a multiple of 3 above 3"
-            fits = n_outputs % 3 == 0 and n_outputs > 3
-    factory.done()
+            head, fits = DiscretisedHead(n_bins, max(1, n_outputs // 3)), n_outputs % 3 == 0 and n_outputs > 3
+            expected = "a multiple of 3 above 3"
     if not fits:
-        raise UserError(f"settings: output_adapter.output_height={n_outputs}; {kind} needs {n_expected}")
+        raise UserError(f"settings: output_adapter.output_height={n_outputs}; {factory.class_name} needs {expected}")
     return head
 
 
-def _read_binary(net: _Section, settings: Mapping[str, Any]) -> Configuration:
-    flow = _read_discrete_flow(settings, "BernoulliFactory")
+def _read_binary(net: _Section, original: _Original) -> Configuration:
+    flow = _read_discrete_flow(original, "BernoulliFactory")
     if flow.n_classes != 2:
         raise UserError(f"settings: bayesian_flow.n_classes={flow.n_classes}; a UNetModel is supported for 2 classes")
-    shape, n_outputs = _read_image_adapters(settings, 1)
+    shape, n_outputs = _read_image_adapters(original, 1)
     if n_outputs != 1:
         raise UserError(f"settings: output_adapter.output_height={n_outputs}; BernoulliFactory needs 1")
     width = net.integer("model_channels")
-    network: dict[str, networks.JSON] = {
+    net.fixed(image_size=shape[-1], in_channels=2, out_channels=width, conv_resample=True, dims=2)
+    net.fixed(num_heads_upsample=-1, project_input=True, skip=True)
+    network: Options = {
         "name": "official-binary-unet",
         "width": width,
         "multipliers": net.integers("channel_mult"),
@@ -308,15 +300,4 @@ def _read_binary(net: _Section, settings: Mapping[str, Any]) -> Configuration:
         "groups": 32,
         "dropout": net.number("dropout", 0.0),
     }
-    net.fixed(
-        image_size=shape[-1],
-        in_channels=2,
-        out_channels=width,
-        conv_resample=True,
-        dims=2,
-        num_heads_upsample=-1,
-        project_input=True,
-        skip=True,
-    )
-    net.done()
     return Configuration(network, flow, LogitHead(), shape, {"binarise": "dynamic"})

@@ -15,6 +15,10 @@ from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
 from bfn.info import Classes, ModelInfo
 
+__all__ = [
+    "ImageSource", "Source", "TextSource", "derived_generator", "derived_seed", "flow_type", "open_source", "order",
+]  # fmt: skip
+
 
 def derived_seed(*parts: int | str) -> int:
     """A 64-bit seed from a few numbers and words; nearby ones give unrelated seeds."""
@@ -59,7 +63,6 @@ class ImageSource:
 
     @property
     def data_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
         return self.images.data_shape
 
     @property
@@ -102,7 +105,6 @@ class TextSource:
 
     @property
     def data_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
         return (self.length,)
 
     @property

@@ -22,6 +22,8 @@ from bfn.training.batches import Source, derived_seed, flow_type
 from bfn.training.settings import Settings
 from bfn.weightings import WEIGHTINGS, Weighting
 
+__all__ = ["build_model", "learning_rate", "make_optimiser", "make_weighting", "warm_average"]
+
 
 def build_model(settings: Settings, source: Source) -> BFN:
     """The model of the settings, with what follows from the data: its sizes and its info.

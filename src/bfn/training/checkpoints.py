@@ -21,6 +21,8 @@ from bfn.errors import UserError
 from bfn.files import atomic_write, sync
 from bfn.storage import read_weights, write_weights
 
+__all__ = ["CheckpointError", "existing", "latest", "read", "verify", "write"]
+
 KEEP = 2
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"

@@ -23,6 +23,8 @@ from bfn.training.reports import Log
 from bfn.training.settings import HARMLESS, Settings, differences, read_settings
 from bfn.training.trainer import Trainer
 
+__all__ = ["Result", "train"]
+
 SETTINGS = "settings.json"
 PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from bfn.errors import UserError
 
+__all__ = ["Muon", "orthogonalise", "split"]
+
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Quintic a x + b x^3 + c x^5 whose iterates bring singular values fast, if not exactly, to 1: into [0.7, 1.2]."""
 

@@ -10,6 +10,8 @@ import torch
 
 from bfn.training.settings import Settings
 
+__all__ = ["Signals", "surroundings"]
+
 
 @contextmanager
 def surroundings(settings: Settings) -> Iterator[None]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from bfn.files import atomic_write
 
+__all__ = ["Log", "read_log"]
+
 LOG = "log.jsonl"
 
 

@@ -14,6 +14,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from bfn.config import encode
 from bfn.errors import UserError, did_you_mean
 
+__all__ = ["HARMLESS", "Settings", "differences", "read_settings", "recipe", "recipes"]
+
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
 

@@ -17,6 +17,8 @@ from torch.distributed.checkpoint.state_dict import (
 
 from bfn.errors import UserError
 
+__all__ = ["is_sharded", "load_optimiser", "load_weights", "shard", "whole_optimiser", "whole_weights"]
+
 WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 

@@ -24,6 +24,8 @@ from bfn.training.settings import Settings
 from bfn.viz import write_samples
 from bfn.weightings import LossByTime
 
+__all__ = ["Trainer", "TrainingError"]
+
 REFRESH = 100
 """Steps after which importance-sampled times follow the measured loss anew."""
 AGREE = 10

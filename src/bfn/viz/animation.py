@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from bfn.model import Model
 
+__all__ = ["Recorder", "write_animation"]
+
 
 @dataclass
 class Recorder:

@@ -1,4 +1,4 @@
-"""Samples forming: the states along the way, as lines over time, in the plane, and on the simplex."""
+"""Samples forming: the states along the way, in the plane and on the simplex."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bfn.exact import ExactModel
     from bfn.model import Model
 
-SHOWN_AT_ONCE = 12
+__all__ = ["Paths", "plane", "record", "simplex"]
 
 
 @dataclass(frozen=True)
@@ -44,29 +44,6 @@ def record(model: Model, n: int, **settings: Any) -> Paths:
     samples = sample(model, n, on_step=steps.append, **settings)
     times = torch.tensor([step.t for step in steps], dtype=torch.float64)
     return Paths(model.flow, times, torch.stack([step.u for step in steps]), samples)
-
-
-def trajectories(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
-    """One variable over time: mu of several samples, or for discrete data theta of each class in one sample."""
-    axes = on(axes)
-    inputs = paths.inputs.double().cpu()
-    if paths.flow.has_range:
-        lines = inputs.flatten(2)
-        _check_variable(variable, lines.shape[2])
-        for i in range(min(SHOWN_AT_ONCE, lines.shape[1])):
-            axes.plot(paths.times, lines[:, i, variable], color=colour(i), linewidth=1.2, alpha=0.8)
-        axes.set_ylabel(f"mu, variable {variable}")
-    else:
-        theta = inputs.flatten(2, -2)[:, 0]
-        _check_variable(variable, theta.shape[1])
-        chances = theta[:, variable]
-        for rank, k in enumerate(chances[-1].argsort(descending=True)[:SHOWN_AT_ONCE].tolist()):
-            axes.plot(paths.times, chances[:, k], color=colour(rank), linewidth=1.4, label=f"class {k}")
-        axes.set_ylim(-0.03, 1.03)
-        axes.set_ylabel(f"theta, variable {variable}")
-        axes.legend(frameon=False, fontsize=8)
-    axes.set_xlabel("t (0 nothing known, 1 data)")
-    return axes
 
 
 def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = None, index: int = 0) -> Axes:
@@ -96,7 +73,8 @@ def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
     if paths.flow.has_range or theta.shape[-1] != 3:
         raise UserError(f"paths of shape {tuple(theta.shape)}: expected three classes of discrete data")
     theta = theta.flatten(2, -2)
-    _check_variable(variable, theta.shape[2])
+    if not 0 <= variable < theta.shape[2]:
+        raise UserError(f"variable={variable}: expected one from 0 to {theta.shape[2] - 1}")
     corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]], dtype=torch.float64)
     ways = theta[:, :, variable] @ corners
     axes = on(axes)
@@ -109,8 +87,3 @@ def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
     axes.set_aspect("equal")
     axes.set_axis_off()
     return axes
-
-
-def _check_variable(variable: int, n: int) -> None:
-    if not 0 <= variable < n:
-        raise UserError(f"variable={variable}: expected one from 0 to {n - 1}")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from bfn.model import Model
 
+__all__ = ["lines", "sheet", "side_by_side", "text_picture", "write_picture", "write_samples"]
+
 CELL = 56
 """Images on a sheet are enlarged by a whole number to about this height."""
 GAP = 2

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from bfn.quality import Measure, Record
 
+__all__ = ["loss_by_t", "nodes", "quality", "table"]
+
 DODGE = 1.02
 """Points at the same calls stand apart by this factor, so that their intervals can be told apart."""
 MARKERS = "osD^vP*X"

@@ -11,6 +11,8 @@ from bfn.files import atomic
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+__all__ = ["colour", "on", "save"]
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 """Told apart by colour-blind readers too (Okabe and Ito)."""
 

@@ -59,13 +59,6 @@ def test_simplex_puts_a_certain_class_in_its_corner() -> None:
         assert np.allclose(line.get_xydata()[0], corners.mean(0), atol=0.05)
 
 
-def test_trajectories_of_classes_sum_to_one() -> None:
-    paths = plot.record(strings(), 2, solver="bfn", nfe=20, generator=torch.Generator().manual_seed(3))
-    lines = [line.get_ydata() for line in plot.trajectories(paths).lines]
-    assert len(lines) == 3
-    assert np.allclose(np.sum(lines, axis=0), 1)
-
-
 def test_table_shares_of_a_step_sum_to_one_and_reach_back_as_far_as_the_order() -> None:
     shares = plot.table(rows("bfn-solver++2", 8)).images[0].get_array()
     assert np.allclose(shares.sum(1), 1)
@@ -98,7 +91,7 @@ def test_saved_pictures_are_pictures(tmp_path) -> None:  # type: ignore[no-untyp
     [
         (lambda: plot.plane(plot.record(strings(), 2, solver="bfn", nfe=3)), "continuous data"),
         (lambda: plot.simplex(plot.record(mixture(), 2, solver="bfn", nfe=3)), "three classes"),
-        (lambda: plot.trajectories(plot.record(mixture(), 2, solver="bfn", nfe=3), variable=2), "from 0 to 1"),
+        (lambda: plot.simplex(plot.record(strings(), 2, solver="bfn", nfe=3), variable=2), "from 0 to 1"),
         (lambda: plot.table(rows("bfn", 1)), "at least 2"),
         (lambda: plot.loss_by_t({}), "at least one"),
     ],

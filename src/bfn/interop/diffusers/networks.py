@@ -31,11 +31,7 @@ class BFNNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
         self.network = networks.build(architecture)
 
     def forward(
-        self,
-        sample: Tensor,
-        timestep: Tensor | float,
-        class_labels: Tensor | None = None,
-        return_dict: bool = True,
+        self, sample: Tensor, timestep: Tensor | float, class_labels: Tensor | None = None, return_dict: bool = True
     ) -> UNet2DOutput | tuple[Tensor]:
         """sample: what ``scheduler.scale_model_input`` gives. timestep: one, or (batch,). class_labels: -1 for none."""
         timestep = torch.as_tensor(timestep, dtype=torch.float32, device=sample.device).expand(len(sample))
@@ -91,9 +87,8 @@ def as_diffusers(network: Any, shape: Shape) -> Denoiser:
         return unet
     config = getattr(network, "config", None)
     if not isinstance(network, nn.Module) or not isinstance(config, Mapping):
-        raise UserError(
-            f"network {type(network).__name__}: only a network of bfn.networks or a UNetNetwork goes into a pipeline"
-        )
+        name = type(network).__name__
+        raise UserError(f"network {name}: only a network of bfn.networks or a UNetNetwork goes into a pipeline")
     wrapped: BFNNetwork = BFNNetwork(dict(config), list(shape))
     wrapped.network = network
     return wrapped

@@ -17,13 +17,7 @@ from bfn.data import Alphabet
 from bfn.errors import UserError
 from bfn.info import Classes, Label, ModelInfo
 from bfn.interop.diffusers.networks import Denoiser, as_diffusers, data_shape, no_class
-from bfn.interop.diffusers.schedulers import (
-    BFNScheduler,
-    BFNSchedulerOutput,
-    DiscreteBFNScheduler,
-    Generators,
-    TableScheduler,
-)
+from bfn.interop.diffusers.schedulers import BFNScheduler, DiscreteBFNScheduler, Generators, TableScheduler
 from bfn.model import BFN
 
 __all__ = ["BFNPipeline", "BFNTextPipeline", "TextPipelineOutput"]
@@ -42,44 +36,60 @@ class TextPipelineOutput(BaseOutput):
 
 
 class _Generation(DiffusionPipeline):
-    """The loop that both pipelines share."""
+    """The loop that both pipelines share. A subclass has its network, and the forms in which its samples are given."""
 
     _callback_tensor_inputs: ClassVar = list(SEEN_BY_CALLBACKS)
+    default_calls: ClassVar[int]
+    output_types: ClassVar[tuple[str, ...]]
+    info: ModelInfo
     scheduler: TableScheduler
 
+    def _network(self) -> Denoiser:
+        raise NotImplementedError
+
+    def _output(self, x: Tensor, output_type: str) -> BaseOutput:
+        """Data (batch, *data_shape) in one of the output types."""
+        raise NotImplementedError
+
     @torch.no_grad()
-    def _generate(
+    def __call__(
         self,
-        network: Denoiser,
-        info: ModelInfo,
-        batch_size: int,
-        num_inference_steps: int,
-        timesteps: Sequence[float] | None,
-        class_labels: Label | None,
-        guidance_scale: float,
-        generator: Generators,
-        latents: Tensor | None,
-        callback_on_step_end: OnStepEnd | None,
-        shown: Sequence[str],
-    ) -> Tensor:
-        """Data: (batch, *data_shape)."""
+        batch_size: int = 1,
+        num_inference_steps: int | None = None,
+        class_labels: Label | None = None,
+        guidance_scale: float = 1.0,
+        generator: Generators = None,
+        latents: Tensor | None = None,
+        timesteps: Sequence[float] | None = None,
+        output_type: str | None = None,
+        return_dict: bool = True,
+        callback_on_step_end: OnStepEnd | None = None,
+        callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
+    ) -> Any:
+        """Generate samples.
+
+        num_inference_steps: network calls; 20 for images and 50 for text if None. class_labels: one for all, or one
+        each, numbers or names, -1 for none; drawn by their shares in the data if None. guidance_scale: of
+        classifier-free guidance, 1 for none; plain, as in other pipelines: ``bfn.Guidance(scale, rescale=0)``.
+        latents: standard normal noise to start from. timesteps: instead of num_inference_steps.
+        output_type: of images "pil" if None; "np" (batch, height, width, channel) or "pt" (batch, channel, height,
+        width) in [0, 1]; or "latent": the data as the model has them, floats in [-1, 1] or classes. Of text "text" if
+        None; "np" or "pt" for classes, (batch, length).
+        callback_on_step_end: called as (pipeline, index, timestep, tensors), returns tensors to go on with.
+        """
+        calls = self.default_calls if num_inference_steps is None else num_inference_steps
+        output_type = self.output_types[0] if output_type is None else output_type
+        if output_type not in self.output_types:
+            raise UserError(f"output_type={output_type!r}: expected one of {', '.join(self.output_types)}")
+        shown = callback_on_step_end_tensor_inputs
         unknown = [name for name in shown if name not in SEEN_BY_CALLBACKS]
         if unknown:
             raise UserError(f"callback tensor {unknown[0]!r}: expected some of {', '.join(SEEN_BY_CALLBACKS)}")
-        device, none, guided = torch.device(self._execution_device), no_class(network), guidance_scale != 1
-        if none is None and class_labels is not None:
-            raise UserError(f"class_labels={class_labels}: this network knows no classes; leave them out")
-        draws = generator[0] if isinstance(generator, list) else generator
-        label = None if none is None else info.labels(class_labels, batch_size, draws, device)
-        if guided and label is None:
-            raise UserError(f"guidance_scale={guidance_scale}: it needs classes to guide to; give class_labels")
-        if none is not None:
-            nothing = torch.full((batch_size,), none, device=device)
-            label = nothing if label is None else label.where(label >= 0, none)
-            label = torch.cat([label, nothing]) if guided else label
+        network, device, guided = self._network(), torch.device(self._execution_device), guidance_scale != 1
+        label = self._labels(class_labels, batch_size, guidance_scale, generator, device)
 
         if timesteps is None:
-            self.scheduler.set_timesteps(num_inference_steps, device)
+            self.scheduler.set_timesteps(calls, device)
         else:
             self.scheduler.set_timesteps(device=device, timesteps=timesteps)
         shape = (batch_size, *self.scheduler.flow.state_shape(data_shape(network)))
@@ -96,16 +106,31 @@ class _Generation(DiffusionPipeline):
             if guided:
                 conditional, unconditional = model_output.chunk(2)
                 model_output = torch.lerp(unconditional, conditional, guidance_scale)
-            step = self.scheduler.step(model_output, timestep, latents, generator=generator)
-            if not isinstance(step, BFNSchedulerOutput):
-                raise TypeError(f"scheduler {type(self.scheduler).__name__}: expected one of bfn.interop.diffusers")
-            latents = step.prev_sample
+            latents, predicted = self.scheduler.step(model_output, timestep, latents, generator, return_dict=False)
             if callback_on_step_end is not None:
-                seen = (latents, step.pred_original_sample, model_output)
+                seen = (latents, predicted, model_output)
                 tensors = {name: tensor for name, tensor in zip(SEEN_BY_CALLBACKS, seen, strict=True) if name in shown}
                 latents = callback_on_step_end(self, index, timestep, tensors).get("latents", latents)
         self.maybe_free_model_hooks()
-        return self.scheduler.flow.decode(latents)
+        output = self._output(self.scheduler.flow.decode(latents), output_type)
+        return output if return_dict else output.to_tuple()
+
+    def _labels(
+        self, given: Label | None, n: int, scale: float, generator: Generators, device: torch.device
+    ) -> Tensor | None:
+        """What the network is told: n classes, and n times none after them where they are guided to."""
+        none = no_class(self._network())
+        if none is None and given is not None:
+            raise UserError(f"class_labels={given}: this network knows no classes; leave them out")
+        draws = generator[0] if isinstance(generator, list) else generator
+        label = None if none is None else self.info.labels(given, n, draws, device)
+        if scale != 1 and label is None:
+            raise UserError(f"guidance_scale={scale}: it needs classes to guide to; give class_labels")
+        if none is None:
+            return None
+        nothing = torch.full((n,), none, device=device)
+        label = nothing if label is None else label.where(label >= 0, none)
+        return label if scale == 1 else torch.cat([label, nothing])
 
 
 class BFNPipeline(_Generation):
@@ -117,12 +142,12 @@ class BFNPipeline(_Generation):
     """
 
     model_cpu_offload_seq: str | None = "unet"  # type: ignore[assignment]
+    unet: Denoiser
+    default_calls = 20
+    output_types = ("pil", "np", "pt", "latent")
 
     def __init__(
-        self,
-        unet: Denoiser,
-        scheduler: BFNScheduler | DiscreteBFNScheduler,
-        classes: Mapping[str, Any] | None = None,
+        self, unet: Denoiser, scheduler: BFNScheduler | DiscreteBFNScheduler, classes: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__()
         self.info = ModelInfo(classes=decode(Classes | None, classes, "classes"))
@@ -136,54 +161,14 @@ class BFNPipeline(_Generation):
         classes = None if model.info.classes is None else encode(model.info.classes)
         return cls(as_diffusers(model.network, model.data_shape), scheduler.from_model(model, **settings), classes)
 
-    def __call__(
-        self,
-        batch_size: int = 1,
-        num_inference_steps: int = 20,
-        class_labels: Label | None = None,
-        guidance_scale: float = 1.0,
-        generator: Generators = None,
-        latents: Tensor | None = None,
-        timesteps: Sequence[float] | None = None,
-        output_type: str = "pil",
-        return_dict: bool = True,
-        callback_on_step_end: OnStepEnd | None = None,
-        callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
-    ) -> ImagePipelineOutput | tuple[Any]:
-        """Generate images.
+    def _network(self) -> Denoiser:
+        return self.unet
 
-        num_inference_steps: network calls. class_labels: one for all, or one each, numbers or names, -1 for none; drawn
-        by their shares in the data if None. guidance_scale: of classifier-free guidance, 1 for none; plain, as in
-        other pipelines: ``bfn.Guidance(scale, rescale=0)``.
-        latents: standard normal noise to start from. timesteps: instead of num_inference_steps.
-        output_type: "pil"; "np" (batch, height, width, channel) or "pt" (batch, channel, height, width) in [0, 1]; or
-        "latent": the data as the model has them, floats in [-1, 1] or classes.
-        callback_on_step_end: called as (pipeline, index, timestep, tensors), returns tensors to go on with.
-        """
-        if output_type not in ("pil", "np", "pt", "latent"):
-            raise UserError(f"output_type={output_type!r}: expected 'pil', 'np', 'pt' or 'latent'")
-        x = self._generate(
-            self.unet,
-            self.info,
-            batch_size,
-            num_inference_steps,
-            timesteps,
-            class_labels,
-            guidance_scale,
-            generator,
-            latents,
-            callback_on_step_end,
-            callback_on_step_end_tensor_inputs,
-        )
-        images: Any = x if output_type == "latent" else self._images(x, output_type)
-        return ImagePipelineOutput(images=images) if return_dict else (images,)
-
-    def _images(self, x: Tensor, output_type: str) -> Any:
-        share = ((self.scheduler.flow.values(x) + 1) / 2).clamp(0, 1)
-        if output_type == "pt":
-            return share
-        array = share.cpu().permute(0, 2, 3, 1).numpy()
-        return array if output_type == "np" else self.numpy_to_pil(array)
+    def _output(self, x: Tensor, output_type: str) -> ImagePipelineOutput:
+        images: Any = x if output_type == "latent" else ((self.scheduler.flow.values(x) + 1) / 2).clamp(0, 1)
+        if output_type in ("np", "pil"):
+            images = images.cpu().permute(0, 2, 3, 1).numpy()
+        return ImagePipelineOutput(images=self.numpy_to_pil(images) if output_type == "pil" else images)
 
 
 class BFNTextPipeline(_Generation):
@@ -193,11 +178,15 @@ class BFNTextPipeline(_Generation):
     """
 
     model_cpu_offload_seq: str | None = "transformer"  # type: ignore[assignment]
+    transformer: Denoiser
+    default_calls = 50
+    output_types = ("text", "np", "pt")
 
     def __init__(self, transformer: Denoiser, scheduler: DiscreteBFNScheduler, alphabet: str | None = None) -> None:
         super().__init__()
         if alphabet is not None and len(alphabet) != scheduler.config["n_classes"]:
             raise UserError(f"alphabet of {len(alphabet)} symbols: expected {scheduler.config['n_classes']}")
+        self.info = ModelInfo(alphabet=alphabet)
         self.register_modules(transformer=transformer, scheduler=scheduler)
         self.register_to_config(alphabet=alphabet)
 
@@ -207,38 +196,12 @@ class BFNTextPipeline(_Generation):
         scheduler = DiscreteBFNScheduler.from_model(model, **settings)
         return cls(as_diffusers(model.network, model.data_shape), scheduler, model.info.alphabet)
 
-    def __call__(
-        self,
-        batch_size: int = 1,
-        num_inference_steps: int = 50,
-        generator: Generators = None,
-        latents: Tensor | None = None,
-        timesteps: Sequence[float] | None = None,
-        output_type: str = "text",
-        return_dict: bool = True,
-        callback_on_step_end: OnStepEnd | None = None,
-        callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
-    ) -> TextPipelineOutput | tuple[Any]:
-        """Generate text; output_type "text", or "np" or "pt" for classes, (batch, length). See :class:`BFNPipeline`."""
-        if output_type not in ("text", "np", "pt"):
-            raise UserError(f"output_type={output_type!r}: expected 'text', 'np' or 'pt'")
-        x = self._generate(
-            self.transformer,
-            ModelInfo(),
-            batch_size,
-            num_inference_steps,
-            timesteps,
-            None,
-            1.0,
-            generator,
-            latents,
-            callback_on_step_end,
-            callback_on_step_end_tensor_inputs,
-        )
-        texts = self._texts(x) if output_type == "text" else x if output_type == "pt" else x.cpu().numpy()
-        return TextPipelineOutput(texts=texts) if return_dict else (texts,)
+    def _network(self) -> Denoiser:
+        return self.transformer
 
-    def _texts(self, x: Tensor) -> list[str]:
-        if self.config["alphabet"] is None:
-            return [" ".join(map(str, row)) for row in x.tolist()]
-        return Alphabet(self.config["alphabet"]).decode(x)
+    def _output(self, x: Tensor, output_type: str) -> TextPipelineOutput:
+        if output_type != "text":
+            return TextPipelineOutput(texts=x if output_type == "pt" else x.cpu().numpy())
+        if self.info.alphabet is None:
+            return TextPipelineOutput(texts=[" ".join(map(str, row)) for row in x.tolist()])
+        return TextPipelineOutput(texts=Alphabet(self.info.alphabet).decode(x))

@@ -66,8 +66,10 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
 
     def _set_up(self, flow: Flow, head: Head, last_timestep: int) -> None:
         self.flow, self.head, self._last_timestep = flow, head, last_timestep
+        bound = self.config.get("clip_sample_range", 1.0)
+        limits = (-bound, bound) if isinstance(bound, int | float) else (bound[0], bound[1])
         self.info = ModelInfo(
-            value_range=_clip_range(self.config),
+            value_range=limits if self.config.get("clip_sample") else None,
             error_curve=decode(ErrorCurve | None, self.config["error_curve"], "error_curve"),
             tables=decode(Mapping[int, Table], self.config["tables"] or {}, "tables"),
         )
@@ -107,12 +109,12 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             raise UserError("num_inference_steps and timesteps: give exactly one of the two")
         grid = self.config["grid"]
         if timesteps is not None:
-            grid = self._times(torch.as_tensor(timesteps, dtype=torch.float64))
+            grid = 1 - torch.as_tensor(timesteps, dtype=torch.float64) / self._last_timestep
         self._table = self._make_table(num_inference_steps, grid)
         self._s = self.flow.schedule.s_of(self._table.times)
-        self.timesteps = ((1 - torch.tensor(self._table.times, dtype=torch.float64)) * self._last_timestep).float()
-        self._time_of = dict(zip(self.timesteps.tolist(), self._table.times, strict=True))
-        self.timesteps = self.timesteps.to(device)
+        timesteps = ((1 - torch.tensor(self._table.times, dtype=torch.float64)) * self._last_timestep).float()
+        self._time_of = dict(zip(timesteps.tolist(), self._table.times, strict=True))
+        self.timesteps = timesteps.to(device)
         self.num_inference_steps = self._table.nfe
         self._run = None
 
@@ -128,7 +130,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         sample: Tensor,
         generator: Generators = None,
         return_dict: bool = True,
-    ) -> BFNSchedulerOutput | tuple[Tensor, Tensor]:
+    ) -> Any:
         """The sample at the next timestep, from the network's output on ``scale_model_input(sample, timestep)``."""
         run, level = self._run_at(timestep, sample), self._level(timestep, sample)
         u = _precise(sample) * _norm(level)
@@ -168,23 +170,18 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     @classmethod
     def _model_settings(cls, model: BFN) -> dict[str, Any]:
         """The constructor's arguments that a model's flow and range decide."""
-        raise UserError(
-            f"{cls.__name__}: it is made from a diffusion model's scheduler, by from_config, not from a BFN"
-        )
+        name = cls.__name__
+        raise UserError(f"{name}: it is made from a diffusion model's scheduler, by from_config, not from a BFN")
 
     def _make_table(self, nfe: int | None, grid: str | Tensor | None) -> Table:
-        solver, g = self.config["solver"], self.config["g"]
         t_start = self.config["t_start"] if not isinstance(grid, Tensor) else None
-        return plan(self, solver, nfe, grid=grid, t_start=t_start, g=g).table
-
-    def _times(self, timesteps: Tensor) -> Tensor:
-        return 1 - timesteps / self._last_timestep
+        return plan(self, self.config["solver"], nfe, grid=grid, t_start=t_start, g=self.config["g"]).table
 
     def _level(self, timestep: Timestep, sample: Tensor) -> NoiseLevel:
         """The noise level of one timestep, exact if it is one of the table's, or of a batch of them."""
         like, ndim = _precise(sample), sample.ndim - 1
         if isinstance(timestep, Tensor) and timestep.numel() > 1:
-            return self.flow.noise_level(self._times(timestep.to(like)), len(sample), ndim, like)
+            return self.flow.noise_level(1 - timestep.to(like) / self._last_timestep, len(sample), ndim, like)
         t = self._time_of.get(float(timestep), 1 - float(timestep) / self._last_timestep)
         return self.flow.noise_level(t, len(sample), ndim, like)
 
@@ -192,25 +189,24 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         """The run that this timestep continues, or a new one that it starts."""
         if self._table is None:
             raise UserError("step before set_timesteps: call scheduler.set_timesteps(num_inference_steps) first")
+        given = f"timestep={float(timestep):g}"
         if float(timestep) not in self._time_of:
-            raise UserError(f"timestep={float(timestep):g}: expected one of scheduler.timesteps")
+            raise UserError(f"{given}: expected one of scheduler.timesteps")
         index = self._table.times.index(self._time_of[float(timestep)])
         if self._run is not None and index == self._begun_at + self._run.index:
             return self._run
         if self._run is not None and index != 0:
             expected = float(self.timesteps[self._begun_at + self._run.index])
-            raise UserError(
-                f"timestep={float(timestep):g}: expected {expected:g}, the next one; set_timesteps starts a new run"
-            )
+            raise UserError(f"{given}: expected {expected:g}, the next one; set_timesteps starts a new run")
         table = self._table
         if index > 0:
             # A run that begins later (image to image) is a run on the rest of the grid: it has no history yet.
             table = self._make_table(None, torch.tensor(table.times[index:], dtype=torch.float64))
             if table.times != self._table.times[index:]:
-                raise UserError(
-                    f"timestep={float(timestep):g}: solver {self.config['solver']!r} makes several calls a step and "
-                    "must begin at the first timestep; choose another, or set_timesteps(timesteps=...)"
+                several = (
+                    f"solver {self.config['solver']!r} makes several calls a step and must begin at the first timestep"
                 )
+                raise UserError(f"{given}: {several}; choose another, or set_timesteps(timesteps=...)")
         u = _precise(sample)
         self._run, self._begun_at = Run(BoundTable.bind(table, self.flow, u), u, self.info.value_range), index
         return self._run
@@ -294,13 +290,6 @@ def _make_head(prediction_type: str, settings: Mapping[str, Any] | None, flow: F
     if head.kind != flow.kind:
         raise UserError(f"prediction_type={prediction_type!r}: it is for {head.kind} data, the flow is {flow.kind}")
     return head
-
-
-def _clip_range(config: Mapping[str, Any]) -> tuple[float, float] | None:
-    if not config.get("clip_sample", False):
-        return None
-    bound = config.get("clip_sample_range", 1.0)
-    return (-bound, bound) if isinstance(bound, int | float) else (bound[0], bound[1])
 
 
 def _precise(sample: Tensor) -> Tensor:

@@ -41,14 +41,8 @@ class VPSolverScheduler(TableScheduler):
         error_curve: Mapping[str, Any] | None = None,
     ) -> None:
         # The model's own library knows best how its noise levels are made.
-        self.alphas_cumprod = DDPMScheduler(
-            num_train_timesteps,
-            beta_start,
-            beta_end,
-            beta_schedule,
-            trained_betas,
-            rescale_betas_zero_snr=rescale_betas_zero_snr,
-        ).alphas_cumprod
+        levels = (num_train_timesteps, beta_start, beta_end, beta_schedule, trained_betas)
+        self.alphas_cumprod = DDPMScheduler(*levels, rescale_betas_zero_snr=rescale_betas_zero_snr).alphas_cumprod
         schedule = VariancePreservingSchedule(tuple(self.alphas_cumprod.double().tolist()))
         last = len(self.alphas_cumprod) - 1
         self._set_up(ContinuousFlow(schedule=schedule), VariancePreservingHead(prediction_type), last)
