@@ -28,12 +28,11 @@ __all__ = [
 class Grid(ABC):
     """A rule for times. Its dataclass fields are the numbers that may follow its name: "power:2:0.9".
 
-    name, summary: for people. stops_short: the last interval is not stepped, as in the released code: its first point
+    stops_short: the last interval is not stepped, as in the released code: its first point
     is the last call. needs_start: the rule has no point at t = 0.
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
     stops_short: ClassVar[bool] = False
     needs_start: ClassVar[bool] = False
 
@@ -63,10 +62,9 @@ class Grid(ABC):
 
 @dataclass(frozen=True)
 class Uniform(Grid):
-    """Equal steps in t."""
+    """Equal steps in t from t_start to the data end."""
 
     name: ClassVar[str] = "uniform"
-    summary: ClassVar[str] = "uniform in t from t_start to the data end"
 
     def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
         return torch.linspace(t_start, 1, intervals + 1, dtype=torch.float64)
@@ -74,19 +72,17 @@ class Uniform(Grid):
 
 @dataclass(frozen=True)
 class Paper(Uniform):
-    """Equal steps in t, of which the last is not taken."""
+    """Equal steps in t from t_start, of which the last is not taken."""
 
     name: ClassVar[str] = "paper"
-    summary: ClassVar[str] = "uniform in t from t_start, the last interval not stepped"
     stops_short: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
 class LogSNR(Grid):
-    """Equal steps in log s, half the log signal-to-noise ratio."""
+    """Equal steps in log s, half the log signal-to-noise ratio, to the data end."""
 
     name: ClassVar[str] = "log-snr"
-    summary: ClassVar[str] = "uniform in log s from t_start to the data end"
     needs_start: ClassVar[bool] = True
 
     def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
@@ -95,12 +91,11 @@ class LogSNR(Grid):
 
 @dataclass(frozen=True)
 class Karras(Grid):
-    """Equal steps in sigma^(1/rho) of the noise level sigma = 1/s, down to the data end (Karras et al. 2022, eq. 5)."""
+    """Equal steps in sigma^(1/rho), sigma = 1/s, rho = 7 if None, to the data end (Karras et al. 2022, eq. 5)."""
 
     rho: float | None = None
 
     name: ClassVar[str] = "karras"
-    summary: ClassVar[str] = "uniform in (1/s)^(1/7) to the data end; karras:RHO in (1/s)^(1/RHO)"
     needs_start: ClassVar[bool] = True
 
     def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
@@ -121,7 +116,6 @@ class Log1p(Grid):
     scale: float | None = None
 
     name: ClassVar[str] = "log1p"
-    summary: ClassVar[str] = "uniform in log(1 + 2s) to s = calls^2 / 4; log1p:S:D in log(1 + s/D) to s = S"
 
     def end(self, calls: int) -> float:
         """Where the grid would end, were the flow to go on for ever."""
@@ -145,7 +139,6 @@ class Log1pEarly(Log1p):
     """
 
     name: ClassVar[str] = "log1p-early"
-    summary: ClassVar[str] = "the same for trained networks, to s = 2.5 sqrt(calls)"
 
     def end(self, calls: int) -> float:
         return 2.5 * math.sqrt(calls) if self.s_end is None else self.s_end
@@ -159,7 +152,6 @@ class Power(Grid):
     t_end: float | None = None
 
     name: ClassVar[str] = "power"
-    summary: ClassVar[str] = "s a power law of the step to the data end; power:P:T the power P to t = T"
 
     def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
         exponent = self.exponent or (1.25 if intervals < 5 else 1.1)
@@ -178,7 +170,6 @@ class Information(Grid):
     curve: ErrorCurve | None = None
 
     name: ClassVar[str] = "information"
-    summary: ClassVar[str] = "equal shares of information, from the model's error curve"
 
     def with_curve(self, curve: ErrorCurve | None) -> Grid:
         return replace(self, curve=self.curve or curve)

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH", "DIRECTORY", "FILE", "NAME", "SEED", "AsJson", "Counts", "Data", "Device", "HeldOut", "ModelName", "Names",
-    "Seed", "check_not_a_directory", "check_positive", "load", "on_terminal", "progress_bar", "table", "tell",
+    "Seed", "check_positive", "load", "on_terminal", "progress_bar", "table", "tell",
 ]  # fmt: skip
 
 LARGEST_SEED = 2**32 - 1
@@ -128,10 +127,3 @@ def check_positive(**values: int | None) -> None:
     for name, value in values.items():
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} {value}: expected at least 1")
-
-
-def check_not_a_directory(**files: Path | None) -> None:
-    """Refuse directories where a file is to be written: told before an hour of measuring, not after."""
-    for name, path in files.items():
-        if path is not None and path.is_dir():
-            raise UserError(f"--{name} {path}: is a directory: expected a file")

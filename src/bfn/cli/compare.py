@@ -20,7 +20,6 @@ from bfn.cli.common import (
     ModelName,
     Names,
     Seed,
-    check_not_a_directory,
     check_positive,
     load,
     progress_bar,
@@ -98,7 +97,9 @@ def compare(
         print(pairs.score(score, pairs.key_path(blind or score.parent)).sentence())
         return 0
     check_positive(n=n, repeats=repeats, batch=batch)
-    check_not_a_directory(json=json, markdown=markdown, plot=plot)
+    for option, path in {"json": json, "markdown": markdown, "plot": plot}.items():
+        if path is not None and path.is_dir():  # told before an hour of measuring, not after
+            raise UserError(f"--{option} {path}: is a directory: expected a file")
     if plot is not None:
         if plot.suffix not in PICTURES:
             raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
