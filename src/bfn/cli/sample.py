@@ -90,11 +90,10 @@ def sample(
         raise UserError(f"--label {label[0]}: this model knows no classes; leave it out")
     if steps_gif and form not in SHOWN:
         raise UserError(f"--steps-gif: samples of shape {source.data_shape} are neither images nor text")
-    asked = label or (("-1",) if known is not None and classes is not None else ())
     recorder = Recorder(source, SHOWN[form]) if steps_gif else None
     drawn = sample_in_batches(
         source, n, solver, nfe, grid=grid, t_start=t_start, g=g, guidance=guidance, clip=None if clip else False,
-        label=list(islice(cycle(asked), n)) if asked else None, batch=batch, seed=seed, progress=on_terminal(),
+        label=list(islice(cycle(label), n)) if label else None, batch=batch, seed=seed, progress=on_terminal(),
         on_step=lambda step: recorder(step) if recorder and len(recorder.steps) < nfe else None,
         **_conditions(source, prompt, known, keep or "top", n, seed),
     )  # fmt: skip
@@ -112,7 +111,7 @@ def sample(
     }  # fmt: skip
     if classes is not None and drawn.label is not None:
         values["labels"] = names = [classes.name(k) for k in drawn.label.tolist()]
-        told += [] if asked else [f"classes drawn by their shares in the data: {' '.join(names)}"]
+        told += [] if label or known else [f"classes drawn by their shares in the data: {' '.join(names)}"]
     told.append(f"{solver} ran {drawn.plan}")
     told.append(
         f"{n} samples of {model}: {drawn.seconds:.2f} s, {drawn.calls} network calls, "
