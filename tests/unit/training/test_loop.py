@@ -233,7 +233,8 @@ if sys.argv[3] == "fsdp":
 settings = read_settings(sys.argv[1])
 for steps in (8, settings.steps):
     train(settings.override({"steps": steps}), sys.argv[2], resume=True, progress=False, cpu=True)
-print("one of", torch.distributed.get_world_size(), "processes")
+# One write: both processes end at the same moment, and their pieces would mix.
+sys.stdout.write(f"one of {torch.distributed.get_world_size()} processes\\n")
 """
 
 
