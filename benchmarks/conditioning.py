@@ -71,7 +71,7 @@ def exact() -> Iterator[list[str]]:
     ):
         row = [f"`{solver}`", str(calls)]
         for at in ("data", "path"):
-            settings = {"known": torch.ones(3, dtype=torch.int64), "mask": mask, "known_at": at}
+            settings = {"known": torch.ones(3, dtype=torch.int64), "known_mask": mask, "known_at": at}
             x = model.sample(n, solver, calls, generator=seeded(), **settings).x
             shares = (x[:, None] == strings).all(-1).double().mean(0)
             row.append(f"{float((shares - conditional).abs().sum() + 1 - shares.sum()) / 2:.4f}")
@@ -96,7 +96,7 @@ def text() -> Iterator[list[str]]:
     yield ["nothing", "", "", "", percent(spelling_estimate(alphabet.decode(x)))]
     for what, mask in masks.items():
         for at in ("data", "path"):
-            out = model.sample(n, "auto", CALLS, known=x, mask=mask, known_at=at, seed=SEED).x
+            out = model.sample(n, "auto", CALLS, known=x, known_mask=mask, known_at=at, seed=SEED).x
             recovered = ((out == x) & ~mask).sum(1) / (~mask).sum(1)
             spelling = spelling_estimate(alphabet.decode(out))
             yield [what, "`auto`", at, percent(mean_estimate(recovered)), percent(spelling)]
@@ -130,7 +130,7 @@ def images() -> Iterator[list[str]]:
         x, y = every[order[:n]], labels[order[:n]]
         for what, mask in masks.items():
             for at in ("data", "path"):
-                out = model.sample(n, "auto", CALLS, known=x, mask=mask, known_at=at, label=-1, seed=SEED).x
+                out = model.sample(n, "auto", CALLS, known=x, known_mask=mask, known_at=at, label=-1, seed=SEED).x
                 yield [name, what, at, *judged(model, out, y, every[order[n:]])]
 
 
@@ -167,7 +167,7 @@ def pictures() -> Iterator[list[str]]:
     left[..., :14] = True
     rows = [x, torch.where(left, x, -0.5)]
     for seed in (4, 5, 6):
-        rows.append(model.sample(10, "auto", CALLS, known=x, mask=left, label=-1, seed=seed).x)
+        rows.append(model.sample(10, "auto", CALLS, known=x, known_mask=left, label=-1, seed=seed).x)
     folder = ROOT / "docs" / "images"
     write_picture(folder / "infill-mnist.png", sheet(torch.cat(rows), columns=10))
     parts = []

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
     from bfn.heads import Head
     from bfn.info import Classes, ModelInfo
+    from bfn.joint import JointFlow
     from bfn.model import BFN, Model, load
     from bfn.sampling import Samples, Step, sample
     from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
@@ -45,6 +46,7 @@ _NAMES = {
     "Guidance": "conditioning",
     "Head": "heads",
     "InitialGaussian": "sde",
+    "JointFlow": "joint",
     "Model": "model",
     "ModelInfo": "info",
     "NetworkError": "errors",
@@ -68,6 +70,7 @@ __all__ = [
     "Guidance",
     "Head",
     "InitialGaussian",
+    "JointFlow",
     "Model",
     "ModelInfo",
     "NetworkError",

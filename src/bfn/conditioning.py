@@ -11,10 +11,10 @@ made from another, so that every solver works with every one of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -199,7 +199,7 @@ class Known:
     @cached_property
     def state_mask(self) -> Tensor:
         """The mask, to broadcast against the state."""
-        return self.mask.reshape(*self.mask.shape, *(1,) * (self.message.ndim - self.mask.ndim))
+        return self.flow.over_variables(self.mask, self.message)
 
     @cached_property
     def prediction(self) -> Tensor:
@@ -211,9 +211,9 @@ class Known:
         """The state at the data end; for classes without the constant s (K - 1), in which all digits would be lost."""
         return DATA_END * self.flow.visible(self.message)
 
-    def start(self, u: Tensor, noise: Tensor, s: float) -> Tensor:
+    def start(self, u: Tensor, noise: Tensor, s: float | Tensor) -> Tensor:
         """The state u at the first time with the known part on its path, s w + sqrt(kappa) noise."""
-        return torch.where(self.state_mask, s * self.message + noise * self.flow.kappa**0.5, u)
+        return torch.where(self.state_mask, s * self.message + noise * self.flow.noise_scale(u), u)
 
     def restore(self, x: Tensor) -> Tensor:
         """Samples with the known part as it was given, to the last bit."""
@@ -263,8 +263,8 @@ def conditioned(
     label: Tensor | None = None,
     guidance: float | Guidance | None = None,
     steer: Callable[[Tensor], Tensor] | Steering | None = None,
-    known: Tensor | None = None,
-    mask: Tensor | None = None,
+    known: Tensor | Mapping[str, Any] | None = None,
+    known_mask: Any = None,
     known_at: KnownAt = "data",
 ) -> tuple[Predict, Known | None]:
     """What the loop calls: the model's output under all conditions, and the known part if there is one."""
@@ -280,19 +280,22 @@ def conditioned(
         predict = Steered(predict, model.flow, steer if isinstance(steer, Steering) else Steering(steer))
     if known_at not in get_args(KnownAt):
         raise UserError(f"known_at={known_at!r}: expected one of {', '.join(get_args(KnownAt))}")
-    if known is None and mask is None:
+    if known is None and known_mask is None:
         return predict, None
-    if known is None or mask is None:
-        raise UserError(f"{'known' if known is None else 'mask'}=None: known and mask are given together")
-    x, mask = _check_known(model.flow, model.data_shape, n, known, mask, model.device)
-    if not bool(mask.any()):
+    if isinstance(known, Mapping):
+        x, where = _check_known_parts(model, n, known, known_mask)
+    elif known is None or known_mask is None:
+        raise UserError(f"{'known' if known is None else 'known_mask'}=None: known and known_mask go together")
+    else:
+        x, where = _check_known(model.flow, model.data_shape, n, known, known_mask, model.device)
+    if not bool(where.any()):
         return predict, None
-    given = Known(predict, model.flow, x, mask, known_at, model.dtype)
+    given = Known(predict, model.flow, x, where, known_at, model.dtype)
     return given, given
 
 
 def image_mask(part: ImagePart, data_shape: Shape) -> Tensor:
-    """The ``mask`` for which that part of an image (channel, height, width) is known."""
+    """The ``known_mask`` for which that part of an image (channel, height, width) is known."""
     _, height, width = data_shape
     known = torch.zeros(data_shape, dtype=torch.bool)
     parts = {
@@ -310,14 +313,44 @@ def image_mask(part: ImagePart, data_shape: Shape) -> Tensor:
     return known
 
 
+def anything_known(known: object, known_mask: object) -> bool:
+    """Whether these arguments of ``sample`` give any of the data."""
+    whole = isinstance(known, Mapping) or not isinstance(known_mask, Tensor)
+    return known is not None and (whole or bool(known_mask.any()))  # type: ignore[attr-defined]
+
+
+def _check_known_parts(
+    model: Model, n: int, known: Mapping[str, Any], mask: Mapping[str, Tensor] | None
+) -> tuple[Tensor, Tensor]:
+    """The same for joint data: whole parts, or the pieces of them where the mask of a part is True; packed."""
+    masks = mask or {}
+    foreign = next((name for name in (*known, *masks) if name not in model.flow.parts), None)
+    if foreign is not None:
+        raise UserError(f"known part {foreign!r}: expected one of {', '.join(model.flow.parts)}")
+    xs, wheres = [], []
+    for name, flow in model.flow.parts.items():
+        shape = tuple(model.data_shape[name])
+        value = torch.as_tensor(known.get(name, 0), device=model.device)
+        value = value.to(model.dtype) if flow.has_range else value
+        value = value.expand(shape) if value.ndim == 0 else value
+        where = masks.get(name, torch.full(shape, name in known))
+        try:
+            own, own_where = _check_known(flow, shape, n, value, where, model.device)
+        except UserError as error:
+            raise UserError(f"part {name!r}: {error}") from None
+        xs.append(own.reshape(n, -1).to(model.dtype))
+        wheres.append(own_where.reshape(n, -1))
+    return torch.cat(xs, 1), torch.cat(wheres, 1)
+
+
 def _check_known(
     flow: Flow, data_shape: Shape, n: int, known: Tensor, mask: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """x and mask of n samples, (n, *data_shape); 0 where nothing is known, whatever ``known`` holds there."""
     if mask.dtype is not torch.bool:
-        raise UserError(f"mask of type {mask.dtype}: expected torch.bool, True where the data are known")
+        raise UserError(f"known_mask of type {mask.dtype}: expected torch.bool, True where the data are known")
     shape = (n, *data_shape)
-    for name, given in (("mask", mask), ("known", known)):
+    for name, given in (("known_mask", mask), ("known", known)):
         if tuple(given.shape) not in (tuple(data_shape), shape):
             raise UserError(f"{name} of shape {tuple(given.shape)}: expected {tuple(data_shape)} or {shape}")
     mask = mask.to(device).expand(shape)

@@ -10,6 +10,7 @@ import inspect
 import reprlib
 import sys
 import types
+from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,7 @@ from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
 from bfn.heads import HEADS, Head
 from bfn.info import Classes, ModelInfo
+from bfn.joint import JointFlow, JointHead
 from bfn.schedules import SCHEDULES, Schedule
 from bfn.weightings import WEIGHTINGS, Weighting
 
@@ -26,9 +28,9 @@ __all__ = ["FORMAT", "REGISTRIES", "StorageError", "check", "decode", "encode"]
 FORMAT = 2
 
 REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
-    Flow: ("flow", FLOWS),
+    Flow: ("flow", ChainMap({"joint": JointFlow}, FLOWS)),
     Schedule: ("schedule", SCHEDULES),
-    Head: ("head", HEADS),
+    Head: ("head", ChainMap({"joint": JointHead}, HEADS)),
     Weighting: ("weighting", WEIGHTINGS),
 }
 """The parts that a config names, each with the registry that knows them; networks have ``bfn.networks.NETWORKS``."""
@@ -150,9 +152,10 @@ def check(config: Any) -> dict[str, Any]:
         raise StorageError(f"has no {missing!r}: it is not the config of a stored model")
     if config["format"] not in (1, FORMAT):
         raise StorageError(f"format {config['format']!r}: this version reads formats 1 and {FORMAT}; upgrade bfn")
-    shape = decode(tuple[int, ...], config["data_shape"], "data_shape")
-    if not all(side > 0 for side in shape):
-        raise StorageError(f"data_shape {config['data_shape']}: expected whole numbers above 0")
+    stored = config["data_shape"]
+    for name, shape in (stored if isinstance(stored, dict) else {"": stored}).items():
+        if not all(side > 0 for side in decode(tuple[int, ...], shape, f"data_shape{name and '.' + name}")):
+            raise StorageError(f"data_shape {stored}: expected whole numbers above 0")
     if config["network"] is not None and not isinstance(config["network"], dict):
         raise StorageError(f"network {reprlib.repr(config['network'])}: expected an object or null")
     return config if config["format"] == FORMAT else _from_format_1(config)

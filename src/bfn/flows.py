@@ -20,9 +20,11 @@ and a kind of data is no more than its message ``w(x)``, its ``kappa``, and how 
 The state kept everywhere is ``u``: it has no singularity at t = 0 and stays finite at any accuracy.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -115,8 +117,60 @@ class Flow(ABC):
         """:meth:`values` on average under a prediction, shaped like the data."""
 
     @abstractmethod
+    def errors(self, x: Tensor, prediction: Tensor) -> Tensor:
+        """||w(x) - w_hat||^2 / kappa of each variable, like x."""
+
+    @property
+    def parts(self) -> Mapping[str, "Flow"]:
+        """The flows that make up this one, by the names of their parts; of one kind of data alone, itself."""
+        return {"": self}
+
+    @property
+    def leading_part(self) -> str:
+        """The part by whose schedule grids are laid."""
+        return ""
+
+    def for_shape(self, data_shape: Any) -> "Flow":
+        """The flow for data of that shape; only parts that lie side by side need to know."""
+        return self
+
+    def pack(self, x: Any, data_shape: Any) -> Tensor:
+        """Data as a user gives them, checked, as the one tensor that the library works with."""
+        self.check(x, data_shape)
+        packed: Tensor = x
+        return packed
+
+    def unpack(self, x: Tensor) -> Any:
+        """The inverse of :meth:`pack`."""
+        return x
+
+    def split(self, values: Tensor) -> dict[str, Tensor]:
+        """Values like packed data, such as losses of each variable, by part."""
+        return {"": values}
+
+    def over_state(self, numbers: Mapping[str, float], like: Tensor) -> float | Tensor:
+        """A number a part, to multiply states by: the number itself, or a vector where parts lie side by side."""
+        return numbers[""]
+
+    def over_variables(self, values: Tensor, state: Tensor) -> Tensor:
+        """Values like packed data, such as a mask, so that they broadcast against the state."""
+        return values.reshape(*values.shape, *(1,) * (state.ndim - values.ndim))
+
+    def noise_scale(self, like: Tensor) -> float | Tensor:
+        """sqrt(kappa), to multiply standard normal noise by."""
+        return math.sqrt(self.kappa)
+
+    def rate(self, t: Tensor, data_ndim: int) -> Tensor:
+        """d beta / dt at times (batch,), to multiply values like the data by: float64, (batch, 1, ...)."""
+        return self.schedule.slope(t).view(-1, *(1,) * data_ndim)
+
+    def gain(self, t_start: Tensor, t_end: Tensor, data_ndim: int) -> Tensor:
+        """beta(t_end) - beta(t_start), in the same form."""
+        return self.schedule.increment(t_start, t_end).view(-1, *(1,) * data_ndim)
+
     def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
-        """||w(x) - w_hat||^2 / kappa, averaged over the data's dimensions: (batch,)."""
+        """:meth:`errors` averaged over the data's dimensions: (batch,)."""
+        return _mean_over_dimensions(self.errors(x, prediction))
 
     def noise_level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> NoiseLevel:
         """The noise level of a batch: t a number (the same for all) or (batch,); ``like`` gives dtype and device."""
@@ -202,8 +256,8 @@ class ContinuousFlow(Flow):
     def expected_values(self, prediction: Tensor) -> Tensor:
         return prediction
 
-    def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
-        return _mean_over_dimensions((prediction - x).square())
+    def errors(self, x: Tensor, prediction: Tensor) -> Tensor:
+        return (prediction - x).square()
 
 
 @dataclass(frozen=True, init=False)
@@ -279,10 +333,10 @@ class DiscreteFlow(Flow):
     def expected_values(self, prediction: Tensor) -> Tensor:
         return prediction @ torch.linspace(-1, 1, self.n_classes, dtype=prediction.dtype, device=prediction.device)
 
-    def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
+    def errors(self, x: Tensor, prediction: Tensor) -> Tensor:
         minus_one = prediction.new_tensor(-1.0).expand(*x.shape, 1)
         error = prediction.scatter_add(-1, x.long().unsqueeze(-1), minus_one)
-        return self.n_classes * _mean_over_dimensions(error.square().sum(-1))
+        return self.n_classes * error.square().sum(-1)
 
 
 FLOWS: dict[str, type[Flow]] = {"continuous": ContinuousFlow, "discrete": DiscreteFlow}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "continuous_time_loss",
+    "continuous_time_loss_values",
     "error_curve",
     "n_step_loss",
     "noised_output",
@@ -93,9 +94,22 @@ def continuous_time_loss(
     label: Tensor | None = None,
 ) -> Tensor:
     """beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats a dimension, (batch,)."""
+    return continuous_time_loss_values(model, x, t, generator, label).flatten(1).mean(1)
+
+
+def continuous_time_loss_values(
+    model: Model,
+    x: Tensor,
+    t: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+) -> Tensor:
+    """The same for each variable, like x: its mean over a sample's variables is the loss."""
     t = stratified_times(len(x), generator, x.device) if t is None else _check_t(t, len(x))
-    error = squared_error(model, x, t, generator, label)
-    return error * (model.flow.schedule.slope(t) / 2).to(error.dtype)
+    output, _ = noised_output(model, x, t, generator, label)
+    prediction = output.mean
+    errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    return errors * (model.flow.rate(t, x.ndim - 1) / 2).to(errors.dtype)
 
 
 def n_step_loss(
@@ -112,8 +126,8 @@ def n_step_loss(
     t = stratified_times(len(x), generator, x.device) if t is None else _check_t(t, len(x))
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
     output, level = noised_output(model, x, start, generator, label)
-    accuracy = model.flow.schedule.increment(start, start + 1 / n_steps).to(level.t.dtype)
-    kl = output.message_kl(x, accuracy.view(-1, *(1,) * (x.ndim - 1)), generator)
+    accuracy = model.flow.gain(start, start + 1 / n_steps, x.ndim - 1).to(level.t.dtype)
+    kl = output.message_kl(x, accuracy, generator)
     return n_steps * kl.reshape(len(x), -1).mean(1)
 
 

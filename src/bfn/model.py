@@ -5,8 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -15,11 +16,12 @@ from bfn.errors import NetworkError, UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.info import Classes, ModelInfo
+from bfn.joint import JointHead
 from bfn.likelihood import Likelihood
 from bfn.sampling import Samples, sample
 
-if TYPE_CHECKING:
-    import numpy as np
+Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
+"""A batch of data as users give it: a tensor, an array, or a mapping of parts."""
 
 __all__ = ["BFN", "Model", "load", "pixels"]
 
@@ -28,7 +30,8 @@ class Model(ABC):
     """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``."""
 
     flow: Flow
-    data_shape: Shape
+    data_shape: Any
+    """Shape of one sample: a tuple, or a mapping with the shape of each part."""
 
     @cached_property
     def info(self) -> ModelInfo:
@@ -52,9 +55,11 @@ class Model(ABC):
 
     @property
     def form(self) -> str:
-        """What a sample is to a person: "text", "images" or "numbers"."""
+        """What a sample is to a person: "text", "images", "numbers" or "parts"."""
         if self.info.alphabet is not None:
             return "text"
+        if isinstance(self.data_shape, Mapping):
+            return "parts"
         return "images" if len(self.data_shape) == 3 and self.data_shape[0] in (1, 3) else "numbers"
 
     @abstractmethod
@@ -63,7 +68,7 @@ class Model(ABC):
 
     def loss(
         self,
-        x: "Tensor | np.ndarray[Any, Any]",
+        x: Data,
         t: Tensor | None = None,
         n_steps: int | None = None,
         generator: torch.Generator | None = None,
@@ -78,29 +83,43 @@ class Model(ABC):
             return losses.n_step_loss(self, x, n_steps, t, generator, label)
         return losses.continuous_time_loss(self, x, t, generator, label)
 
+    def loss_of_parts(
+        self,
+        x: Data,
+        t: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        label: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Each part's share of the continuous-time loss, (batch,), nats: together they are :meth:`loss`."""
+        x = self.as_data(x)
+        values = losses.continuous_time_loss_values(self, x, t, generator, label)
+        n = values[0].numel()
+        return {name: own.reshape(len(x), -1).sum(1) / n for name, own in self.flow.split(values).items()}
+
     def reconstruction_loss(
         self,
-        x: "Tensor | np.ndarray[Any, Any]",
+        x: Data,
         generator: torch.Generator | None = None,
         label: Tensor | None = None,
     ) -> Tensor:
         """-log p_O(x) at t = 1: (batch,), nats a dimension."""
         return losses.reconstruction_loss(self, self.as_data(x), generator, label)
 
-    def as_data(self, x: "Tensor | np.ndarray[Any, Any]") -> Tensor:
+    def as_data(self, x: Data) -> Tensor:
         """A batch of data as a tensor that the flow takes; arrays are converted, with floats in the model's type."""
-        if not isinstance(x, Tensor):
+        if not isinstance(x, Tensor | Mapping):
             x = torch.as_tensor(x, device=self.device)
             x = x.to(self.dtype) if x.is_floating_point() else x
-        self.flow.check(x, self.data_shape)
-        return x
+        return self.flow.pack(x, self.data_shape)
 
     def sample(self, n: int, solver: Any = "auto", nfe: int | None = None, **settings: Any) -> Samples:
         """n samples: see :func:`bfn.sample` for the settings."""
         return sample(self, n, solver, nfe, **settings)
 
-    def decode(self, x: Tensor) -> Any:
+    def decode(self, x: Tensor | Mapping[str, Tensor]) -> Any:
         """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers."""
+        if isinstance(x, Mapping):
+            return {name: value.cpu().numpy() for name, value in x.items()}
         if self.form == "text":
             symbols = self.info.alphabet or ""
             return ["".join(symbols[k] for k in row) for row in x.reshape(len(x), -1).tolist()]
@@ -110,7 +129,7 @@ class Model(ABC):
 
     def log_likelihood(
         self,
-        x: "Tensor | np.ndarray[Any, Any]",
+        x: Data,
         method: likelihood.Method = "ode",
         nfe: int | None = None,
         **settings: Any,
@@ -132,17 +151,15 @@ class BFN(Model, nn.Module):
         self,
         network: Callable[..., Tensor],
         flow: Flow,
-        predicts: str | Head,
-        data_shape: Shape | list[int],
+        predicts: str | Head | Mapping[str, str | Head],
+        data_shape: Shape | list[int] | Mapping[str, Shape],
         info: ModelInfo | None = None,
     ) -> None:
         super().__init__()
         self.network = network
-        self.flow = flow
-        self.head = make_head(predicts, flow) if isinstance(predicts, str) else predicts
-        if self.head.kind != flow.kind:
-            raise UserError(f"predicts={self.head}: it is for {self.head.kind} data, the flow is {flow.kind}")
-        self.data_shape = tuple(data_shape)
+        self.data_shape = dict(data_shape) if isinstance(data_shape, Mapping) else tuple(data_shape)
+        self.flow = flow.for_shape(self.data_shape)
+        self.head = JointHead.make(predicts, flow) if isinstance(predicts, Mapping) else make_head(predicts, flow)
         self.info = ModelInfo() if info is None else info
         n_labels = _n_labels(network)
         if n_labels and self.info.classes is None:
@@ -171,11 +188,9 @@ class BFN(Model, nn.Module):
                 raise
             name = type(self.network).__name__
             raise NetworkError(f"label given: the network {name} takes no argument 'label'; leave label out") from None
-        expected = (len(u), *self.head.raw_shape(self.flow.state_shape(self.data_shape)))
-        if tuple(raw.shape) != expected:
-            raise NetworkError(
-                f"the network's output at t={float(level.t[0]):.6g} has shape {tuple(raw.shape)}: expected {expected}"
-            )
+        wrong = self.head.check_raw(self.flow, raw, tuple(u.shape[1:]), len(u))
+        if wrong is not None:
+            raise NetworkError(f"the network's output at t={float(level.t[0]):.6g} {wrong}")
         return self.head.output(self.flow, raw, u, level)
 
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:

@@ -79,21 +79,21 @@ def as_model_data(model: Model, images: Images) -> Tensor:
 
 
 def known_text(model: Model, prompt: str) -> dict[str, Tensor]:
-    """The arguments ``known`` and ``mask`` of ``bfn.sample`` for texts with these letters, _ where they are not known.
+    """The arguments ``known`` and ``known_mask`` of ``bfn.sample`` for texts with these letters, _ where unknown.
 
     The prompt stands at the beginning of the text.
     """
     if model.info.alphabet is None:
         raise UserError(f"prompt {prompt!r}: the model is one of {model.form}, not of text; leave it out")
     known, mask = Alphabet(model.info.alphabet).encode_prompt(prompt, model.data_shape[0])
-    return {"known": known, "mask": mask}
+    return {"known": known, "known_mask": mask}
 
 
 def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tensor]:
-    """The arguments ``known`` and ``mask`` of ``bfn.sample`` for samples that share a part with images."""
+    """The arguments ``known`` and ``known_mask`` of ``bfn.sample`` for samples that share a part with images."""
     if model.form != "images":
         raise UserError(f"a known part of images: the model is one of {model.form}, not of images; leave it out")
-    return {"known": images, "mask": image_mask(part, model.data_shape)}
+    return {"known": images, "known_mask": image_mask(part, model.data_shape)}
 
 
 def _own_source(model: Model) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bfn.conditioning import Guidance, Known, KnownAt, Predict, Steering, conditioned
+from bfn.conditioning import Guidance, Known, KnownAt, Predict, Steering, anything_known, conditioned
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
@@ -46,12 +45,13 @@ class Step:
 class Samples:
     """Samples, and how they were made.
 
-    x: the samples, floats or int64 classes. final: the prediction that x was read from, x_hat or class probabilities:
-    the last one, or the mix of the last few that the solver says. prediction: the last call's. u: the last state.
-    nfe, times: the network calls. label: the classes that were asked for or drawn, (n,), if any.
+    x: the samples, floats or int64 classes; of joint data a mapping of parts.
+    final: the prediction that x was read from, x_hat or class probabilities: the last one, or the mix of the last few
+    that the solver says. prediction: the last call's. u: the last state. nfe, times: the network calls.
+    label: the classes that were asked for or drawn, (n,), if any.
     """
 
-    x: Tensor
+    x: Any
     final: Tensor
     prediction: Tensor
     u: Tensor
@@ -177,8 +177,8 @@ def sample(
     label: Label | None = None,
     guidance: float | Guidance | None = None,
     steer: Callable[[Tensor], Tensor] | Steering | None = None,
-    known: Tensor | None = None,
-    mask: Tensor | None = None,
+    known: Tensor | Mapping[str, Any] | None = None,
+    known_mask: Tensor | Mapping[str, Tensor] | None = None,
     known_at: KnownAt = "data",
     seed: int | None = None,
     generator: torch.Generator | None = None,
@@ -202,8 +202,9 @@ def sample(
         :class:`bfn.Guidance`. Each call then sees twice the batch, and still counts once.
     steer: function of the predicted data, (batch, *state_shape) -> (batch,), that samples should make large; or a
         :class:`bfn.Steering`.
-    known, mask: data, and a bool tensor that is True where they are known: (n, *data_shape) or data_shape. The sample
-        has them to the last bit, the rest is filled in.
+    known, known_mask: data, and a bool tensor, True where they are known: (n, *data_shape) or data_shape. The
+        sample has them to the last bit, the rest is filled in. Of joint data mappings: whole parts, or
+        pieces of those that known_mask has.
     known_at: where the network is shown the known part, at the "data" end or on its noisy "path"
         (:class:`bfn.conditioning.Known`).
     seed: of a generator that is made here, instead of one that is given.
@@ -220,11 +221,11 @@ def sample(
         raise UserError(f"n={n}: expected at least 1 sample")
     generator = _generator(model, seed, generator)
     bounds = clip_range(model, clip)
-    if label is None and known is not None and model.info.classes is not None:
+    if label is None and model.info.classes is not None and anything_known(known, known_mask):
         label = NO_CLASS  # a class drawn at random might contradict what is known
     labels = model.info.labels(label, n, generator, model.device)
     predict, given = conditioned(
-        model, n, label=labels, guidance=guidance, steer=steer, known=known, mask=mask, known_at=known_at
+        model, n, label=labels, guidance=guidance, steer=steer, known=known, known_mask=known_mask, known_at=known_at
     )
     u = _initial_state(model, n, table, initial, given, generator)
 
@@ -233,12 +234,12 @@ def sample(
 
     with evaluating(model):
         end = walk(
-            predict, BoundTable.bind(table, model.flow, u), u, noise, label=labels, clip=bounds,
+            predict, table.bind(model.flow, u), u, noise, label=labels, clip=bounds,
             class_generator=class_generator or generator, on_step=on_step, autocast=autocast, progress=progress,
         )  # fmt: skip
     x = model.flow.decode(end.final)
     x = x if given is None else given.restore(x)
-    return Samples(x, end.final, end.prediction, end.u, table.nfe, table.times, labels)
+    return Samples(model.flow.unpack(x), end.final, end.prediction, end.u, table.nfe, table.times, labels)
 
 
 def _generator(model: Model, seed: int | None, generator: torch.Generator | None) -> torch.Generator | None:
@@ -280,5 +281,5 @@ def _initial_state(
         unit = noise = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
         if initial is not None:
             unit = initial(model.flow, table.times[0], noise)
-    u = unit * math.sqrt(model.flow.kappa)
-    return u if given is None else given.start(u, noise, float(model.flow.schedule.s(table.times[0])))
+    u = unit * model.flow.noise_scale(unit)
+    return u if given is None else given.start(u, noise, model.flow.noise_level(table.times[0], n, u.ndim - 1, u).s)

@@ -62,13 +62,19 @@ def message_from_score(score: Tensor, u: Tensor, s: Scale, kappa: float) -> Tens
 def message_from_data(prediction: Tensor, flow: Flow) -> Tensor:
     """w_hat of the predicted data: x_hat itself, or K p - 1 for class probabilities p."""
     scale, shift = flow.message_map
-    return prediction if (scale, shift) == (1.0, 0.0) else prediction * scale + shift
+    return prediction if _is_identity(flow) else prediction * scale + shift
+
+
+def _is_identity(flow: Flow) -> bool:
+    """Whether the predicted data are the message, as of numbers: then no pass over them is made."""
+    scale, shift = flow.message_map
+    return isinstance(scale, float) and (scale, shift) == (1.0, 0.0)
 
 
 def data_from_message(w_hat: Tensor, flow: Flow) -> Tensor:
     """The inverse of :func:`message_from_data`."""
     scale, shift = flow.message_map
-    return w_hat if (scale, shift) == (1.0, 0.0) else (w_hat - shift) / scale
+    return w_hat if _is_identity(flow) else (w_hat - shift) / scale
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from bfn import networks
 from bfn.config import FORMAT, StorageError
 from bfn.errors import UserError, did_you_mean
 from bfn.files import atomic, atomic_write
-from bfn.flows import Flow, Shape
+from bfn.flows import Flow
 from bfn.heads import Head
 from bfn.info import ModelInfo
 from bfn.solvers.table import Table
@@ -54,7 +54,7 @@ def describe(model: BFN) -> dict[str, Any]:
         "format": FORMAT,
         "flow": configs.encode(model.flow),
         "head": configs.encode(model.head),
-        "data_shape": list(model.data_shape),
+        "data_shape": configs.encode(model.data_shape),
         "network": dict(network) if isinstance(network, Mapping) else None,
         "info": configs.encode(model.info),
     }
@@ -80,7 +80,7 @@ def save(model: BFN, directory: Path | str, *, dtype: str = "float32") -> Path:
     return directory
 
 
-def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.Module, Flow, Head, Shape, ModelInfo]:
+def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.Module, Flow, Head, Any, ModelInfo]:
     """What a stored model is made of: its network with the weights in float32, flow, head, data shape and info.
 
     network: needed where the model was stored with a network that is not one of :mod:`bfn.networks`.
@@ -98,7 +98,9 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
     except (UserError, TypeError, RuntimeError, ArithmeticError) as error:
         raise StorageError(f"{directory / CONFIG}: {' '.join(str(error).split())}") from None
     _fill(network, weights, directory)
-    return network, flow, head, tuple(config["data_shape"]), info
+    shape = config["data_shape"]
+    data_shape = {name: tuple(own) for name, own in shape.items()} if isinstance(shape, dict) else tuple(shape)
+    return network, flow, head, data_shape, info
 
 
 def read_config(name: Path | str) -> dict[str, Any]:

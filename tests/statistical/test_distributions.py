@@ -91,7 +91,7 @@ def test_filling_in_reproduces_the_exact_conditional_distribution(name: str, cal
     model, probs = dependent()
     conditional = probs * (model.strings[:, 1] == 1)
     n, known, mask = 4000, torch.ones(3, dtype=torch.int64), torch.tensor([False, True, False])
-    settings = {"known": known, "mask": mask, "generator": torch.Generator().manual_seed(3)}
+    settings = {"known": known, "known_mask": mask, "generator": torch.Generator().manual_seed(3)}
     out = model.sample(n, name, calls, grid="uniform", t_start=1e-4 if name == "bfn-solver2" else 0.0, **settings)
     assert total_variation(out.x, model.strings, conditional / conditional.sum()) < allowance(n, 4)
 
@@ -101,6 +101,6 @@ def test_the_known_part_on_its_path_biases_the_rest() -> None:
     model, probs = dependent()
     conditional = probs * (model.strings[:, 1] == 1)
     n, known, mask = 4000, torch.ones(3, dtype=torch.int64), torch.tensor([False, True, False])
-    settings = {"known": known, "mask": mask, "known_at": "path", "generator": torch.Generator().manual_seed(3)}
+    settings = {"known": known, "known_mask": mask, "known_at": "path", "generator": torch.Generator().manual_seed(3)}
     out = model.sample(n, "fast-ode", 60, **settings)
     assert total_variation(out.x, model.strings, conditional / conditional.sum()) > 0.15

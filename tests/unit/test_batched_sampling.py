@@ -32,7 +32,7 @@ def test_known_data_go_with_their_sample_or_with_all() -> None:
     mask = torch.arange(20) < 4
     known = torch.randint(27, (5, 20), generator=torch.Generator().manual_seed(0))
     for given in (known, known[0]):
-        x = sample_in_batches(model, 5, nfe=2, batch=2, known=given, mask=mask).x
+        x = sample_in_batches(model, 5, nfe=2, batch=2, known=given, known_mask=mask).x
         assert torch.equal(x[:, :4], given.expand(5, 20)[:, :4])
 
 

@@ -69,7 +69,7 @@ def test_an_exact_model_shown_the_known_part_predicts_by_summing_over_all_string
 def test_every_exact_model_of_classes_fills_in(model) -> None:
     x = model.sample_data(5, seeded(1))
     mask = torch.tensor([True, False, False, True])
-    out = model.sample(5, "auto", 4, known=x, mask=mask, generator=seeded())
+    out = model.sample(5, "auto", 4, known=x, known_mask=mask, generator=seeded())
     assert torch.equal(out.x[:, mask], x[:, mask])
 
 
@@ -127,7 +127,7 @@ def test_known_classes_stay_under_every_solver(name) -> None:
     known = torch.randint(27, (6, 20), generator=seeded(8))
     mask = torch.rand(6, 20, generator=seeded(9)) < 0.5
     for at in ("data", "path"):
-        out = model.sample(6, name, 6, known=known, mask=mask, known_at=at, generator=seeded())
+        out = model.sample(6, name, 6, known=known, known_mask=mask, known_at=at, generator=seeded())
         assert torch.equal(out.x[mask], known[mask])
         assert out.nfe == 6
         assert not torch.equal(out.x, known)
@@ -140,7 +140,7 @@ def test_known_pixels_stay_under_every_solver(name) -> None:
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
     mask[:, :4] = True
     for at in ("data", "path"):
-        out = model.sample(3, name, 6, known=known, mask=mask, known_at=at, generator=seeded())
+        out = model.sample(3, name, 6, known=known, known_mask=mask, known_at=at, generator=seeded())
         assert torch.equal(out.x[:, :, :4], known[:, :, :4])
         assert bool(torch.isfinite(out.x).all())
 
@@ -153,7 +153,7 @@ def test_the_known_part_follows_its_exact_path(name) -> None:
     seen = []
     n = 4000
     start = {} if name == "bfn" else {"t_start": 0.1}
-    model.sample(n, name, 6, known=known, mask=mask, generator=seeded(), on_step=seen.append, **start)
+    model.sample(n, name, 6, known=known, known_mask=mask, generator=seeded(), on_step=seen.append, **start)
     for step in seen:
         noise = step.u[:, 0] - model.flow.schedule.s(step.t) * 0.8
         # False alarm below 1e-6: five standard errors of the mean and of the variance.
@@ -169,7 +169,7 @@ def test_nothing_masked_is_the_plain_sample_to_the_last_bit(kind, at) -> None:
     known = torch.full(model.data_shape, float("nan") if kind == "images" else 0)
     mask = torch.zeros(model.data_shape, dtype=torch.bool)
     known = known if kind == "images" else known.long()
-    out = model.sample(3, "auto", 10, known=known, mask=mask, known_at=at, generator=seeded())
+    out = model.sample(3, "auto", 10, known=known, known_mask=mask, known_at=at, generator=seeded())
     assert torch.equal(out.x, plain.x)
     assert torch.equal(out.u, plain.u)
 
@@ -179,7 +179,7 @@ def test_a_start_of_the_users_own_is_the_noise_of_the_known_part() -> None:
     initial = torch.randn(4, 3, generator=seeded(), dtype=torch.float64)
     known, mask = torch.tensor([0.8, 0.0, 0.0]).double(), torch.tensor([True, False, False])
     seen = []
-    settings = {"known": known, "mask": mask, "initial": initial, "t_start": 0.2, "on_step": seen.append}
+    settings = {"known": known, "known_mask": mask, "initial": initial, "t_start": 0.2, "on_step": seen.append}
     model.sample(4, "bfn-solver++1", 3, **settings)
     s = float(model.flow.schedule.s(0.2))
     assert torch.allclose(seen[0].u[:, 0], s * 0.8 + initial[:, 0])
@@ -312,7 +312,7 @@ def test_all_conditions_together() -> None:
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
     mask[:, :, :3] = True
     known = torch.full((1, 8, 8), 0.25)
-    settings = {"label": torch.tensor([0, 1]), "guidance": Guidance(2.0, 0.7), "known": known, "mask": mask}
+    settings = {"label": torch.tensor([0, 1]), "guidance": Guidance(2.0, 0.7), "known": known, "known_mask": mask}
     out = model.sample(2, "auto", 5, steer=lambda x: x.flatten(1).mean(1), generator=seeded(), **settings)
     assert bool((out.x[..., :3] == 0.25).all())
     assert bool(torch.isfinite(out.x).all())
@@ -326,24 +326,36 @@ TEXT, LETTERS = torch.zeros(20, dtype=torch.int64), torch.ones(20, dtype=torch.b
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
-        ("images", {"known": IMAGE, "mask": BOOL[:, :5]}, r"mask of shape \(1, 5, 8\): expected \(1, 8, 8\) or \(2, 1"),
-        ("images", {"known": IMAGE[:, :5], "mask": BOOL}, r"known of shape \(1, 5, 8\): expected \(1, 8, 8\)"),
-        ("images", {"known": IMAGE, "mask": torch.tensor(True)}, r"mask of shape \(\): expected \(1, 8, 8\) or \(2, 1"),
-        ("images", {"known": IMAGE, "mask": BOOL[0]}, r"mask of shape \(8, 8\): expected \(1, 8, 8\)"),
-        ("images", {"known": IMAGE[0, 0], "mask": BOOL}, r"known of shape \(8,\): expected \(1, 8, 8\)"),
-        ("images", {"known_at": "end"}, "known_at='end': expected one of data, path"),
-        ("images", {"known": IMAGE, "mask": BOOL.float()}, "mask of type torch.float32: expected torch.bool"),
-        ("images", {"known": IMAGE * torch.nan, "mask": BOOL}, "known: 128 values are NaN or infinite"),
         (
             "images",
-            {"known": IMAGE.long(), "mask": BOOL},
+            {"known": IMAGE, "known_mask": BOOL[:, :5]},
+            r"mask of shape \(1, 5, 8\): expected \(1, 8, 8\) or \(2, 1",
+        ),
+        ("images", {"known": IMAGE[:, :5], "known_mask": BOOL}, r"known of shape \(1, 5, 8\): expected \(1, 8, 8\)"),
+        (
+            "images",
+            {"known": IMAGE, "known_mask": torch.tensor(True)},
+            r"mask of shape \(\): expected \(1, 8, 8\) or \(2, 1",
+        ),
+        ("images", {"known": IMAGE, "known_mask": BOOL[0]}, r"mask of shape \(8, 8\): expected \(1, 8, 8\)"),
+        ("images", {"known": IMAGE[0, 0], "known_mask": BOOL}, r"known of shape \(8,\): expected \(1, 8, 8\)"),
+        ("images", {"known_at": "end"}, "known_at='end': expected one of data, path"),
+        ("images", {"known": IMAGE, "known_mask": BOOL.float()}, "mask of type torch.float32: expected torch.bool"),
+        ("images", {"known": IMAGE * torch.nan, "known_mask": BOOL}, "known: 128 values are NaN or infinite"),
+        (
+            "images",
+            {"known": IMAGE.long(), "known_mask": BOOL},
             "known: data of type torch.int64: continuous data are floats",
         ),
-        ("images", {"known": IMAGE}, "mask=None: known and mask are given together"),
-        ("images", {"mask": BOOL}, "known=None: known and mask are given together"),
-        ("images", {"known": IMAGE, "mask": BOOL, "known_at": "end"}, "known_at='end': expected one of data, path"),
-        ("text", {"known": TEXT + 27, "mask": LETTERS}, r"known: classes from 27 to 27: expected 0..26"),
-        ("text", {"known": TEXT.float(), "mask": LETTERS}, "known: data of type torch.float32"),
+        ("images", {"known": IMAGE}, "known_mask=None: known and known_mask go together"),
+        ("images", {"known_mask": BOOL}, "known=None: known and known_mask go together"),
+        (
+            "images",
+            {"known": IMAGE, "known_mask": BOOL, "known_at": "end"},
+            "known_at='end': expected one of data, path",
+        ),
+        ("text", {"known": TEXT + 27, "known_mask": LETTERS}, r"known: classes from 27 to 27: expected 0..26"),
+        ("text", {"known": TEXT.float(), "known_mask": LETTERS}, "known: data of type torch.float32"),
         ("text", {"guidance": 2.0}, "guidance=2: it needs classes to guide to; give label"),
         ("images", {"guidance": float("nan"), "label": torch.zeros(2, dtype=torch.int64)}, "guidance=nan: expected"),
         ("text", {"guidance": 2.0, "label": torch.zeros(2, dtype=torch.int64)}, "label given to a network without"),
@@ -362,7 +374,7 @@ def test_wrong_values_outside_the_mask_do_not_matter() -> None:
     model = tiny.build("text")
     known = torch.full((20,), 99)
     known[3] = 4
-    out = model.sample(2, "auto", 3, known=known, mask=torch.arange(20) == 3, generator=seeded())
+    out = model.sample(2, "auto", 3, known=known, known_mask=torch.arange(20) == 3, generator=seeded())
     assert bool((out.x[:, 3] == 4).all())
 
 

@@ -72,8 +72,8 @@ def test_classes_are_drawn_by_their_shares() -> None:
 def test_what_is_known_is_not_contradicted_by_a_class_drawn_at_random() -> None:
     model = tiny.build("images")
     known, mask = torch.zeros(1, 8, 8), torch.ones(1, 8, 8, dtype=torch.bool)
-    assert model.sample(3, nfe=2, known=known, mask=mask).label.tolist() == [NO_CLASS] * 3  # type: ignore[union-attr]
-    assert model.sample(3, nfe=2, known=known, mask=mask, label=1).label.tolist() == [1, 1, 1]  # type: ignore[union-attr]
+    assert model.sample(3, nfe=2, known=known, known_mask=mask).label.tolist() == [NO_CLASS] * 3  # type: ignore[union-attr]
+    assert model.sample(3, nfe=2, known=known, known_mask=mask, label=1).label.tolist() == [1, 1, 1]  # type: ignore[union-attr]
 
 
 def test_samples_say_which_classes_were_drawn_and_are_of_them() -> None:

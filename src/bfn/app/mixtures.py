@@ -89,7 +89,8 @@ def errors(model: GaussianMixture, seed: int = 0) -> Iterator[SolverErrors]:
 
 def exact_ends(model: GaussianMixture, start: Tensor, t_start: float) -> Tensor:
     """Where the ODE takes these starts, to an accuracy that no plotted solver reaches."""
-    return sample(model, len(start), "fast-ode", REFERENCE_CALLS, t_start=t_start, initial=start).x
+    ends: Tensor = sample(model, len(start), "fast-ode", REFERENCE_CALLS, t_start=t_start, initial=start).x
+    return ends
 
 
 def floor(model: GaussianMixture, seed: int = 0) -> float:

@@ -7,6 +7,7 @@ With them anybody can see what a solver does: whatever is wrong with a sample is
 from bfn.exact.base import DiscreteExactModel, ExactModel
 from bfn.exact.chains import MarkovChain
 from bfn.exact.gaussian import GaussianMixture
+from bfn.exact.joint import JointMixture
 from bfn.exact.ngram import NGram
 from bfn.exact.points import Points
 from bfn.exact.strings import MixtureOfProducts, ProductOfCategoricals, StringSet
@@ -15,6 +16,7 @@ __all__ = [
     "DiscreteExactModel",
     "ExactModel",
     "GaussianMixture",
+    "JointMixture",
     "MarkovChain",
     "MixtureOfProducts",
     "NGram",

@@ -99,7 +99,8 @@ class DiscreteExactModel(ExactModel):
         # ||w||^2 = K (K - 1) a variable, and u . w = K u_x - sum_k u_k.
         s = level.s.reshape(-1) if isinstance(level.s, Tensor) else level.s
         shift = s * u.flatten(1).sum(1) / n_classes + s * s * (length * (n_classes - 1) / 2)
-        return self.log_normaliser(u * level.s) + normal_log_prob(u, n_classes) - shift
+        evidence: Tensor = self.log_normaliser(u * level.s) + normal_log_prob(u, n_classes) - shift
+        return evidence
 
 
 def normal_log_prob(u: Tensor, variance: float) -> Tensor:

@@ -39,8 +39,12 @@ HEADS: dict[str, type[Head]] = {
 """Heads by the name that ``BFN(predicts=...)`` takes."""
 
 
-def make_head(predicts: str, flow: Flow) -> Head:
-    """The head of that name, checked against the kind of data."""
+def make_head(predicts: str | Head, flow: Flow) -> Head:
+    """The head of that name, or the head itself, checked against the kind of data."""
+    if isinstance(predicts, Head):
+        if predicts.kind != flow.kind:
+            raise UserError(f"predicts={predicts}: it is for {predicts.kind} data, the flow is {flow.kind}")
+        return predicts
     fitting = [name for name, head in HEADS.items() if head.kind == flow.kind]
     if predicts not in HEADS:
         hint = did_you_mean(predicts, fitting)

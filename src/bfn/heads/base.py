@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from math import log, pi
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -125,6 +125,12 @@ class Head(ABC):
     @abstractmethod
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         """The distribution that the network's output stands for."""
+
+    def check_raw(self, flow: Flow, raw: Any, state_shape: tuple[int, ...], batch: int) -> str | None:
+        """What is wrong with the network's output for a batch, in words; None if nothing is."""
+        expected = (batch, *self.raw_shape(state_shape))
+        found = tuple(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+        return None if found == expected else f"has shape {found}: expected {expected}"
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape that the network's output must have for one sample."""

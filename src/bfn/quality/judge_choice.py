@@ -193,7 +193,8 @@ def _is_images(model: Model) -> bool:
 
 
 def _n_pixels(model: Model) -> int:
-    return min(math.prod(model.data_shape), model.data_shape[0] * POOLED**2)
+    pooled: int = min(math.prod(model.data_shape), model.data_shape[0] * POOLED**2)
+    return pooled
 
 
 METRICS: dict[str, Metric] = {

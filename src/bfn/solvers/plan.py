@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from bfn import grids
+from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
-from bfn.grids import Grid
+from bfn.flows import Flow
+from bfn.grids import Grid, Uniform
 from bfn.solvers.base import Solver, check_nfe
 from bfn.solvers.named import get
 from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
-    from bfn.flows import Flow
     from bfn.info import ModelInfo
 
 __all__ = ["CALLS", "LEAST_T_START", "Plan", "Planned", "plan"]
@@ -82,33 +83,42 @@ def plan(
     if isinstance(solver, Table):
         _check_given_table(solver, nfe, asked)
         return Plan(solver)
-    chosen = get(solver, model.flow.kind)
+    wanted = get(solver)
     times = None if grid is None or isinstance(grid, str | Grid) else grids.check_times(grid)
     if times is not None and t_start is not None:
         raise UserError(f"t_start={t_start:g} beside a grid of times: it starts at its first one; leave t_start out")
     calls = len(times) if times is not None else CALLS if nfe is None else nfe
     check_nfe(calls)
-    if chosen.prefers_tuned and calls in model.info.tables and all(value is None for value in asked.values()):
+    if wanted.prefers_tuned and calls in model.info.tables and all(value is None for value in asked.values()):
         return Plan(model.info.tables[calls])
-    chosen = chosen.resolve(model.flow, calls).with_curve(model.info.error_curve)
-    if g is not None:
-        chosen = chosen.with_dial(g)
-    singular = not (model.starts_at_zero or chosen.from_prior)
+    flows, curve = model.flow.parts, model.info.error_curve
+    chosen = {name: _solver_for(wanted, flow, calls, curve, g) for name, flow in flows.items()}
+    leader = chosen[model.flow.leading_part]
+    singular = not (model.starts_at_zero or leader.from_prior)
     if times is None:
-        named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else chosen.grid
-        start = LEAST_T_START if chosen.t_start == 0 and (singular or named.needs_start) else chosen.t_start
-        rule = named.with_curve(model.info.error_curve)
-        times = chosen.nodes(model.flow, rule, calls, start if t_start is None else t_start)
+        # A grid laid by the schedule of one part means nothing to the others: they share equal steps in t.
+        own = leader.grid if len(flows) == 1 or isinstance(leader.grid, Uniform) else Uniform()
+        named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else own
+        start = LEAST_T_START if leader.t_start == 0 and (singular or named.needs_start) else leader.t_start
+        leading = flows[model.flow.leading_part]
+        times = leader.nodes(leading, named.with_curve(curve), calls, start if t_start is None else t_start)
         times = grids.check_times(times, f"grid {str(named)!r} of {len(times)} times")
     if singular and float(times[0]) == 0:
         raise UserError(
-            f"a grid that starts at t = 0 with solver {chosen.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
+            f"a grid that starts at t = 0 with solver {leader.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
             f"start at {LEAST_T_START}, or take a network that predicts the data"
         )
-    table = chosen.table(model.flow, times.tolist())
+    tables = {name: chosen[name].table(flow, times.tolist()) for name, flow in flows.items()}
+    table = Table.side_by_side(tables, model.flow.leading_part) if len(tables) > 1 else next(iter(tables.values()))
     if nfe is not None and nfe != table.nfe:
         raise UserError(f"nfe={nfe}: the given grid of {len(times)} times makes {table.nfe} calls; leave nfe out")
-    return Plan(table, chosen)
+    return Plan(table, leader)
+
+
+def _solver_for(solver: Solver, flow: Flow, calls: int, curve: ErrorCurve | None, g: float | None) -> Solver:
+    """The solver that does the work on one kind of data."""
+    chosen = get(solver, flow.kind).resolve(flow, calls).with_curve(curve)
+    return chosen if g is None else chosen.with_dial(g)
 
 
 def _check_given_table(table: Table, nfe: int | None, asked: Mapping[str, object]) -> None:

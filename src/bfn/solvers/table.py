@@ -8,6 +8,8 @@ a, b, c are float64 numbers known before the first network call. A solver makes 
 module holds the rows and the one function that applies them, ``bfn.sampling`` the one loop that runs through them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -46,12 +48,14 @@ class Table:
         unless the rule for the rest of the way knows better.
     draws: the message is a draw from the output distribution instead of its mean (the original sampler on classes).
     record: how a table that was tuned to one model came to be, plain values.
+    parts: tables of the parts of joint data, at the same times; the rows here are then those of the leading part.
     """
 
     rows: tuple[Row, ...]
     final: tuple[float, ...] = (1.0,)
     draws: bool = False
     record: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    parts: Mapping[str, Table] = field(default_factory=dict, hash=False)
 
     @property
     def nfe(self) -> int:
@@ -71,7 +75,42 @@ class Table:
     @property
     def stochastic(self) -> bool:
         """Whether a run through it draws anything after the start."""
-        return self.draws or any(row.c > 0 for row in self.rows)
+        return self.draws or any(row.c > 0 for table in (self, *self.parts.values()) for row in table.rows)
+
+    @classmethod
+    def side_by_side(cls, parts: Mapping[str, Table], leading: str) -> Table:
+        """One table of several parts that share their network calls."""
+        first = parts[leading]
+        wrong = next((name for name, table in parts.items() if table.times != first.times), None)
+        if wrong is not None:
+            raise UserError(
+                f"the table of part {wrong!r}: expected the times of {leading!r}, since they share the calls"
+            )
+        return cls(first.rows, first.final, any(table.draws for table in parts.values()), parts=parts)
+
+    def bind(self, flow: Flow, like: Tensor) -> BoundTable:
+        """The table for a batch of states ``like`` this one; coefficients that differ by part become vectors."""
+        tables = {name: self.parts.get(name, self) for name in flow.parts}
+        scale, shift = ({name: part.message_map[i] for name, part in flow.parts.items()} for i in (0, 1))
+
+        def over(number: Callable[[str, Table], float]) -> Number:
+            return flow.over_state({name: number(name, table) for name, table in tables.items()}, like)
+
+        def at(weights: Sequence[float], j: int) -> float:
+            return weights[j] if j < len(weights) else 0.0
+
+        rows = []
+        for i, row in enumerate(self.rows):
+            depth = max(len(table.rows[i].b) for table in tables.values())
+            b = [over(lambda name, table, i=i, j=j: scale[name] * at(table.rows[i].b, j)) for j in range(depth)]  # type: ignore[misc]
+            moved = over(lambda name, table, i=i: shift[name] * sum(table.rows[i].b))  # type: ignore[misc]
+            offset = torch.as_tensor(moved, dtype=like.dtype, device=like.device) if _counts(moved) else None
+            a, c = (over(lambda _, table, i=i, key=key: getattr(table.rows[i], key)) for key in ("a", "c"))  # type: ignore[misc]
+            rows.append(BoundRow(a, tuple(b), c, offset, row.commit))
+        n_final = max(len(table.final) for table in tables.values())
+        final = tuple(over(lambda _, table, j=j: at(table.final, j)) for j in range(n_final))  # type: ignore[misc]
+        levels = tuple(flow.noise_level(t, len(like), like.ndim - 1, like) for t in self.times)
+        return BoundTable(self.times, levels, tuple(rows), final, self.draws)
 
     def check(self) -> None:
         """Refuse rows that no run through them could follow: those of a file may say anything."""
@@ -104,9 +143,7 @@ class BoundRow:
     commit: bool = True
 
     @classmethod
-    def bind(
-        cls, flow: Flow, like: Tensor, a: Number, b: Sequence[Number], c: Number, commit: bool = True
-    ) -> "BoundRow":
+    def bind(cls, flow: Flow, like: Tensor, a: Number, b: Sequence[Number], c: Number, commit: bool = True) -> BoundRow:
         """The row of these coefficients for predictions of this flow, on the device of ``like``."""
         scale, shift = flow.message_map
         offset = torch.as_tensor(sum(b) * shift, dtype=like.dtype, device=like.device) if shift and len(b) else None
@@ -153,14 +190,6 @@ class BoundTable:
     rows: tuple[BoundRow, ...]
     final: tuple[Number, ...]
     draws: bool = False
-
-    @classmethod
-    def bind(cls, table: Table, flow: Flow, like: Tensor) -> "BoundTable":
-        """The table for a batch of states ``like`` this one."""
-        times = torch.tensor(table.times, dtype=like.dtype, device=like.device).unsqueeze(1).expand(-1, len(like))
-        levels = zip(times.unbind(0), flow.schedule.s_of(table.times), strict=True)
-        rows = (BoundRow.bind(flow, like, row.a, row.b, row.c, row.commit) for row in table.rows)
-        return cls(table.times, tuple(NoiseLevel(t, s) for t, s in levels), tuple(rows), table.final, table.draws)
 
     @property
     def nfe(self) -> int:

@@ -110,8 +110,8 @@ def test_models_of_numbers_are_shown_as_numbers() -> None:
 def test_masks_keep_their_part(keep: str, share: float) -> None:
     models = Models({"m": evaluated("images")}, {"m": torch.zeros(1, 1, 8, 8)})
     conditions = models.conditions(request(keep=keep))
-    assert ("mask" in conditions) == (share > 0)
-    assert share == 0 or float(conditions["mask"].float().mean()) == share
+    assert ("known_mask" in conditions) == (share > 0)
+    assert share == 0 or float(conditions["known_mask"].float().mean()) == share
 
 
 def test_conditions_are_the_arguments_of_sample() -> None:
@@ -122,7 +122,7 @@ def test_conditions_are_the_arguments_of_sample() -> None:
     assert conditions["label"] == 2
     assert conditions["guidance"] == 2.0
     assert conditions["known"].shape == images.data_shape
-    assert conditions["mask"].any()
+    assert conditions["known_mask"].any()
     assert models.conditions(request(n=6))["label"].tolist() == [0, 1, 2, 0, 1, 2]
     assert models.conditions(request(model="t", label=None)) == {}
     asked = models.conditions(request(model="t", prompt="a_"))

@@ -37,7 +37,6 @@ from bfn.model import BFN
 from bfn.sampling import Run
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule
 from bfn.solvers import Table, plan
-from bfn.solvers.table import BoundTable
 
 __all__ = ["BFNScheduler", "BFNSchedulerOutput", "DiscreteBFNScheduler", "TableScheduler", "VPSolverScheduler"]
 
@@ -210,7 +209,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
                 )
                 raise UserError(f"{given}: {several}; choose another, or set_timesteps(timesteps=...)")
         u = _precise(sample)
-        self._run, self._begun_at = Run(BoundTable.bind(table, self.flow, u), u, self.info.value_range), index
+        self._run, self._begun_at = Run(table.bind(self.flow, u), u, self.info.value_range), index
         return self._run
 
 

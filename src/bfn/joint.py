@@ -1,0 +1,353 @@
+"""Joint data: several named parts of any kind in one sample, through the same loop.
+
+The process is linear and acts on each coordinate alone, so that the states of all parts lie side by side in one tensor
+(batch, D), and a part is a view of a slice of it. The data are packed the same way into (batch, N), one number a
+variable (classes as whole numbers): users give and get mappings of parts, the loop and the losses see one tensor.
+
+    kappa, s, the message map, a row's coefficients     numbers of a part become vectors over D, constant on each part
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bfn.errors import UserError
+from bfn.flows import Flow, NoiseLevel, Shape
+from bfn.heads import Head, Output, make_head
+from bfn.schedules import Schedule, Time
+
+__all__ = ["JointFlow", "JointHead"]
+
+
+def flat(x: Tensor) -> Tensor:
+    """(batch, ...) -> (batch, numbers of a sample); one number a sample is a column."""
+    return x.reshape(len(x), -1)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a part lies: its flow and shape, and its slices of the packed data and of the state."""
+
+    name: str
+    flow: Flow
+    shape: Shape
+    data: slice
+    state: slice
+
+    @property
+    def state_shape(self) -> Shape:
+        """Shape of the part's own state."""
+        return self.flow.state_shape(self.shape)
+
+    def data_of(self, x: Tensor) -> Tensor:
+        """The part of packed data or of a mask, in its own shape; classes are whole numbers again."""
+        own = x[:, self.data].reshape(-1, *self.shape)
+        return own if self.flow.has_range or own.dtype is torch.bool else own.long()
+
+    def state_of(self, u: Tensor) -> Tensor:
+        """A view of the part's state, or of anything like it, in its own shape."""
+        return u[:, self.state].reshape(-1, *self.state_shape)
+
+    def scale_of(self, s: float | Tensor) -> float | Tensor:
+        """The part of what broadcasts against the whole state; all classes of a variable have the same."""
+        if not isinstance(s, Tensor):
+            return s
+        own = self.state_of(s)
+        return own if self.flow.has_range else own[..., :1]
+
+    def level_of(self, level: NoiseLevel) -> NoiseLevel:
+        """The part's own noise level."""
+        return NoiseLevel(level.t, self.scale_of(level.s))
+
+
+@dataclass(frozen=True, init=False, eq=False)
+class JointFlow(Flow):
+    """Named parts, each with its flow; a model binds it to the parts' shapes.
+
+    >>> from bfn.flows import ContinuousFlow, DiscreteFlow
+    >>> flow = JointFlow(x=ContinuousFlow(0.02), kind=DiscreteFlow(5)).for_shape({"x": (29, 3), "kind": (29,)})
+    >>> flow.state_shape({"x": (29, 3), "kind": (29,)})
+    (232,)
+    """
+
+    kind: ClassVar[str] = "joint"
+    flows: Mapping[str, Flow]
+
+    def __init__(
+        self, flows: Mapping[str, Flow] | None = None, *, shapes: Mapping[str, Shape] | None = None, **named: Flow
+    ) -> None:
+        own = {**(flows or {}), **named}
+        if not own:
+            raise UserError("JointFlow(): expected at least one named part, such as x=ContinuousFlow()")
+        for name, flow in own.items():
+            if not isinstance(flow, Flow) or isinstance(flow, JointFlow):
+                raise UserError(f"part {name!r}: {flow!r}: expected a flow of one kind of data")
+        object.__setattr__(self, "flows", own)
+        object.__setattr__(self, "_shapes", shapes)
+
+    @property
+    def parts(self) -> Mapping[str, Flow]:
+        return self.flows
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JointFlow) and dict(self.parts) == dict(other.parts)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.parts))
+
+    def for_shape(self, data_shape: Shape | Mapping[str, Shape]) -> JointFlow:
+        if not isinstance(data_shape, Mapping) or set(data_shape) != set(self.parts):
+            raise UserError(f"data_shape={data_shape}: expected a shape for each of the parts {', '.join(self.parts)}")
+        return JointFlow(self.parts, shapes={name: tuple(data_shape[name]) for name in self.parts})
+
+    @cached_property
+    def layout(self) -> tuple[Part, ...]:
+        """The parts in their order, with their places."""
+        shapes: Mapping[str, Shape] | None = getattr(self, "_shapes", None)
+        if shapes is None:
+            raise UserError("a joint flow without shapes: a model binds it to them, or call flow.for_shape(...)")
+        found, n, d = [], 0, 0
+        for name, flow in self.parts.items():
+            size, width = math.prod(shapes[name]), math.prod(flow.state_shape(shapes[name]))
+            found.append(Part(name, flow, shapes[name], slice(n, n + size), slice(d, d + width)))
+            n, d = n + size, d + width
+        return tuple(found)
+
+    @property
+    def leading_part(self) -> str:
+        """The part with the most variables."""
+        return max(self.layout, key=lambda part: part.data.stop - part.data.start).name
+
+    @property
+    def schedule(self) -> Schedule:  # type: ignore[override]
+        """That of the leading part."""
+        return self.parts[self.leading_part].schedule
+
+    def over_state(self, numbers: Mapping[str, float], like: Tensor) -> float | Tensor:
+        values = [numbers[part.name] for part in self.layout]
+        if all(value == values[0] for value in values):
+            return values[0]
+        return _laid_out([torch.tensor(value, dtype=torch.float64) for value in values], self._state_sizes).to(like)
+
+    @cached_property
+    def _state_sizes(self) -> list[int]:
+        return [part.state.stop - part.state.start for part in self.layout]
+
+    def _over_data(self, values: Callable[[Part], Tensor]) -> Tensor:
+        """(batch, N) float64: a part's numbers (batch,) on all of its variables."""
+        return _laid_out([values(part) for part in self.layout], [p.data.stop - p.data.start for p in self.layout])
+
+    @cached_property
+    def kappa(self) -> Tensor:  # type: ignore[override]
+        kappas = [torch.tensor(part.flow.kappa, dtype=torch.float64) for part in self.layout]
+        return _laid_out(kappas, self._state_sizes).to(torch.get_default_dtype())
+
+    @cached_property
+    def message_map(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        pairs = [torch.tensor(part.flow.message_map, dtype=torch.float64) for part in self.layout]
+        scale, shift = _laid_out(pairs, self._state_sizes).to(torch.get_default_dtype())
+        return scale, shift
+
+    @property
+    def n_values(self) -> int | None:
+        return None
+
+    def noise_scale(self, like: Tensor) -> Tensor:
+        return self.kappa.to(like).sqrt()
+
+    def state_shape(self, data_shape: Any) -> Shape:
+        return (self.layout[-1].state.stop,)
+
+    def noise_level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> NoiseLevel:
+        many = isinstance(t, Tensor) and t.ndim == 1
+        times = t if many else torch.full((1,), float(t), dtype=torch.float64, device=like.device)
+        s = _laid_out([part.flow.schedule.s(times) for part in self.layout], self._state_sizes)
+        return NoiseLevel(torch.as_tensor(times).to(like).expand(batch), s.to(like))
+
+    def rate(self, t: Tensor, data_ndim: int) -> Tensor:
+        return self._over_data(lambda part: part.flow.schedule.slope(t))
+
+    def gain(self, t_start: Tensor, t_end: Tensor, data_ndim: int) -> Tensor:
+        return self._over_data(lambda part: part.flow.schedule.increment(t_start, t_end))
+
+    def pack(self, x: Any, data_shape: Any) -> Tensor:
+        if isinstance(x, Tensor):
+            self.check(x, data_shape)
+            return x
+        if not isinstance(x, Mapping):
+            raise UserError(
+                f"data of type {type(x).__name__}: expected a mapping with the parts {', '.join(self.parts)}"
+            )
+        wrong = next((name for name in (*self.parts, *x) if (name in self.parts) != (name in x)), None)
+        if wrong is not None:
+            what = "is missing" if wrong in self.parts else "is not a part of this model"
+            raise UserError(f"part {wrong!r} {what}: expected {', '.join(self.parts)}")
+        tensors = {name: torch.as_tensor(value) for name, value in x.items()}
+        sizes = {name: len(value) if value.ndim else 0 for name, value in tensors.items()}
+        if len(set(sizes.values())) > 1:
+            raise UserError(f"batch sizes {sizes}: expected as many samples of each part")
+        for part in self.layout:
+            try:
+                part.flow.check(tensors[part.name], part.shape)
+            except UserError as error:
+                raise UserError(f"part {part.name!r}: {error}") from None
+        floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
+        dtype = max(floats, key=lambda kind: torch.finfo(kind).bits, default=torch.get_default_dtype())
+        return torch.cat([flat(tensors[part.name]).to(dtype) for part in self.layout], 1)
+
+    def unpack(self, x: Tensor) -> dict[str, Tensor]:
+        return {part.name: part.data_of(x) for part in self.layout}
+
+    def split(self, values: Tensor) -> dict[str, Tensor]:
+        return {part.name: values[:, part.data].reshape(-1, *part.shape) for part in self.layout}
+
+    def over_variables(self, values: Tensor, state: Tensor) -> Tensor:
+        own = self.split(values)
+        return self._each(
+            lambda part: part.flow.over_variables(own[part.name], part.state_of(state)).expand(-1, *part.state_shape)
+        )
+
+    def check(self, x: Tensor, data_shape: Any) -> None:
+        n = self.layout[-1].data.stop
+        if x.ndim != 2 or x.shape[1] != n:
+            raise UserError(f"packed data of shape {tuple(x.shape)}: expected (batch, {n}), or a mapping of parts")
+
+    def _each(self, act: Callable[[Part], Tensor]) -> Tensor:
+        """What an action gives for each part, side by side: (batch, D) or (batch, N)."""
+        return torch.cat([flat(act(part)) for part in self.layout], 1)
+
+    def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+        return self._each(lambda part: part.flow.message(part.data_of(x), dtype or x.dtype))
+
+    def noised(self, x: Tensor, s: float | Tensor, eps: Tensor) -> Tensor:
+        return self._each(lambda part: part.flow.noised(part.data_of(x), part.scale_of(s), part.state_of(eps)))
+
+    def network_input(self, u: Tensor, s: float | Tensor) -> Tensor:
+        return self._each(lambda part: part.flow.network_input(part.state_of(u), part.scale_of(s)))
+
+    def decode(self, prediction: Tensor) -> Tensor:
+        return self._each(lambda part: part.flow.decode(part.state_of(prediction)).to(prediction.dtype))
+
+    def visible(self, w: Tensor) -> Tensor:
+        return self._each(lambda part: part.flow.visible(part.state_of(w)))
+
+    def shrinkage(self, s: Tensor) -> Tensor:
+        raise UserError("a joint flow has no SDE of its own: ask its parts, flow.parts[name]")
+
+    def values(self, x: Tensor) -> Tensor:
+        return self._each(lambda part: part.flow.values(part.data_of(x)))
+
+    def expected_values(self, prediction: Tensor) -> Tensor:
+        return self._each(lambda part: part.flow.expected_values(part.state_of(prediction)))
+
+    def errors(self, x: Tensor, prediction: Tensor) -> Tensor:
+        return self._each(lambda part: part.flow.errors(part.data_of(x), part.state_of(prediction)))
+
+
+@dataclass(frozen=True)
+class JointHead(Head):
+    """A head a part. flat: the network takes and gives one vector (batch, ...) instead of mappings of parts.
+
+    A flat network sees the parts' inputs side by side and gives their outputs the same way; a part's own shapes are for
+    networks that take mappings.
+    """
+
+    kind: ClassVar[str] = "joint"
+    parts: Mapping[str, Head]
+    flat: bool = False
+
+    @classmethod
+    def make(cls, predicts: Mapping[str, str | Head], flow: Flow, flat: bool = False) -> JointHead:
+        """Heads from their names, checked against the flow of each part."""
+        if set(predicts) != set(flow.parts):
+            raise UserError(f"predicts={dict(predicts)}: expected a head for each of the parts {', '.join(flow.parts)}")
+        heads = {name: make_head(predicts[name], own) for name, own in flow.parts.items()}
+        return cls(heads, flat)
+
+    @property
+    def starts_at_zero(self) -> bool:  # type: ignore[override]
+        return all(head.starts_at_zero for head in self.parts.values())
+
+    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Any:
+        shown = {p.name: self._head(p).inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
+        return torch.cat([flat(x) for x in shown.values()], 1) if self.flat else shown
+
+    def output(self, flow: Flow, raw: Any, u: Tensor, level: NoiseLevel) -> Output:
+        layout = _layout(flow)
+        given = self._split(layout, raw) if self.flat else raw
+        return JointOutput(layout, {
+            p.name: self._head(p).output(p.flow, given[p.name], p.state_of(u), p.level_of(level)) for p in layout
+        })  # fmt: skip
+
+    def check_raw(self, flow: Flow, raw: Any, state_shape: Shape, batch: int) -> str | None:
+        if self.flat:
+            expected: object = (batch, sum(math.prod(self._raw_shape(part)) for part in _layout(flow)))
+            found: object = tuple(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
+        else:
+            expected = {part.name: (batch, *self._raw_shape(part)) for part in _layout(flow)}
+            found = {k: tuple(v.shape) for k, v in raw.items()} if isinstance(raw, Mapping) else type(raw).__name__
+        return None if found == expected else f"has shape {found}: expected {expected}"
+
+    def _head(self, part: Part) -> Head:
+        return self.parts[part.name]
+
+    def _raw_shape(self, part: Part) -> Shape:
+        return self._head(part).raw_shape(part.state_shape)
+
+    def _split(self, layout: tuple[Part, ...], raw: Tensor) -> dict[str, Tensor]:
+        shapes = {part.name: self._raw_shape(part) for part in layout}
+        pieces = torch.split(raw, [math.prod(shape) for shape in shapes.values()], 1)
+        return {name: x.reshape(-1, *shape) for (name, shape), x in zip(shapes.items(), pieces, strict=True)}
+
+
+@dataclass(frozen=True)
+class JointOutput(Output):
+    """Independent parts, each with its own distribution."""
+
+    layout: tuple[Part, ...]
+    parts: Mapping[str, Output]
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self._each(lambda output: output.mean)
+
+    @property
+    def mode(self) -> Tensor:
+        return self._each(lambda output: output.mode)
+
+    def draw(self, generator: torch.Generator | None = None) -> Tensor:
+        return self._each(lambda output: output.draw(generator))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return torch.cat([flat(own.log_prob(part.data_of(x))) for part, own in self._pairs()], 1)
+
+    def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        accuracy = accuracy.expand(len(x), x.shape[1])
+        return torch.cat([
+            flat(own.message_kl(part.data_of(x), accuracy[:, part.data].reshape(-1, *part.shape), generator))
+            for part, own in self._pairs()
+        ], 1)  # fmt: skip
+
+    def _pairs(self) -> Iterator[tuple[Part, Output]]:
+        return ((part, self.parts[part.name]) for part in self.layout)
+
+    def _each(self, act: Callable[[Output], Tensor]) -> Tensor:
+        return torch.cat([flat(act(own)) for _, own in self._pairs()], 1)
+
+
+def _laid_out(numbers: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """(..., total): each (...) of the numbers repeated as often as its part is wide."""
+    return torch.cat([x.unsqueeze(-1).expand(*x.shape, size) for x, size in zip(numbers, sizes, strict=True)], -1)
+
+
+def _layout(flow: Flow) -> tuple[Part, ...]:
+    if not isinstance(flow, JointFlow):
+        raise UserError(f"a head of named parts on a {flow.kind} flow: expected a JointFlow")
+    return flow.layout

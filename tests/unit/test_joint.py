@@ -1,0 +1,247 @@
+"""Joint data: parts side by side behave as they do alone, and together as the exact model of both says."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import bfn
+from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError
+from bfn.exact import GaussianMixture, JointMixture, MixtureOfProducts
+from bfn.flows import NoiseLevel
+from bfn.heads import PreconditionedHead
+from bfn.joint import JointHead
+from bfn.solvers import names
+
+SHAPES = {"x": (2,), "y": (), "kind": (3,)}
+BOTH = [name for name in names("continuous") if name in names("discrete") and name != "bfn-optimal"]
+
+
+def mixture(n: int = 3) -> JointMixture:
+    generator = torch.Generator().manual_seed(1)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    return JointMixture(
+        {"x": (normal(n, 2), 0.1 + 0.2 * normal(n, 2).abs()), "y": (normal(n), 0.3 + 0.1 * normal(n).abs())},
+        {"kind": torch.softmax(2 * normal(n, 3, 4), -1)},
+        weights=torch.softmax(normal(n), 0),
+        flows={"x": ContinuousFlow(0.02), "y": ContinuousFlow(0.05), "kind": DiscreteFlow(4, 4.5)},
+    )
+
+
+def alone(part: str) -> tuple[JointMixture, bfn.Model]:
+    """A joint model of one part, and the model of that part."""
+    generator = torch.Generator().manual_seed(2)
+    if part == "x":
+        means, stds = torch.randn(3, 2, generator=generator), 0.1 + 0.2 * torch.rand(3, 2, generator=generator)
+        flow = ContinuousFlow(0.02)
+        return JointMixture({"x": (means, stds)}, {}, flows={"x": flow}), GaussianMixture(means, stds=stds, flow=flow)
+    probs = torch.softmax(2 * torch.randn(3, 3, 4, generator=generator), -1)
+    flow = DiscreteFlow(4, 4.5)
+    return JointMixture({}, {"kind": probs}, flows={"kind": flow}), MixtureOfProducts(
+        torch.full((3,), 1 / 3), probs, flow=flow
+    )
+
+
+@pytest.mark.parametrize("part", ["x", "kind"])
+def test_a_joint_flow_of_one_part_is_that_part(part: str) -> None:
+    joint, own = alone(part)
+    x = own.sample_data(6, torch.Generator().manual_seed(0))
+    for settings in ({}, {"n_steps": 7}):
+        ours, theirs = (m.loss(data, generator=torch.Generator().manual_seed(3), **settings)
+                        for m, data in ((joint, {part: x}), (own, x)))  # fmt: skip
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+    for name in names(own.flow.kind):
+        if name == "bfn-optimal":
+            continue
+        ours, theirs = (m.sample(4, name, 6, seed=5).x for m in (joint, own))
+        torch.testing.assert_close(ours[part], theirs, rtol=1e-6, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_every_solver_that_takes_both_kinds_takes_both_at_once(name: str) -> None:
+    out = mixture().sample(3, name, 6, seed=0)
+    assert out.nfe == 6
+    assert {key: tuple(value.shape) for key, value in out.x.items()} == {k: (3, *v) for k, v in SHAPES.items()}
+    assert out.x["kind"].dtype == torch.int64
+
+
+def test_the_posterior_is_that_of_all_parts_together() -> None:
+    """By brute force: weights of many exact samples by the density of the state given them."""
+    model = mixture()
+    generator = torch.Generator().manual_seed(0)
+    n = 200_000
+    data = model.sample_data(n, generator)
+    x = model.as_data(data)
+    level = model.flow.noise_level(0.35, 1, 1, x)
+    truth = model.as_data({key: value[:1] for key, value in data.items()})
+    u = model.flow.noised(truth, level.s, torch.randn((1, 15), generator=generator, dtype=torch.float64))
+    residual = (u - level.s * model.flow.message(x)) / model.flow.kappa.double().sqrt()
+    weights = torch.softmax(-residual.square().sum(1) / 2, 0)
+    one_hot = (model.flow.message(x) - model.flow.message_map[1]) / model.flow.message_map[0]
+    estimate = weights @ one_hot
+    # The effective number of samples gives the error of the estimate: five of them, a false alarm in 10^5 a number.
+    effective = 1 / weights.square().sum()
+    error = 5 * (weights @ (one_hot - estimate).square() / effective).sqrt() + 1e-9
+    assert bool(((model.output(u, level).mean[0] - estimate).abs() < error).all())
+
+
+def test_the_bound_is_the_sum_of_its_parts_and_above_the_truth() -> None:
+    model = mixture()
+    generator = torch.Generator().manual_seed(0)
+    data = model.sample_data(20_000, generator)
+    x = model.as_data(data)
+    loss = model.loss(data, generator=torch.Generator().manual_seed(1))
+    parts = model.loss_of_parts(data, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(torch.stack(list(parts.values())).sum(0), loss)
+    total = (loss + model.reconstruction_loss(data, generator=generator)) * x.shape[1]
+    excess = total + model.log_prob(data)
+    # The bound is tight for an exact model but for what the reconstruction draws: close to 0, five standard errors.
+    assert abs(float(excess.mean())) < 5 * float(excess.std()) / math.sqrt(len(x)) + 0.05
+
+
+@pytest.mark.parametrize(("name", "g"), [("fast-ode", None), ("fast-sde", 1.0), ("bfn-solver1", None)])
+def test_samples_have_the_distribution_of_the_data(name: str, g: float | None) -> None:
+    """Means, variances, the dependence between parts: five standard errors, and the solver's own at 100 calls."""
+    model, n = mixture(), 6_000
+    settings = {} if g is None else {"g": g}
+    grid = None if name == "bfn-solver1" else "uniform"
+    out = model.sample(n, name, 100, seed=3, grid=grid, t_start=1e-4, **settings).x
+    real = model.sample_data(n, torch.Generator().manual_seed(9))
+
+    def statistics(data: dict[str, torch.Tensor]) -> torch.Tensor:
+        one_hot = torch.nn.functional.one_hot(data["kind"], 4).double().flatten(1)
+        x = torch.cat([data["x"], data["y"].unsqueeze(1)], 1).double()
+        return torch.cat([x, x.square(), one_hot, (x.unsqueeze(2) * one_hot.unsqueeze(1)).flatten(1)], 1)
+
+    ours, theirs = statistics(out), statistics(real)
+    error = ((ours.var(0) + theirs.var(0)) / n).sqrt()
+    assert bool(((ours.mean(0) - theirs.mean(0)).abs() < 5 * error + 0.02).all())
+
+
+def test_ode_solvers_converge_with_their_order_on_joint_data() -> None:
+    model, initial = mixture(), torch.randn(64, 15, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    grid = "uniform"
+
+    def ends(name: str, nfe: int) -> torch.Tensor:
+        return model.sample(64, name, nfe, grid=grid, t_start=0.05, initial=initial).u
+
+    exact = ends("multistep:4:s", 1281)
+    for name, order in {"multistep:1:s": 1, "multistep:2:s": 2}.items():
+        errors = [float((ends(name, n + 1) - exact).norm(dim=1).mean()) for n in (80, 160)]
+        assert math.log2(errors[0] / errors[1]) == pytest.approx(order, abs=0.35), name
+
+
+def test_known_parts_are_kept_and_the_rest_follows_from_them() -> None:
+    """The class of a component is given: the numbers are those of the conditional distribution."""
+    model = JointMixture(
+        {"x": ([[-1.0], [1.0]], [[0.2], [0.2]])}, {"kind": [[0.95, 0.05], [0.1, 0.9]]}, weights=[0.5, 0.5],
+        flows={"x": ContinuousFlow(0.02)},
+    )  # fmt: skip
+    out = model.sample(8000, "fast-sde", 60, g=1.0, grid="uniform", known={"kind": torch.tensor(0)}, seed=0).x
+    assert bool((out["kind"] == 0).all())
+    share = 0.95 / (0.95 + 0.1)
+    drawn = float((out["x"] < 0).double().mean())
+    assert abs(drawn - share) < 5 * math.sqrt(share * (1 - share) / 8000) + 0.01
+
+
+class Network(nn.Module):
+    """A network of mappings: each part by a layer of its own on all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2 + 1 + 12 + 1, 2 + 1 + 12)
+
+    def forward(self, inputs: dict[str, torch.Tensor], t: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert {key: tuple(value.shape[1:]) for key, value in inputs.items()} == {"x": (2,), "y": (), "kind": (3, 4)}
+        flat = torch.cat([value.reshape(len(t), -1) for value in inputs.values()], 1)
+        out = self.layer(torch.cat([flat, t.unsqueeze(1)], 1))
+        return {"x": out[:, :2], "y": out[:, 2], "kind": out[:, 3:].view(-1, 3, 4)}
+
+
+def joint_model() -> BFN:
+    torch.manual_seed(0)
+    flow = JointFlow(x=ContinuousFlow(0.02), y=ContinuousFlow(0.05), kind=DiscreteFlow(4))
+    return BFN(Network(), flow, {"x": PreconditionedHead(0.7), "y": "data", "kind": "logits"}, SHAPES)
+
+
+def test_networks_take_mappings_or_one_vector() -> None:
+    model = joint_model()
+    generator = torch.Generator().manual_seed(0)
+    data = {"x": torch.randn(5, 2, generator=generator), "y": torch.randn(5, generator=generator),
+            "kind": torch.randint(4, (5, 3), generator=generator)}  # fmt: skip
+
+    class Flat(nn.Module):
+        def __init__(self, layer: nn.Linear) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.cat([inputs, t.unsqueeze(1)], 1))
+
+    head = JointHead.make({"x": PreconditionedHead(0.7), "y": "data", "kind": "logits"}, model.flow, flat=True)
+    flat = BFN(Flat(model.network.layer), model.flow, head, SHAPES)
+    ours, theirs = (m.loss(data, generator=torch.Generator().manual_seed(1)) for m in (model, flat))
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(*(m.sample(3, nfe=4, seed=0).final for m in (model, flat)))
+
+
+def test_a_joint_model_comes_back_from_disk(tmp_path) -> None:
+    model = joint_model()
+    again = bfn.load(model.save(tmp_path), network=Network())
+    assert (again.flow, again.head, again.data_shape) == (model.flow, model.head, model.data_shape)
+    ours, theirs = (m.sample(3, seed=0).x for m in (model, again))
+    assert all(torch.equal(ours[key], theirs[key]) for key in SHAPES)
+
+
+GOOD = {"x": torch.zeros(2, 2), "y": torch.zeros(2), "kind": torch.zeros(2, 3, dtype=torch.int64)}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": None}, "part 'y' is missing: expected x, y, kind"),
+        ({"z": torch.zeros(2)}, "part 'z' is not a part of this model"),
+        ({"y": torch.zeros(3)}, "expected as many samples of each part"),
+        ({"kind": torch.zeros(2, 3)}, "part 'kind': data of type torch.float32"),
+        ({"kind": torch.full((2, 3), 7)}, "part 'kind': classes from 7 to 7"),
+        ({"x": torch.zeros(2, 3)}, r"part 'x': data of shape \(2, 3\)"),
+        ({"x": torch.full((2, 2), math.nan)}, "part 'x': 4 values are NaN"),
+    ],
+)
+def test_wrong_data_name_their_part(change: dict, message: str) -> None:
+    data = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
+    with pytest.raises(UserError, match=message):
+        joint_model().loss(data)
+
+
+def test_wrong_models_are_told_in_one_line() -> None:
+    flow = JointFlow(x=ContinuousFlow(), kind=DiscreteFlow(4))
+    for make, message in (
+        (JointFlow, "expected at least one named part"),
+        (lambda: JointFlow(x=flow), "expected a flow of one kind of data"),
+        (lambda: BFN(Network(), flow, {"x": "data", "kind": "logits"}, {"x": (2,)}), "expected a shape for each"),
+        (lambda: BFN(Network(), flow, {"x": "data"}, {"x": (2,), "kind": (3,)}), "expected a head for each"),
+        (
+            lambda: BFN(Network(), flow, {"x": "logits", "kind": "logits"}, {"x": (2,), "kind": (3,)}),
+            "for discrete data",
+        ),
+        (lambda: joint_model().sample(2, "bfn-solver++2", 4), "bfn-solver\\+\\+2' is for continuous data"),
+        (lambda: joint_model().loss(torch.zeros(2, 5)), r"expected \(batch, 6\), or a mapping of parts"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()
+
+
+def test_levels_of_parts_are_their_own() -> None:
+    flow = mixture().flow
+    level = flow.noise_level(torch.tensor([0.2, 0.7], dtype=torch.float64), 2, 1, torch.zeros(1, dtype=torch.float64))
+    assert isinstance(level, NoiseLevel)
+    for part in flow.layout:
+        expected = part.flow.schedule.s(torch.tensor([0.2, 0.7]))
+        torch.testing.assert_close(
+            level.s[:, part.state], expected.unsqueeze(1).expand(2, part.state.stop - part.state.start)
+        )
