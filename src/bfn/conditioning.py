@@ -29,15 +29,12 @@ if TYPE_CHECKING:
     from bfn.model import Model
 
 __all__ = [
-    "Given", "Guidance", "Guided", "ImagePart", "Known", "KnownAt", "Predict", "Steered", "Steering", "conditioned",
-    "image_mask",
+    "Given", "Guidance", "Guided", "Known", "KnownAt", "Predict", "Steered", "Steering",
+    "anything_known", "conditioned",
 ]  # fmt: skip
 
 KnownAt = Literal["data", "path"]
 """Where the network is shown the known part: at the data end, or on its own noisy path."""
-
-ImagePart = Literal["top", "bottom", "left", "right", "border"]
-"""A part of an image that may be known: a half of it, or all but its middle."""
 
 DATA_END = 1e4
 """sqrt(beta) that stands for the data end: noise of 1e-4, small beside any data, yet its square times a float32
@@ -292,25 +289,6 @@ def conditioned(
         return predict, None
     given = Known(predict, model.flow, x, where, known_at, model.dtype)
     return given, given
-
-
-def image_mask(part: ImagePart, data_shape: Shape) -> Tensor:
-    """The ``known_mask`` for which that part of an image (channel, height, width) is known."""
-    _, height, width = data_shape
-    known = torch.zeros(data_shape, dtype=torch.bool)
-    parts = {
-        "top": known[:, : height // 2],
-        "bottom": known[:, height // 2 :],
-        "left": known[:, :, : width // 2],
-        "right": known[:, :, width // 2 :],
-        "border": known,
-    }
-    if part not in parts:
-        raise UserError(f"part={part!r}: expected one of {', '.join(parts)}")
-    parts[part].fill_(True)
-    if part == "border":
-        known[:, height // 4 : height - height // 4, width // 4 : width - width // 4] = False
-    return known
 
 
 def anything_known(known: object, known_mask: object) -> bool:

@@ -99,8 +99,7 @@ class JointFlow(Flow):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JointFlow) and dict(self.parts) == dict(other.parts)
 
-    def __hash__(self) -> int:
-        return hash(tuple(self.parts))
+    __hash__ = None  # type: ignore[assignment]
 
     def for_shape(self, data_shape: Shape | Mapping[str, Shape]) -> JointFlow:
         if not isinstance(data_shape, Mapping) or set(data_shape) != set(self.parts):
@@ -255,8 +254,7 @@ class JointFlow(Flow):
 class JointHead(Head):
     """A head a part. flat: the network takes and gives one vector (batch, ...) instead of mappings of parts.
 
-    A flat network sees the parts' inputs side by side and gives their outputs the same way; a part's own shapes are for
-    networks that take mappings.
+    A flat network sees the parts' inputs side by side and gives their outputs the same way.
     """
 
     kind: ClassVar[str] = "joint"
@@ -276,14 +274,14 @@ class JointHead(Head):
         return all(head.starts_at_zero for head in self.parts.values())
 
     def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Any:
-        shown = {p.name: self._head(p).inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
+        shown = {p.name: self.parts[p.name].inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
         return torch.cat([flat(x) for x in shown.values()], 1) if self.flat else shown
 
     def output(self, flow: Flow, raw: Any, u: Tensor, level: NoiseLevel) -> Output:
         layout = _layout(flow)
         given = self._split(layout, raw) if self.flat else raw
         return JointOutput(layout, {
-            p.name: self._head(p).output(p.flow, given[p.name], p.state_of(u), p.level_of(level)) for p in layout
+            p.name: self.parts[p.name].output(p.flow, given[p.name], p.state_of(u), p.level_of(level)) for p in layout
         })  # fmt: skip
 
     def check_raw(self, flow: Flow, raw: Any, state_shape: Shape, batch: int) -> str | None:
@@ -295,11 +293,8 @@ class JointHead(Head):
             found = {k: tuple(v.shape) for k, v in raw.items()} if isinstance(raw, Mapping) else type(raw).__name__
         return None if found == expected else f"has shape {found}: expected {expected}"
 
-    def _head(self, part: Part) -> Head:
-        return self.parts[part.name]
-
     def _raw_shape(self, part: Part) -> Shape:
-        return self._head(part).raw_shape(part.state_shape)
+        return self.parts[part.name].raw_shape(part.state_shape)
 
     def _split(self, layout: tuple[Part, ...], raw: Tensor) -> dict[str, Tensor]:
         shapes = {part.name: self._raw_shape(part) for part in layout}

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from bfn import data
-from bfn.conditioning import ImagePart, image_mask
 from bfn.data import Alphabet, Images, Part, Text
 from bfn.errors import UserError
+from bfn.flows import Shape
 
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["ModelData", "as_model_data", "known_part", "known_text", "read_model_data"]
+__all__ = ["ImagePart", "ModelData", "as_model_data", "known_part", "known_text", "read_model_data"]
+
+ImagePart = Literal["top", "bottom", "left", "right", "border"]
+"""A part of an image that may be known: a half of it, or all but its middle."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,7 @@ def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tenso
     """The arguments ``known`` and ``known_mask`` of ``bfn.sample`` for samples that share a part with images."""
     if model.form != "images":
         raise UserError(f"a known part of images: the model is one of {model.form}, not of images; leave it out")
-    return {"known": images, "known_mask": image_mask(part, model.data_shape)}
+    return {"known": images, "known_mask": _image_mask(part, model.data_shape)}
 
 
 def _own_source(model: Model) -> str:
@@ -104,3 +107,22 @@ def _own_source(model: Model) -> str:
     if name in data.names() and not data.is_at_hand(name):
         raise UserError(f"{name} is not in the cache: run bfn data fetch {name}, or give other data")
     return name
+
+
+def _image_mask(part: ImagePart, data_shape: Shape) -> Tensor:
+    """The ``known_mask`` for which that part of an image (channel, height, width) is known."""
+    _, height, width = data_shape
+    known = torch.zeros(data_shape, dtype=torch.bool)
+    parts = {
+        "top": known[:, : height // 2],
+        "bottom": known[:, height // 2 :],
+        "left": known[:, :, : width // 2],
+        "right": known[:, :, width // 2 :],
+        "border": known,
+    }
+    if part not in parts:
+        raise UserError(f"part={part!r}: expected one of {', '.join(parts)}")
+    parts[part].fill_(True)
+    if part == "border":
+        known[:, height // 4 : height - height // 4, width // 4 : width - width // 4] = False
+    return known

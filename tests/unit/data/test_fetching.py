@@ -31,7 +31,7 @@ def one_file(archive: bytes, **changes) -> Download:
     def convert(archives, folder, progress):
         (folder / "copy").write_bytes(archives["set.gz"].read_bytes())
 
-    settings = {"kind": "npm", "where": "set@1", "archives": {"set.gz": sha(archive)}, "convert": convert}
+    settings = {"via": "npm", "where": "set@1", "archives": {"set.gz": sha(archive)}, "convert": convert}
     return Download(**(settings | changes))
 
 
@@ -68,7 +68,7 @@ def test_npm_runs_no_scripts_and_the_manifest_tells_the_source(cache, clients, m
 
 
 def test_pip_is_told_the_sum_before_it_may_run_anything(cache, clients, monkeypatch):
-    use(monkeypatch, one_file(b"data", kind="pip", where="set==1"))
+    use(monkeypatch, one_file(b"data", via="pip", where="set==1"))
     (clients / "set.gz").write_bytes(b"data")
     fetch("set", progress=False)
     ((*command, requirements),) = calls(clients)
@@ -120,7 +120,7 @@ def test_another_result_than_the_recorded_one_is_refused(cache, clients, monkeyp
 
 
 def test_nothing_in_reach_says_what_to_put_where_and_that_works(cache, clients, monkeypatch):
-    use(monkeypatch, one_file(b"data", kind="web", where=NOWHERE), one_file(b"data"))
+    use(monkeypatch, one_file(b"data", via="web", where=NOWHERE), one_file(b"data"))
     with pytest.raises(FetchError) as caught:
         fetch("set", progress=False)
     message = str(caught.value)
@@ -219,7 +219,7 @@ def web():
 
 def test_a_download_that_broke_off_is_tried_again(cache, web, monkeypatch):
     where, handler = web
-    use(monkeypatch, one_file(handler.content, kind="web", where=where))
+    use(monkeypatch, one_file(handler.content, via="web", where=where))
     handler.cuts.append(1000)
     assert (fetch("set", progress=False) / "copy").read_bytes() == handler.content
     assert handler.paths == ["/set.gz", "/set.gz"]
@@ -227,7 +227,7 @@ def test_a_download_that_broke_off_is_tried_again(cache, web, monkeypatch):
 
 def test_a_home_that_answers_otherwise_leaves_the_turn_to_the_package(cache, clients, web, monkeypatch):
     where, _ = web
-    use(monkeypatch, one_file(b"data", kind="web", where=where), one_file(b"data"))
+    use(monkeypatch, one_file(b"data", via="web", where=where), one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     folder = fetch("set", progress=False)
     assert json.loads((folder / "manifest.json").read_text())["source"] == "set@1"
@@ -240,7 +240,7 @@ def test_the_mirror_has_its_turn_between_the_home_and_the_package(cache, clients
     (tmp_path / "mirror" / "set").mkdir(parents=True)
     (tmp_path / "mirror" / "set" / "set.gz").write_bytes(handler.content)
     monkeypatch.setenv("BFN_MIRROR", mirror)
-    use(monkeypatch, one_file(handler.content, kind="web", where=NOWHERE), one_file(handler.content))
+    use(monkeypatch, one_file(handler.content, via="web", where=NOWHERE), one_file(handler.content))
     folder = fetch("set", progress=False)
     assert json.loads((folder / "manifest.json").read_text())["source"] == f"{mirror.rstrip('/')}/set/"
     assert (folder / "copy").read_bytes() == handler.content
@@ -250,7 +250,7 @@ def test_the_mirror_has_its_turn_between_the_home_and_the_package(cache, clients
 
 def test_a_mirror_without_the_set_is_one_failure_among_others(cache, clients, monkeypatch, tmp_path):
     monkeypatch.setenv("BFN_MIRROR", str(tmp_path))
-    use(monkeypatch, one_file(b"data", kind="web", where=NOWHERE))
+    use(monkeypatch, one_file(b"data", via="web", where=NOWHERE))
     with pytest.raises(FetchError, match=rf"not reached; {tmp_path}/set/: .*No such file"):
         fetch("set", progress=False)
 
