@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from bfn import likelihood, losses, storage
-from bfn.errors import NetworkError, UserError
+from bfn.errors import NetworkError, UserError, did_you_mean
 from bfn.flows import Flow, NoiseLevel, Shape
-from bfn.heads import Head, Output, make_head
+from bfn.heads import Head, Output, PreconditionedHead, make_head
 from bfn.info import Classes, ModelInfo
 from bfn.joint import JointHead
 from bfn.likelihood import Likelihood
 from bfn.sampling import Samples, sample
+from bfn.weightings import EDM, WEIGHTINGS, Weighting, weighted_loss
 
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A batch of data as users give it: a tensor, an array, or a mapping of parts."""
@@ -73,15 +74,31 @@ class Model(ABC):
         n_steps: int | None = None,
         generator: torch.Generator | None = None,
         label: Tensor | None = None,
+        weighting: str | Weighting | None = None,
     ) -> Tensor:
         """The continuous-time loss, or the n-step loss if ``n_steps`` is given: (batch,), nats a dimension.
 
         t: (batch,), drawn stratified if None. Draws: the times, then the noise (then the message, for n steps).
+        weighting: what to train instead of the bound, for better samples: a name of ``bfn.weightings.WEIGHTINGS``, such
+            as "edm" for numbers and "cross-entropy" for classes, or a weighting; it draws the times itself.
         """
         x = self.as_data(x)
+        if weighting is not None:
+            if t is not None or n_steps is not None:
+                raise UserError("weighting beside t or n_steps: a weighting draws its own times; leave them out")
+            return weighted_loss(self, x, self._weighting(weighting), generator, label)
         if n_steps is not None:
             return losses.n_step_loss(self, x, n_steps, t, generator, label)
         return losses.continuous_time_loss(self, x, t, generator, label)
+
+    def _weighting(self, weighting: str | Weighting) -> Weighting:
+        """The weighting of that name."""
+        if isinstance(weighting, Weighting):
+            return weighting
+        if weighting not in WEIGHTINGS:
+            hint = did_you_mean(weighting, WEIGHTINGS)
+            raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
+        return WEIGHTINGS[weighting]()
 
     def loss_of_parts(
         self,
@@ -192,6 +209,11 @@ class BFN(Model, nn.Module):
         if wrong is not None:
             raise NetworkError(f"the network's output at t={float(level.t[0]):.6g} {wrong}")
         return self.head.output(self.flow, raw, u, level)
+
+    def _weighting(self, weighting: str | Weighting) -> Weighting:
+        if weighting == "edm" and isinstance(self.head, PreconditionedHead):
+            return EDM(data_std=self.head.data_std)
+        return super()._weighting(weighting)
 
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""

@@ -1,6 +1,6 @@
 """Weightings: at which times a model is trained, and how much each time counts.
 
-Every weighting multiplies one and the same thing, the squared error of :func:`bfn.losses.squared_error`:
+All but one multiply the same thing, the squared error of :func:`bfn.losses.squared_error`:
 
     loss = mean over the batch of  factor(t) ||w(x) - w_hat||^2 / kappa        t ~ density
 
@@ -13,22 +13,35 @@ Every weighting multiplies one and the same thing, the squared error of :func:`b
     edm          log s normal             (1 + s^2 d^2) / d^2       sample quality (Karras et al. 2022)
     ===========  =======================  ========================  ==============================================
 
+"cross-entropy", for classes, trains -log p_O(x) at uniform times instead: its minimiser, the posterior, is that of the
+squared error, and its gradients do not vanish where a class is predicted wrongly and with confidence.
+
 All times are stratified over the batch: each is distributed as said by itself, and together they leave no gaps.
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow
+from bfn.heads import Output
+from bfn.losses import noised_output
 from bfn.schedules import stratified_times
 
-__all__ = ["EDM", "WEIGHTINGS", "Bound", "Importance", "LossByTime", "MinSNR", "Weighting"]
+if TYPE_CHECKING:
+    from bfn.model import Model
+
+__all__ = [
+    "EDM", "WEIGHTINGS", "Bound", "CrossEntropy", "Importance", "LossByTime", "MinSNR", "Weighting", "weighted_loss",
+]  # fmt: skip
 
 
 class Weighting(ABC):
@@ -38,11 +51,15 @@ class Weighting(ABC):
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """n times in [0, 1] and their factors: float64, (n,) each."""
 
-    def fitted(self, second_moment: Tensor) -> "Weighting":
+    def values(self, output: Output, x: Tensor, squared_error: Tensor) -> Tensor:
+        """What the factors multiply, (batch,): the squared error, (batch,), unless the weighting is of another loss."""
+        return squared_error
+
+    def fitted(self, second_moment: Tensor) -> Weighting:
         """The weighting after seeing E[(beta'/2 squared error)^2] in equal bins of t, (n_bins,)."""
         return self
 
-    def restored(self, density: Sequence[float]) -> "Weighting":
+    def restored(self, density: Sequence[float]) -> Weighting:
         """The weighting with the density that a checkpoint kept."""
         return self
 
@@ -80,14 +97,14 @@ class Importance(Weighting):
         t = ((k + (position - edges[k]) * n_bins / density[k]) / n_bins).clamp_(0, 1)
         return t, flow.schedule.slope(t) / 2 / density[k]
 
-    def fitted(self, second_moment: Tensor) -> "Importance":
+    def fitted(self, second_moment: Tensor) -> Importance:
         root = second_moment.double().clamp(min=0).sqrt()
         mean = float(root.mean())
         if not 0 < mean < float("inf"):
             return self
         return self.restored((self.uniform + (1 - self.uniform) * root / mean).tolist())
 
-    def restored(self, density: Sequence[float]) -> "Importance":
+    def restored(self, density: Sequence[float]) -> Importance:
         return Importance(tuple(density), self.uniform)
 
 
@@ -128,8 +145,46 @@ class EDM(Weighting):
         return flow.schedule.time_of_s(s).clamp(0, 1), 1 / self.data_std**2 + s.square()
 
 
-WEIGHTINGS: dict[str, type[Weighting]] = {"bound": Bound, "importance": Importance, "min-snr": MinSNR, "edm": EDM}
+@dataclass(frozen=True)
+class CrossEntropy(Weighting):
+    """-log p_O(x) of classes, nats a dimension, at uniform times."""
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        if flow.has_range:
+            raise UserError("weighting='cross-entropy': it is for classes; numbers take edm, min-snr or the bound")
+        t = stratified_times(n, generator)
+        return t, torch.ones_like(t)
+
+    def values(self, output: Output, x: Tensor, squared_error: Tensor) -> Tensor:
+        return -output.log_prob(x).reshape(len(x), -1).mean(1)
+
+
+WEIGHTINGS: dict[str, type[Weighting]] = {
+    "bound": Bound, "importance": Importance, "min-snr": MinSNR, "edm": EDM, "cross-entropy": CrossEntropy,
+}  # fmt: skip
 """Weightings by name."""
+
+
+def weighted_loss(
+    model: Model, x: Tensor, weighting: Weighting, generator: torch.Generator | None = None, label: Tensor | None = None
+) -> Tensor:
+    """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
+    t, factor = weighting.draw(model.flow, len(x), generator)
+    error, values = errors_and_values(model, x, t.to(x.device), weighting, generator=generator, label=label)
+    return values * factor.to(error)
+
+
+def errors_and_values(
+    model: Model, x: Tensor, t: Tensor, weighting: Weighting, **settings: Any
+) -> tuple[Tensor, Tensor]:
+    """The squared error at the times t, and what the weighting multiplies, from one network call: (batch,) each.
+
+    settings: generator, label and eps of :func:`bfn.losses.noised_output`.
+    """
+    output, _ = noised_output(model, x, t, **settings)
+    prediction = output.mean
+    error = model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    return error, weighting.values(output, x, error)
 
 
 class LossByTime:

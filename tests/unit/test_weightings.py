@@ -3,8 +3,10 @@ import math
 import pytest
 import torch
 
+import bfn
 from bfn import ContinuousFlow, DiscreteFlow
 from bfn.config import decode
+from bfn.heads import Categorical
 from bfn.losses import squared_error
 from bfn.weightings import EDM, WEIGHTINGS, Bound, Importance, LossByTime, MinSNR, Weighting
 
@@ -79,9 +81,8 @@ def test_min_snr_weighs_like_its_definition():
 
 @pytest.mark.parametrize("name", WEIGHTINGS)
 def test_times_are_stratified(name):
-    t, _ = decode(Weighting, {"name": name}, "weighting").draw(
-        ContinuousFlow(1e-3), 16, torch.Generator().manual_seed(7)
-    )
+    flow = DiscreteFlow(27) if name == "cross-entropy" else ContinuousFlow(1e-3)
+    t, _ = decode(Weighting, {"name": name}, "weighting").draw(flow, 16, torch.Generator().manual_seed(7))
     assert tuple(t.shape) == (16,)
     assert len(t.unique()) == 16
 
@@ -133,3 +134,58 @@ def test_times_that_were_never_drawn_are_not_made_up() -> None:
 def test_wrong_weightings_are_named(config, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         decode(Weighting, config, "weighting")
+
+
+def test_a_loss_by_name_is_the_factor_times_the_squared_error() -> None:
+    model = bfn.BFN(bfn.networks.MLP(3, width=8), bfn.ContinuousFlow(0.02), bfn.heads.PreconditionedHead(0.7), (3,))
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    for name, weighting in {"bound": Bound(), "min-snr": MinSNR(), "edm": EDM(data_std=0.7)}.items():
+        loss = model.loss(x, weighting=name, generator=torch.Generator().manual_seed(1))
+        generator = torch.Generator().manual_seed(1)
+        t, factor = weighting.draw(model.flow, 6, generator)
+        expected = squared_error(model, x, t, generator) * factor
+        torch.testing.assert_close(loss, expected.float())
+        assert torch.equal(loss, model.loss(x, weighting=weighting, generator=torch.Generator().manual_seed(1)))
+    bound = model.loss(x, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model.loss(x, weighting="bound", generator=torch.Generator().manual_seed(1)), bound)
+
+
+def test_cross_entropy_is_least_at_the_posterior() -> None:
+    """The exact posterior against sharper and blunter ones, same states: five standard errors of the difference."""
+
+    class Tempered(bfn.Model):
+        def __init__(self, temperature: float) -> None:
+            self.flow, self.data_shape, self.temperature = exact.flow, exact.data_shape, temperature
+
+        @property
+        def dtype(self) -> torch.dtype:
+            return torch.float64
+
+        def output(self, u: torch.Tensor, level: object, label: torch.Tensor | None = None) -> Categorical:
+            return Categorical(exact.output(u, level).logits / self.temperature)  # type: ignore[attr-defined]
+
+    generator = torch.Generator().manual_seed(0)
+    exact = bfn.exact.StringSet(torch.randint(4, (5, 3), generator=generator), n_classes=4, beta_1=3.0)
+    x = exact.sample_data(4000, generator)
+    losses = {
+        temperature: Tempered(temperature).loss(
+            x, weighting="cross-entropy", generator=torch.Generator().manual_seed(2)
+        )
+        for temperature in (0.7, 1.0, 1.4)
+    }
+    for other in (0.7, 1.4):
+        difference = losses[other] - losses[1.0]
+        assert float(difference.mean()) > 5 * float(difference.std()) / len(x) ** 0.5
+
+
+def test_wrong_weightings_are_told_in_one_line() -> None:
+    numbers = bfn.BFN(bfn.networks.MLP(3, width=8), bfn.ContinuousFlow(0.02), "data", (3,))
+    x = torch.zeros(2, 3)
+    for settings, message in (
+        ({"weighting": "emd"}, "weighting='emd': expected one of .*did you mean 'edm'"),
+        ({"weighting": "cross-entropy"}, "it is for classes; numbers take edm"),
+        ({"weighting": "edm", "n_steps": 4}, "a weighting draws its own times"),
+        ({"weighting": "edm", "t": torch.zeros(2)}, "a weighting draws its own times"),
+    ):
+        with pytest.raises(bfn.UserError, match=message):
+            numbers.loss(x, **settings)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
-from bfn import losses
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.likelihood import held_out_bits
@@ -22,7 +21,7 @@ from bfn.training.batches import derived_generator, derived_seed, open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
 from bfn.training.settings import Settings
 from bfn.viz import write_samples
-from bfn.weightings import LossByTime
+from bfn.weightings import LossByTime, Weighting, errors_and_values
 
 __all__ = ["Trainer", "TrainingError"]
 
@@ -36,16 +35,16 @@ class TrainingError(UserError):
     """Training cannot go on; the message is one clear line."""
 
 
-class SquaredError(nn.Module):
-    """A model as the module that is wrapped for several processes: its forward pass is the squared error."""
+class TrainingErrors(nn.Module):
+    """A model as the module that is wrapped for several processes: its forward pass is what training measures."""
 
-    def __init__(self, model: BFN) -> None:
+    def __init__(self, model: BFN, weighting: Weighting) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.weighting = model, weighting
 
-    def forward(self, x: Tensor, t: Tensor, eps: Tensor, label: Tensor | None) -> Tensor:
-        """||w(x) - w_hat||^2 / kappa a dimension, of x noised by eps at times t: (batch,), float32."""
-        return losses.squared_error(self.model, x, t, label=label, eps=eps)
+    def forward(self, x: Tensor, t: Tensor, eps: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The squared error of x noised by eps at times t, and what the weighting multiplies: (batch,), float32."""
+        return errors_and_values(self.model, x, t, self.weighting, label=label, eps=eps)
 
 
 class Trainer:
@@ -72,7 +71,7 @@ class Trainer:
         if self.sharded and settings.optimiser == "muon":
             raise UserError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
         optimiser = make_optimiser(settings, self.model)
-        self.module, self.optimiser = accelerator.prepare(SquaredError(self.model), optimiser)
+        self.module, self.optimiser = accelerator.prepare(TrainingErrors(self.model, self.weighting), optimiser)
         if self.sharded:
             for network in self.averaged().children():
                 sharding.shard(network)
@@ -97,8 +96,8 @@ class Trainer:
             rows = slice(first, first + size)
             last = first + size == self.share
             with nullcontext() if last else accelerator.no_sync(self.module):
-                error = self.module(x[rows], t[rows], eps[rows], None if label is None else label[rows])
-                loss = (error * factor[rows].to(error)).mean() / settings.accumulate
+                error, values = self.module(x[rows], t[rows], eps[rows], None if label is None else label[rows])
+                loss = (values * factor[rows].to(values)).mean() / settings.accumulate
                 accelerator.backward(loss)
             self.record.add(t[rows], error, slope[rows])
             self.total += loss.detach()

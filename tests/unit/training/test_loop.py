@@ -46,8 +46,9 @@ def stop_at(monkeypatch, *steps):
         {},
         {"weighting": "importance", "optimiser": "muon", "accumulate": 2},
         {"flow": "discrete", "head": "logits", "weighting": "bound", "data.binarise": True, "data.labels": False},
+        {"flow": "discrete", "head": "logits", "weighting": "cross-entropy", "data.binarise": True},
     ],
-    ids=["edm", "importance-muon", "discrete"],
+    ids=["edm", "importance-muon", "discrete", "cross-entropy"],
 )
 def test_a_run_that_was_stopped_ends_with_the_same_weights_to_the_bit(settings, change, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trainer, "REFRESH", 3)
