@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bfn.conditioning import Guidance, Known, KnownAt, Predict, Steering, anything_known, conditioned
+from bfn.controls import controlled, starting_data
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
@@ -180,6 +181,9 @@ def sample(
     known: Tensor | Mapping[str, Any] | None = None,
     known_mask: Tensor | Mapping[str, Tensor] | None = None,
     known_at: KnownAt = "data",
+    temperature: float = 1.0,
+    allowed: Any = None,
+    start_from: Any = None,
     seed: int | None = None,
     generator: torch.Generator | None = None,
     class_generator: torch.Generator | None = None,
@@ -197,7 +201,8 @@ def sample(
     initial: u / sqrt(kappa) at the first time, (n, *state_shape); standard normal if None, which is the exact prior at
         t = 0 and the paper's choice at t_start; or an :class:`InitialGaussian`.
     label: classes for a class-conditional network, one for all or one a sample, numbers or names; -1 is the network
-        without classes. If None they are drawn by their shares in the training data, or left out where data are known.
+        without classes. If None they are drawn by their shares in the training data, or left out where data are known
+        or started from.
     guidance: scale by which the classes count, without a classifier: 1 as they are, 2 twice as much; or a
         :class:`bfn.Guidance`. Each call then sees twice the batch, and still counts once.
     steer: function of the predicted data, (batch, *state_shape) -> (batch,), that samples should make large; or a
@@ -207,6 +212,11 @@ def sample(
         pieces of those that known_mask has.
     known_at: where the network is shown the known part, at the "data" end or on its noisy "path"
         (:class:`bfn.conditioning.Known`).
+    temperature: the logits of classes are divided by it at every call: below 1 samples are surer and less diverse.
+    allowed: bool tensor, True for classes that may be drawn, (K,), (*data_shape, K) or (n, *data_shape, K); all others
+        have probability 0 at every call. One True forces a class. Of joint data a mapping of parts.
+    start_from: data, (n, *data_shape) or data_shape, of joint data a mapping of parts, that are noised to ``t_start``,
+        a time in (0, 1), for the initial state: the later, the more of them stays.
     seed: of a generator that is made here, instead of one that is given.
     generator: draws the classes where none are given, then, in the state's shape and dtype, the initial state and the
         noise of each noisy row (a solver that draws classes takes one uniform number a variable before that row's
@@ -221,13 +231,22 @@ def sample(
         raise UserError(f"n={n}: expected at least 1 sample")
     generator = _generator(model, seed, generator)
     bounds = clip_range(model, clip)
-    if label is None and model.info.classes is not None and anything_known(known, known_mask):
+    given_data = anything_known(known, known_mask) or start_from is not None
+    if label is None and model.info.classes is not None and given_data:
         label = NO_CLASS  # a class drawn at random might contradict what is known
     labels = model.info.labels(label, n, generator, model.device)
     predict, given = conditioned(
         model, n, label=labels, guidance=guidance, steer=steer, known=known, known_mask=known_mask, known_at=known_at
     )
-    u = _initial_state(model, n, table, initial, given, generator)
+    predict = controlled(model, n, predict, given, temperature=temperature, allowed=allowed)
+    start = None
+    if start_from is not None:
+        if initial is not None:
+            raise UserError("start_from beside initial: both say what the first state is; give one of them")
+        # A table and a grid of times say themselves where they start.
+        says_itself = isinstance(solver, Table) or not (grid is None or isinstance(grid, str | Grid))
+        start = starting_data(model, n, start_from, table.times[0] if says_itself else t_start)
+    u = _initial_state(model, n, table, initial, start, given, generator)
 
     def noise() -> Tensor:
         return torch.randn(u.shape, generator=generator, dtype=u.dtype, device=u.device)
@@ -268,6 +287,7 @@ def _initial_state(
     n: int,
     table: Table,
     initial: Tensor | InitialGaussian | None,
+    start: Tensor | None,
     given: Known | None,
     generator: torch.Generator | None,
 ) -> Tensor:
@@ -281,5 +301,8 @@ def _initial_state(
         unit = noise = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
         if initial is not None:
             unit = initial(model.flow, table.times[0], noise)
-    u = unit * model.flow.noise_scale(unit)
-    return u if given is None else given.start(u, noise, model.flow.noise_level(table.times[0], n, u.ndim - 1, u).s)
+    if start is None and given is None:
+        return unit * model.flow.noise_scale(unit)
+    s = model.flow.noise_level(table.times[0], n, unit.ndim - 1, unit).s
+    u = unit * model.flow.noise_scale(unit) if start is None else model.flow.noised(start, s, noise)
+    return u if given is None else given.start(u, noise, s)

@@ -34,6 +34,7 @@ def sample(
     t_start: Annotated[float | None, arg(metavar="TIME")] = None,
     label: Annotated[tuple[str, ...], arg(metavar="CLASS [CLASS ...]")] = (),
     guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
+    temperature: Annotated[float, arg(metavar="NUMBER")] = 1.0,
     prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
     known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
     keep: Literal["top", "bottom", "left", "right", "border"] | None = None,
@@ -67,6 +68,7 @@ def sample(
         label: classes to draw, in turn, by name or number, -1 for none; without it a class-conditional model draws them
             by their share in its training data, or none for known images.
         guidance: how much the classes count, 1 as they are, 2 twice as much; each call then sees twice the batch.
+        temperature: for text and other classes, below 1 for surer samples, above 1 for more diverse ones.
         prompt: text that the samples begin with, _ for each character to fill in.
         known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
             takes it; which of them is drawn by the seed.
@@ -95,7 +97,7 @@ def sample(
         source, n, solver, nfe, grid=grid, t_start=t_start, g=g, guidance=guidance, clip=None if clip else False,
         label=list(islice(cycle(label), n)) if label else None, batch=batch, seed=seed, progress=on_terminal(),
         on_step=lambda step: recorder(step) if recorder and len(recorder.steps) < nfe else None,
-        **_conditions(source, prompt, known, keep or "top", n, seed),
+        temperature=temperature, **_conditions(source, prompt, known, keep or "top", n, seed),
     )  # fmt: skip
     files = [] if form == "numbers" else [write_samples(out / "samples", source, drawn.x)]
     if form != "text":

@@ -217,6 +217,13 @@ def test_guidance_is_the_librarys(models, tmp_path):
     assert np.array_equal(np.load(tmp_path / "samples.npz")["x"], expected.x.numpy())
 
 
+def test_temperature_is_the_librarys(models, tmp_path):
+    run("sample", models / "text", "--temperature", 0.3, "--nfe", 3, "--n", 4, "--seed", 5, "--out", tmp_path)
+    model = bfn.load(models / "text")
+    expected = model.decode(model.sample(4, "auto", 3, temperature=0.3, seed=5).x)
+    assert (tmp_path / "samples.txt").read_text(encoding="utf-8").splitlines() == [*expected]
+
+
 def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     np.savez(tmp_path / "large.npz", x=np.zeros((4, 9, 9), dtype=np.uint8))
     assert "'T' is not among the symbols" in refused("sample", models / "text", "--prompt", "The")
@@ -225,5 +232,6 @@ def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     assert "the model's data are (20,)" in refused("sample", models / "text", "--known", tmp_path / "large.npz")
     assert "(1, 9, 9)" in refused("sample", models / "images", "--known", tmp_path / "large.npz")
     assert "no such file" in refused("sample", models / "images", "--known", tmp_path / "nowhere.npz")
+    assert "temperature=0.5: it is for classes" in refused("sample", models / "images", "--temperature", 0.5)
     assert "guidance=2: it needs classes" in refused("sample", models / "text", "--guidance", 2)
     assert "--keep" in refused("sample", models / "images", "--known", "mnist", "--keep", "middle")

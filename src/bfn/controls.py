@@ -1,0 +1,176 @@
+"""Controls of a sample: how boldly classes are drawn, which of them may be, and what data to start from.
+
+The first two act where the network is called, after all conditions: they turn a predict into a predict, so that every
+solver works with them. What is known of the data stays as it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from bfn.conditioning import Given, Known, Predict
+from bfn.errors import UserError
+from bfn.flows import Flow, NoiseLevel, Shape
+from bfn.heads import Categorical, Output, output_of_mean
+from bfn.joint import JointFlow, JointOutput
+
+if TYPE_CHECKING:
+    from bfn.model import Model
+
+__all__ = ["Controlled", "controlled", "starting_data"]
+
+
+@dataclass(frozen=True, eq=False)
+class Controlled:
+    """The prediction with p_k^(1 / temperature), normalised, over the allowed classes alone.
+
+    allowed: by the name of a part, "" where data are of one kind: bool, to broadcast against its class probabilities.
+    Where variables are independent a mask is exact: the posterior of the classes given the state and that they are
+    allowed is the posterior cut to them. Elsewhere the other variables do not learn of it until the state shows it.
+    """
+
+    predict: Predict
+    flow: Flow
+    temperature: float
+    allowed: Mapping[str, Tensor]
+
+    def __call__(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
+        """One network call."""
+        return self._act(self.predict(u, level, label) if label is not None else self.predict(u, level), level)
+
+    def _act(self, output: Output, level: NoiseLevel) -> Output:
+        if isinstance(output, Given):
+            return replace(output, output=self._act(output.output, level))
+        if not isinstance(self.flow, JointFlow):
+            return self._act_on_part("", self.flow, output, level)
+        layout = self.flow.layout
+        if isinstance(output, JointOutput):
+            own = output.parts
+        else:  # a condition gave one prediction of all parts
+            own = {p.name: output_of_mean(p.flow, p.state_of(output.mean), p.level_of(level)) for p in layout}
+        acted = {p.name: self._act_on_part(p.name, p.flow, own[p.name], p.level_of(level)) for p in layout}
+        return JointOutput(layout, acted)
+
+    def _act_on_part(self, name: str, flow: Flow, output: Output, level: NoiseLevel) -> Output:
+        if flow.n_values is None:
+            return output
+        output = output if isinstance(output, Categorical) else output_of_mean(flow, output.mean, level)
+        logits: Tensor = output.logits  # type: ignore[attr-defined]
+        if name in self.allowed:
+            logits = logits.masked_fill(~self.allowed[name], -torch.inf)
+        if self.temperature != 1:
+            # From the highest one down: a small temperature then overflows to probability 0, never to infinity.
+            logits = (logits - logits.amax(-1, keepdim=True)) / self.temperature
+        return Categorical(logits)
+
+
+def controlled(
+    model: Model,
+    n: int,
+    predict: Predict,
+    known: Known | None = None,
+    *,
+    temperature: float = 1.0,
+    allowed: Any = None,
+) -> Predict:
+    """The predict under these controls; itself where they ask for nothing. known: what ``conditioned`` gives."""
+    _check_temperature(model, temperature)
+    masks = {} if allowed is None else _check_allowed(model, n, allowed)
+    for name, mask in masks.items():
+        _check_known_is_allowed(model, name, mask, known)
+    masks = {name: mask for name, mask in masks.items() if not bool(mask.all())}
+    return Controlled(predict, model.flow, float(temperature), masks) if masks or temperature != 1 else predict
+
+
+def starting_data(model: Model, n: int, start_from: Any, t_start: float | None) -> Tensor:
+    """The data to start from, packed, n of them; t_start: the time that they are noised to."""
+    if t_start is None:
+        raise UserError("start_from without t_start: give the time in (0, 1) to noise it to, such as t_start=0.4")
+    if not 0 < t_start < 1:
+        raise UserError(f"t_start={t_start:g} with start_from: expected a time in (0, 1); 0 keeps nothing of the data")
+    shapes, x = model.data_shape, start_from
+    try:
+        if isinstance(shapes, Mapping):
+            if isinstance(x, Mapping):
+                x = {name: _for_each(own, n, shapes[name]) if name in shapes else own for name, own in x.items()}
+        elif isinstance(x, Mapping):
+            raise UserError(f"a mapping: expected data of shape {tuple(shapes)}, as this model's have no parts")
+        else:
+            x = _for_each(x, n, shapes)
+        packed = model.flow.pack(x, shapes).to(model.device)
+        if len(packed) != n:
+            raise UserError(f"{len(packed)} samples of packed data: expected {n}")
+        return packed
+    except UserError as error:
+        raise UserError(f"start_from: {error}") from None
+
+
+def _for_each(x: Any, n: int, shape: Shape) -> Tensor:
+    """Data of that shape for each of n samples, from one for all or one each."""
+    x = torch.as_tensor(x)
+    if tuple(x.shape) not in (tuple(shape), (n, *shape)):
+        raise UserError(f"data of shape {tuple(x.shape)}: expected {tuple(shape)} or {(n, *shape)}")
+    each: Tensor = x.expand(n, *shape)
+    return each
+
+
+def _check_temperature(model: Model, temperature: float) -> None:
+    number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+    if not number or not 0 < temperature < inf:
+        raise UserError(f"temperature={temperature}: expected a positive number, such as 0.9 for surer samples")
+    if temperature != 1 and all(flow.n_values is None for flow in model.flow.parts.values()):
+        raise UserError(
+            f"temperature={temperature:g}: it is for classes, which this model's data are not; leave it out"
+        )
+
+
+def _check_allowed(model: Model, n: int, allowed: Any) -> dict[str, Tensor]:
+    """The masks of the parts, each to broadcast against the class probabilities of n samples."""
+    if not isinstance(model.flow, JointFlow):
+        if isinstance(allowed, Mapping):
+            raise UserError("allowed is a mapping: this model's data have no parts; give one bool tensor")
+        return {"": _check_mask(allowed, "allowed", model.flow, n, model.data_shape, model.device)}
+    if not isinstance(allowed, Mapping):
+        raise UserError(f"allowed of type {type(allowed).__name__}: expected a mapping of parts to bool tensors")
+    foreign = next((name for name in allowed if name not in model.flow.parts), None)
+    if foreign is not None:
+        raise UserError(f"allowed for part {foreign!r}: expected one of {', '.join(model.flow.parts)}")
+    return {
+        name: _check_mask(
+            mask, f"allowed for part {name!r}", model.flow.parts[name], n, model.data_shape[name], model.device
+        )
+        for name, mask in allowed.items()
+    }
+
+
+def _check_mask(given: Any, what: str, flow: Flow, n: int, data_shape: Shape, device: torch.device) -> Tensor:
+    if flow.n_values is None:
+        raise UserError(f"{what}: it is for classes, and these data are numbers; leave it out")
+    mask: Tensor = torch.as_tensor(given, device=device)
+    if mask.dtype is not torch.bool:
+        raise UserError(f"{what} of type {mask.dtype}: expected torch.bool, True for classes that may be drawn")
+    classes = (flow.n_values,)
+    shapes = tuple(dict.fromkeys([classes, (*data_shape, *classes), (n, *data_shape, *classes)]))
+    if tuple(mask.shape) not in shapes:
+        raise UserError(f"{what} of shape {tuple(mask.shape)}: expected {' or '.join(map(str, shapes))}")
+    none = ~mask.any(-1)
+    if bool(none.any()):
+        where = f" at {tuple(none.nonzero()[0].tolist())}" if none.ndim else ""
+        raise UserError(f"{what} has no class{where}: expected at least one True for each variable")
+    return mask
+
+
+def _check_known_is_allowed(model: Model, name: str, mask: Tensor, known: Known | None) -> None:
+    if known is None:
+        return
+    x, given = (model.flow.split(values)[name] for values in (known.x.long(), known.mask))
+    may = mask.expand(*x.shape, mask.shape[-1]).gather(-1, x.unsqueeze(-1)).squeeze(-1)
+    wrong = given & ~may
+    if bool(wrong.any()):
+        raise UserError(f"known has class {int(x[wrong][0])} where allowed has it not: change one of them")

@@ -1,0 +1,305 @@
+"""Controls of samples: exact where theory says so, no change where nothing is asked, one line on wrong input."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+import bfn
+import tiny
+from bfn import ContinuousFlow, DiscreteFlow, UserError, solvers
+from bfn.controls import Controlled, controlled
+from bfn.exact import GaussianMixture, JointMixture, ProductOfCategoricals, StringSet
+from bfn.solvers import SOLVERS, plan
+
+FALSE_ALARM = 1e-4
+"""Chance that a right program fails one statistical test here, were the seeds drawn anew."""
+
+PROBS = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
+ALLOWED = torch.tensor([[True, True, False, True], [True, False, True, False], [False, False, True, False]])
+STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
+MEANS = torch.tensor([[1.0, 0.0, -0.5], [-0.6, 0.5, 0.2]], dtype=torch.float64)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def product(beta_1: float = 8.0) -> ProductOfCategoricals:
+    return ProductOfCategoricals(PROBS, beta_1=beta_1)
+
+
+def gaussians() -> GaussianMixture:
+    return GaussianMixture(MEANS, stds=torch.full((2, 3), 0.2))
+
+
+def joint() -> JointMixture:
+    return JointMixture(
+        {"x": (MEANS, torch.full((2, 3), 0.2).double())},
+        {"kind": torch.stack([PROBS, PROBS.flip(1)])},
+        flows={"x": ContinuousFlow(0.01), "kind": DiscreteFlow(4, 8.0)},
+    )
+
+
+def names(kind: str) -> list[str]:
+    """All but the one that needs an error curve, which a model without training has not."""
+    return [name for name in solvers.names() if kind in SOLVERS[name].kinds and name != "bfn-optimal"]
+
+
+def recorded(model: bfn.Model, n: int, *args: Any, **settings: Any) -> tuple[list[bfn.sampling.Step], Any]:
+    steps: list[bfn.sampling.Step] = []
+    return steps, model.sample(n, *args, on_step=steps.append, **settings)
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(same(a[key], b[key]) for key in b) if isinstance(b, Mapping) else torch.equal(a, b)
+
+
+@pytest.mark.parametrize("make", [product, joint])
+def test_controls_that_ask_for_nothing_change_nothing(make) -> None:
+    model = make()
+    everything: Any = torch.ones(4, dtype=torch.bool)
+    everything = everything if make is product else {"kind": everything}
+    plain = model.sample(5, "bfn", 6, seed=3)
+    assert same(model.sample(5, "bfn", 6, seed=3, temperature=1, allowed=everything).x, plain.x)
+    assert torch.equal(model.sample(5, "bfn", 6, seed=3, temperature=1, allowed=everything).final, plain.final)
+    assert controlled(model, 5, model.output, temperature=1.0, allowed=everything) == model.output
+
+
+@pytest.mark.parametrize("temperature", [0.25, 0.9, 3.0])
+@pytest.mark.parametrize("model", [product(), StringSet(STRINGS, n_classes=3)], ids=["product", "strings"])
+def test_at_every_call_probabilities_are_the_posteriors_to_the_power_1_over_t(model, temperature) -> None:
+    steps, out = recorded(model, 6, "fast-ode", 5, seed=0, temperature=temperature)
+    for step in steps:
+        level = model.flow.noise_level(step.t, 6, 2, step.u)
+        power = model.output(step.u, level).mean ** (1 / temperature)
+        torch.testing.assert_close(step.prediction, power / power.sum(-1, keepdim=True), rtol=1e-9, atol=1e-12)
+    assert torch.equal(out.prediction, steps[-1].prediction)
+
+
+@pytest.mark.parametrize("solver", ["bfn", "fast-ode"])
+def test_entropy_falls_with_the_temperature(solver) -> None:
+    """By more than 0.05 nats from each temperature to the next, at a standard error of about 0.015."""
+    entropies = []
+    for temperature in (2.0, 1.0, 0.7, 0.4, 0.1):
+        x = product().sample(4000, solver, 20, seed=0, temperature=temperature).x
+        shares = torch.nn.functional.one_hot(x, 4).double().mean(0)[:2]  # the third has no favourite
+        entropies.append(float(torch.special.entr(shares).sum()))
+    assert all(before - after > 0.05 for before, after in pairwise(entropies)), entropies
+
+
+def test_a_tiny_temperature_takes_the_likeliest_class_without_overflow() -> None:
+    out = product().sample(8, "fast-ode", 5, seed=0, temperature=1e-30)
+    assert bool(((out.final == 0) | (out.final == 1)).all())
+
+
+def test_on_joint_data_the_temperature_acts_on_classes_alone() -> None:
+    model = joint()
+    steps, _ = recorded(model, 4, "fast-ode", 4, seed=0, temperature=0.5)
+    part = {p.name: p for p in model.flow.layout}
+    for step in steps:
+        plain = model.output(step.u, model.flow.noise_level(step.t, 4, 1, step.u)).mean
+        assert torch.equal(part["x"].state_of(step.prediction), part["x"].state_of(plain))
+        power = part["kind"].state_of(plain).square()
+        expected = power / power.sum(-1, keepdim=True)
+        torch.testing.assert_close(part["kind"].state_of(step.prediction), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["bfn", "fast-sde", "fast-ode"])
+def test_allowed_classes_of_independent_variables_follow_the_exact_conditional_distribution(solver) -> None:
+    """A chi-square test of each variable, 2 of them with a choice, 3 solvers: FALSE_ALARM in all."""
+    n = 4000
+    x = product(beta_1=20.0).sample(n, solver, 60, seed=1, allowed=ALLOWED).x
+    for variable in range(2):
+        may = ALLOWED[variable]
+        counts = torch.bincount(x[:, variable], minlength=4)
+        assert int(counts[~may].sum()) == 0
+        expected = PROBS[variable, may] / PROBS[variable, may].sum() * n
+        assert stats.chisquare(counts[may].numpy(), expected.numpy()).pvalue > FALSE_ALARM / 6
+    assert bool((x[:, 2] == 2).all())  # one allowed class is a forced one
+
+
+@pytest.mark.parametrize("name", names("discrete"))
+def test_no_solver_ever_predicts_a_class_that_is_not_allowed(name) -> None:
+    each = ALLOWED.expand(5, 3, 4).clone()
+    each[1, 0] = torch.tensor([False, False, True, False])
+    steps, out = recorded(product(), 5, name, 6, seed=0, allowed=each)
+    assert all(bool((step.prediction[~each] == 0).all()) for step in steps)
+    assert bool(each.gather(-1, out.x.unsqueeze(-1)).all())
+
+
+def test_one_row_of_allowed_classes_is_for_all_variables() -> None:
+    row = torch.tensor([True, False, True, False])
+    ours, theirs = (product().sample(9, "bfn", 5, seed=0, allowed=mask).x for mask in (row, row.expand(3, 4)))
+    assert torch.equal(ours, theirs)
+    assert set(ours.unique().tolist()) == {0, 2}
+
+
+def test_on_joint_data_a_part_has_its_own_mask() -> None:
+    model = joint()
+    x = model.sample(200, "fast-sde", 8, seed=0, allowed={"kind": ALLOWED}).x
+    assert bool(ALLOWED.expand(200, 3, 4).gather(-1, x["kind"].unsqueeze(-1)).all())
+    known = model.sample(6, nfe=6, seed=0, allowed={"kind": ALLOWED}, known={"x": MEANS[0]}).x
+    assert torch.equal(known["x"], MEANS[0].expand(6, 3))
+    assert bool((known["kind"][:, 2] == 2).all())
+
+
+def test_what_is_known_stays_and_must_be_allowed() -> None:
+    model, mask = product(), torch.tensor([True, False, False])
+    out = model.sample(
+        7, nfe=6, seed=0, allowed=ALLOWED, temperature=0.5, known=torch.tensor([3, 0, 0]), known_mask=mask
+    )
+    assert bool((out.x[:, 0] == 3).all())
+    with pytest.raises(UserError, match="known has class 2 where allowed has it not"):
+        model.sample(7, nfe=6, allowed=ALLOWED, known=torch.tensor([2, 0, 0]), known_mask=mask)
+
+
+def test_after_steering_and_in_half_precision_what_is_not_allowed_stays_at_zero() -> None:
+    model = product()
+
+    def wish(probs: torch.Tensor) -> torch.Tensor:
+        return 5 * probs[:, :, 1].sum(1)
+
+    steps, _ = recorded(model, 4, "fast-sde", 6, seed=0, allowed=ALLOWED, steer=wish)
+    assert all(bool((step.prediction[~ALLOWED.expand(4, 3, 4)] == 0).all()) for step in steps)
+    letters = torch.arange(27) < 5
+    steps, out = recorded(
+        tiny.build("text"), 4, "auto", 5, seed=0, allowed=letters, temperature=0.5, autocast=torch.bfloat16
+    )
+    assert all(bool((step.prediction[..., ~letters] == 0).all()) for step in steps)
+    assert int(out.x.max()) < 5
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (product, {"temperature": 0}, "temperature=0: expected a positive number"),
+        (product, {"temperature": float("nan")}, "temperature=nan: expected a positive number"),
+        (product, {"temperature": "hot"}, "temperature=hot: expected a positive number"),
+        (gaussians, {"temperature": 0.9}, "temperature=0.9: it is for classes"),
+        (gaussians, {"allowed": ALLOWED}, "allowed: it is for classes, and these data are numbers"),
+        (product, {"allowed": ALLOWED.long()}, "allowed of type torch.int64: expected torch.bool"),
+        (product, {"allowed": ALLOWED[:2]}, r"allowed of shape \(2, 4\): expected \(4,\) or \(3, 4\) or \(2, 3, 4\)"),
+        (product, {"allowed": ALLOWED & ALLOWED[0]}, r"allowed has no class at \(2,\)"),
+        (product, {"allowed": [False] * 4}, "allowed has no class: expected at least one True"),
+        (product, {"allowed": {"kind": ALLOWED}}, "allowed is a mapping: this model's data have no parts"),
+        (joint, {"allowed": ALLOWED}, "allowed of type Tensor: expected a mapping of parts"),
+        (joint, {"allowed": {"sort": ALLOWED}}, "allowed for part 'sort': expected one of x, kind"),
+        (joint, {"allowed": {"x": ALLOWED}}, "allowed for part 'x': it is for classes"),
+        (joint, {"allowed": {"kind": ALLOWED[0, :3]}}, r"allowed for part 'kind' of shape \(3,\)"),
+        (gaussians, {"start_from": MEANS[0]}, "start_from without t_start"),
+        (gaussians, {"start_from": MEANS[0], "t_start": 0.0}, r"t_start=0 with start_from: expected a time in"),
+        (gaussians, {"start_from": MEANS[0], "t_start": 1.0}, "t_start=1"),
+        (gaussians, {"start_from": MEANS[0, :2], "t_start": 0.4}, r"start_from: data of shape \(2,\): expected \(3,\)"),
+        (gaussians, {"start_from": {"x": MEANS}, "t_start": 0.4}, "start_from: a mapping: expected data of shape"),
+        (gaussians, {"start_from": MEANS.long(), "t_start": 0.4}, "start_from: data of type torch.int64"),
+        (product, {"start_from": STRINGS[0] + 7, "t_start": 0.4}, "start_from: classes from 7 to 7"),
+        (joint, {"start_from": {"x": MEANS}, "t_start": 0.4}, "start_from: part 'kind' is missing"),
+        (joint, {"start_from": MEANS, "t_start": 0.4}, "start_from: packed data of shape"),
+        (joint, {"start_from": 3.0, "t_start": 0.4}, "start_from: data of type float: expected a mapping"),
+        (gaussians, {"start_from": MEANS, "t_start": 0.4, "initial": MEANS}, "start_from beside initial"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_told_in_one_line(make, settings, message) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        make().sample(2, "fast-ode", 3, **settings)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", names("continuous"))
+def test_near_the_end_numbers_come_back_under_every_solver(name) -> None:
+    model = gaussians()
+    x = model.sample_data(6, seeded(1))
+    out = model.sample(6, name, 4, start_from=x, t_start=0.98, seed=0)
+    assert out.times[0] == 0.98
+    assert float((out.x - x).abs().max()) < 0.01
+
+
+@pytest.mark.parametrize("name", names("discrete"))
+def test_near_the_end_classes_come_back_under_every_solver(name) -> None:
+    model = product(beta_1=60.0)
+    x = model.sample_data(50, seeded(1))
+    assert torch.equal(model.sample(50, name, 4, start_from=x, t_start=0.95, grid="uniform", seed=0).x, x)
+
+
+def test_near_the_end_all_parts_come_back() -> None:
+    model = JointMixture(
+        {"x": (MEANS, torch.full((2, 3), 0.2).double())}, {"kind": torch.stack([PROBS, PROBS.flip(1)])},
+        flows={"x": ContinuousFlow(0.001), "kind": DiscreteFlow(4, 60.0)},
+    )  # fmt: skip
+    x = model.sample_data(20, seeded(2))
+    out = model.sample(20, "fast-ode", 4, start_from=x, t_start=0.95, seed=0).x
+    assert torch.equal(out["kind"], x["kind"])
+    assert float((out["x"] - x["x"]).abs().max()) < 0.02
+
+
+@pytest.mark.parametrize("make", [gaussians, product, joint])
+def test_the_first_state_is_the_data_noised_to_that_time(make) -> None:
+    """Draw for draw what the flow gives from the same noise; its distribution is then the flow's own."""
+    model = make()
+    x = model.sample_data(5, seeded(4))
+    steps, _ = recorded(model, 5, "fast-sde", 4, start_from=x, t_start=0.4, seed=9)
+    u = steps[0].u
+    noise = torch.randn(u.shape, generator=seeded(9), dtype=u.dtype)
+    packed = model.flow.pack(x, model.data_shape)
+    expected = model.flow.noised(packed, model.flow.noise_level(0.4, 5, u.ndim - 1, u).s, noise)
+    assert torch.equal(u, expected)
+    one = model.flow.unpack(packed[:1])
+    one = {key: value[0] for key, value in one.items()} if isinstance(one, Mapping) else one[0]
+    repeated, _ = recorded(model, 5, "fast-sde", 4, start_from=one, t_start=0.4, seed=9)
+    assert torch.equal(repeated[0].u[0], u[0])
+
+
+def test_the_first_states_have_the_moments_of_the_flow() -> None:
+    """Mean s x and variance 1 of each number, by a Kolmogorov-Smirnov test of all: FALSE_ALARM."""
+    model = gaussians()
+    steps, _ = recorded(model, 3000, "fast-ode", 2, start_from=MEANS[0], t_start=0.4, seed=5)
+    unit = steps[0].u - float(model.flow.schedule.s(0.4)) * MEANS[0]
+    assert stats.kstest(unit.flatten().numpy(), "norm").pvalue > FALSE_ALARM
+
+
+def test_samples_that_start_from_data_of_the_model_are_data_of_the_model() -> None:
+    """From exact data noised exactly, an accurate solver gives the data's distribution back (FALSE_ALARM / 3 each)."""
+    model = gaussians()
+    x = model.sample(3000, "fast-sde", 30, start_from=model.sample_data(3000, seeded(6)), t_start=0.3, seed=7).x
+    exact = model.sample_data(3000, seeded(8))
+    for variable in range(3):
+        assert stats.ks_2samp(x[:, variable].numpy(), exact[:, variable].numpy()).pvalue > FALSE_ALARM / 3
+
+
+def test_a_table_and_a_grid_of_times_say_where_they_start() -> None:
+    model = gaussians()
+    by_time = model.sample(3, "fast-ode", 4, start_from=MEANS[0], t_start=0.4, seed=0).x
+    table = plan(model, "fast-ode", 4, t_start=0.4).table
+    assert torch.equal(model.sample(3, table, start_from=MEANS[0], seed=0).x, by_time)
+    assert torch.equal(model.sample(3, "fast-ode", grid=table.times, start_from=MEANS[0], seed=0).x, by_time)
+
+
+def test_what_is_known_is_kept_beside_what_is_started_from() -> None:
+    x, mask = MEANS[0], torch.tensor([True, False, False])
+    known = torch.tensor([0.25, 0.0, 0.0], dtype=torch.float64)
+    out = gaussians().sample(4, nfe=5, start_from=x, t_start=0.5, known=known, known_mask=mask, seed=0).x
+    assert bool((out[:, 0] == 0.25).all())
+
+
+def test_classes_are_left_out_where_a_sample_starts_from_data() -> None:
+    model = bfn.load("digits")
+    image = model.sample(1, nfe=5, label=3, seed=0).x[0]
+    out = model.sample(2, nfe=5, start_from=image, t_start=0.3, seed=0)
+    assert out.label is not None
+    assert out.label.tolist() == [-1, -1]
+
+
+def test_a_condition_that_gives_one_prediction_of_all_parts_is_taken_apart() -> None:
+    model = joint()
+    u = torch.randn(3, 15, generator=seeded(), dtype=torch.float64)
+    level = model.flow.noise_level(0.5, 3, 1, u)
+
+    def whole(u: torch.Tensor, level: Any, label: Any = None) -> bfn.heads.Output:
+        return bfn.heads.Point(model.output(u, level).mean, 0.1)
+
+    ours, theirs = (Controlled(p, model.flow, 0.5, {"kind": ALLOWED})(u, level).mean for p in (whole, model.output))
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
