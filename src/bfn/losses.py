@@ -10,6 +10,7 @@ sample, drawn stratified over the batch.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +31,7 @@ __all__ = [
     "continuous_time_loss",
     "continuous_time_loss_values",
     "error_curve",
+    "errors_and_values",
     "n_step_loss",
     "noised_output",
     "reconstruction_loss",
@@ -69,9 +71,23 @@ def squared_error(
     eps: Tensor | None = None,
 ) -> Tensor:
     """||w(x) - w_hat||^2 / kappa a dimension at the times t: (batch,). Every weighting of the loss multiplies this."""
+    return errors_and_values(model, x, t, lambda output, x, error: error, generator, label, eps)[0]
+
+
+def errors_and_values(
+    model: Model,
+    x: Tensor,
+    t: Tensor,
+    values: Callable[[Output, Tensor, Tensor], Tensor],
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+    eps: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The squared error, and what a weighting makes of (output, x, squared error), from one call: (batch,) each."""
     output, _ = noised_output(model, x, t, generator, label, eps)
     prediction = output.mean
-    return model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    error = model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    return error, values(output, x, error)
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.heads import Output
-from bfn.losses import noised_output
+from bfn.losses import errors_and_values
 from bfn.schedules import stratified_times
 
 if TYPE_CHECKING:
@@ -170,21 +170,8 @@ def weighted_loss(
 ) -> Tensor:
     """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
     t, factor = weighting.draw(model.flow, len(x), generator)
-    error, values = errors_and_values(model, x, t.to(x.device), weighting, generator=generator, label=label)
+    error, values = errors_and_values(model, x, t.to(x.device), weighting.values, generator, label)
     return values * factor.to(error)
-
-
-def errors_and_values(
-    model: Model, x: Tensor, t: Tensor, weighting: Weighting, **settings: Any
-) -> tuple[Tensor, Tensor]:
-    """The squared error at the times t, and what the weighting multiplies, from one network call: (batch,) each.
-
-    settings: generator, label and eps of :func:`bfn.losses.noised_output`.
-    """
-    output, _ = noised_output(model, x, t, **settings)
-    prediction = output.mean
-    error = model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
-    return error, weighting.values(output, x, error)
 
 
 class LossByTime:

@@ -15,13 +15,14 @@ from tqdm.auto import tqdm
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.likelihood import held_out_bits
+from bfn.losses import errors_and_values
 from bfn.model import BFN
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import derived_generator, derived_seed, open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
 from bfn.training.settings import Settings
 from bfn.viz import write_samples
-from bfn.weightings import LossByTime, Weighting, errors_and_values
+from bfn.weightings import LossByTime, Weighting
 
 __all__ = ["Trainer", "TrainingError"]
 
@@ -44,7 +45,7 @@ class TrainingErrors(nn.Module):
 
     def forward(self, x: Tensor, t: Tensor, eps: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
         """The squared error of x noised by eps at times t, and what the weighting multiplies: (batch,), float32."""
-        return errors_and_values(self.model, x, t, self.weighting, label=label, eps=eps)
+        return errors_and_values(self.model, x, t, self.weighting.values, label=label, eps=eps)
 
 
 class Trainer:
