@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bfn.joint import JointFlow
     from bfn.model import BFN, Model, load
     from bfn.sampling import Samples, Step, sample
-    from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule
+    from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, TabulatedSchedule
     from bfn.sde import InitialGaussian
 
 __version__ = "0.1.0"
@@ -55,6 +55,7 @@ _NAMES = {
     "Schedule": "schedules",
     "Steering": "conditioning",
     "Step": "sampling",
+    "TabulatedSchedule": "schedules",
     "UserError": "errors",
     "load": "model",
     "sample": "sampling",
@@ -79,6 +80,7 @@ __all__ = [
     "Schedule",
     "Steering",
     "Step",
+    "TabulatedSchedule",
     "UserError",
     "data",
     "exact",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.schedules import Time, as_float64
+from bfn.schedules import TabulatedSchedule, Time, as_float64
 
 __all__ = ["ErrorCurve"]
 
@@ -64,3 +64,30 @@ class ErrorCurve:
         """Nats a dimension learnt up to each of the increasing times t from the first: int beta'/2 squared_error dt."""
         steps = flow.schedule.increment(t[:-1], t[1:]) * (self.at(t[1:]) + self.at(t[:-1])) / 4
         return torch.cat((steps.new_zeros(1), steps.cumsum(0)))
+
+    def equal_shares(self, flow: Flow, n: int, t_start: float = 0.0) -> Tensor:
+        """n + 1 times from t_start to 1 between which the model learns equal shares of :meth:`information`."""
+        fine = torch.linspace(t_start, 1, 4097, dtype=torch.float64)
+        gathered = self.information(flow, fine)
+        if not float(gathered[-1]) > 0:
+            raise UserError("the model's error curve is 0 everywhere: there is no information to share")
+        shares = gathered[-1] * torch.linspace(0, 1, n + 1, dtype=torch.float64)
+        i = torch.searchsorted(gathered, shares).clamp(1, len(fine) - 1)
+        within = (shares - gathered[i - 1]) / (gathered[i] - gathered[i - 1])
+        times = torch.lerp(fine[i - 1], fine[i], within.clamp(0, 1))
+        times[-1], times[0] = 1.0, t_start
+        return times
+
+    def even_schedule(self, flow: Flow, n: int = 200) -> TabulatedSchedule:
+        """A schedule, as a table of n + 1 points, on which information grows evenly in t.
+
+        It ends at the accuracy at which the flow's present one ends, the one that this curve was measured on.
+
+        >>> from bfn import DiscreteFlow
+        >>> flat = ErrorCurve((0.0,), (1.0,))
+        >>> schedule = flat.even_schedule(DiscreteFlow(n_classes=4, beta_1=2.0))
+        >>> [round(float(schedule.beta(t)), 3) for t in (0.25, 0.5, 1.0)]
+        [0.5, 1.0, 2.0]
+        """
+        betas = flow.schedule.beta(self.equal_shares(flow, n)).tolist()
+        return TabulatedSchedule(tuple(i / n for i in range(n + 1)), tuple(betas))

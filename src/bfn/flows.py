@@ -177,9 +177,8 @@ class Flow(ABC):
         if isinstance(t, Tensor) and t.ndim == 1:
             s = self.schedule.s(t).to(like).view(batch, *(1,) * state_ndim)
             return NoiseLevel(t.to(like), s)
-        return NoiseLevel(
-            torch.full((batch,), float(t), dtype=like.dtype, device=like.device), float(self.schedule.s(t))
-        )
+        times = torch.full((batch,), float(t), dtype=like.dtype, device=like.device)
+        return NoiseLevel(times, float(self.schedule.s(t)))
 
 
 def _check_shape(x: Tensor, data_shape: Shape) -> None:
@@ -280,6 +279,16 @@ class DiscreteFlow(Flow):
         object.__setattr__(self, "n_classes", int(n_classes))
         object.__setattr__(self, "schedule", schedule or QuadraticSchedule(beta_1))
 
+    @classmethod
+    def with_separation(cls, n_classes: int, c: float = 3.0) -> "DiscreteFlow":
+        """beta_1 = 2 c^2 / K: at t = 1 two classes are c = s_1 sqrt(K/2) standard deviations apart, for any K.
+
+        The evidence alone then prefers a given wrong class to the right one with probability Phi(-c).
+        """
+        if not 0 < c < math.inf:
+            raise UserError(f"c={c}: expected a positive, finite number of standard deviations, such as 3")
+        return cls(n_classes, 2 * c * c / max(n_classes, 1))
+
     @property
     def kappa(self) -> float:
         return float(self.n_classes)
@@ -300,10 +309,8 @@ class DiscreteFlow(Flow):
         if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
             raise UserError(f"data of type {x.dtype}: discrete data are integer classes 0..{self.n_classes - 1}")
         if x.numel() and not (int(x.min()) >= 0 and int(x.max()) < self.n_classes):
-            raise UserError(
-                f"classes from {int(x.min())} to {int(x.max())}: expected 0..{self.n_classes - 1} "
-                f"for n_classes={self.n_classes}"
-            )
+            expected = f"expected 0..{self.n_classes - 1} for n_classes={self.n_classes}"
+            raise UserError(f"classes from {int(x.min())} to {int(x.max())}: {expected}")
 
     def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         w = torch.full((*x.shape, self.n_classes), -1.0, dtype=dtype or torch.get_default_dtype(), device=x.device)

@@ -180,14 +180,7 @@ class Information(Grid):
                 "grid='information': the model has no error curve; training stores one, or set "
                 "model.info.error_curve = bfn.losses.error_curve(model, x)"
             )
-        fine = torch.linspace(t_start, 1, 4097, dtype=torch.float64)
-        gathered = self.curve.information(flow, fine)
-        if not float(gathered[-1]) > 0:
-            raise UserError("grid='information': the model's error curve is 0 everywhere, there is nothing to share")
-        shares = gathered[-1] * torch.linspace(0, 1, intervals + 1, dtype=torch.float64)
-        i = torch.searchsorted(gathered, shares).clamp(1, len(fine) - 1)
-        within = (shares - gathered[i - 1]) / (gathered[i] - gathered[i - 1])
-        return _with_ends(torch.lerp(fine[i - 1], fine[i], within.clamp(0, 1)), t_start)
+        return self.curve.equal_shares(flow, intervals, t_start)
 
 
 def _evenly(

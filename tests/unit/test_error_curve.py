@@ -85,3 +85,23 @@ def test_a_card_that_holds_no_curve(stored) -> None:
 def test_nan_among_stored_errors_is_not_taken_for_noise() -> None:
     with pytest.raises(ValueError, match="finite"):
         ErrorCurve.from_bins({"t": [0.1, 0.2], "squared_error": [1.0, float("nan")]})
+
+
+@pytest.mark.parametrize("flow", [FLOW, bfn.ContinuousFlow(schedule=bfn.QuadraticSchedule(400.0))], ids=["exp", "t^2"])
+def test_on_the_even_schedule_information_grows_evenly(flow: bfn.Flow) -> None:
+    """Normal data of variance v have information log(1 + beta v)/2: beta(t) = ((1 + beta_1 v)^t - 1) / v."""
+    variance = 0.5
+    t = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    curve = ErrorCurve(tuple(t.tolist()), tuple((variance / (1 + flow.schedule.beta(t) * variance)).tolist()))
+    schedule = curve.even_schedule(flow)
+    assert float(schedule.beta(1.0)) == pytest.approx(float(flow.schedule.beta(1.0)), rel=1e-14)
+    gained = (1 + schedule.beta(t) * variance).log() / 2
+    torch.testing.assert_close(gained, t * gained[-1], rtol=0, atol=1e-3 * float(gained[-1]))
+    # The curve measured anew on it is that of a model whose beta' E||w - w_hat||^2 is the same at all times.
+    rate = schedule.slope(t) * variance / (1 + schedule.beta(t) * variance)
+    torch.testing.assert_close(rate, rate.mean().expand(1001), rtol=0.02, atol=0)
+
+
+def test_no_schedule_without_information() -> None:
+    with pytest.raises(bfn.UserError, match="0 everywhere: there is no information to share"):
+        ErrorCurve((0.0,), (0.0,)).even_schedule(FLOW)

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -107,3 +109,26 @@ def test_wrong_data(flow: bfn.Flow, x: torch.Tensor, message: str) -> None:
 def test_fewer_than_two_classes() -> None:
     with pytest.raises(ValueError, match="n_classes=1: a discrete variable needs at least 2 classes"):
         bfn.DiscreteFlow(n_classes=1)
+
+
+@pytest.mark.parametrize("n_classes", [2, 100])
+def test_at_the_end_two_classes_are_confused_equally_often(n_classes: int, generator: torch.Generator) -> None:
+    """u_x - u_j ~ N(s_1 K, 2 K): wrong class j is the likelier with probability Phi(-s_1 sqrt(K/2)) = Phi(-c)."""
+    n, c = 20_000, 1.5
+    flow = bfn.DiscreteFlow.with_separation(n_classes, c)
+    s_1 = float(flow.schedule.s(1.0))
+    assert s_1 * (n_classes / 2) ** 0.5 == pytest.approx(c, rel=1e-12)
+    u = flow.noised(torch.zeros(n, 1, dtype=torch.long), s_1, torch.randn(n, 1, n_classes, generator=generator))
+    theta = flow.network_input(u, s_1)[:, 0]
+    expected = 0.5 * math.erfc(c / 2**0.5)
+    confused = float((theta[:, 1] > theta[:, 0]).double().mean())
+    # Five standard deviations: a false alarm once in two million.
+    assert abs(confused - expected) < 5 * (expected * (1 - expected) / n) ** 0.5
+
+
+@pytest.mark.parametrize("c", [0, -3, float("inf"), float("nan")])
+def test_wrong_separation(c: float) -> None:
+    with pytest.raises(bfn.UserError, match=f"c={c}: expected a positive"):
+        bfn.DiscreteFlow.with_separation(27, c)
+    with pytest.raises(bfn.UserError, match="n_classes=0"):
+        bfn.DiscreteFlow.with_separation(0)

@@ -1,30 +1,53 @@
+from itertools import accumulate, pairwise
+
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bfn
+from bfn import networks
+from bfn.exact import GaussianMixture
+from bfn.heads import PreconditionedHead
 
+
+def table(steps: list[tuple[float, float]], beta_1: float) -> bfn.TabulatedSchedule:
+    """A table by the sizes of its steps in t and beta."""
+    times, betas = ([0.0, *accumulate(sizes)] for sizes in zip(*steps, strict=True))
+    return bfn.TabulatedSchedule([t / times[-1] for t in times], [beta_1 * b / betas[-1] for b in betas])
+
+
+STEPS = st.lists(st.tuples(st.floats(0.1, 1), st.floats(0.1, 1)), min_size=1, max_size=6)
 SCHEDULES = st.one_of(
-    st.floats(1e-4, 0.95).map(bfn.ExponentialSchedule), st.floats(1e-3, 1e8).map(bfn.QuadraticSchedule)
+    st.floats(1e-4, 0.95).map(bfn.ExponentialSchedule),
+    st.floats(1e-3, 1e8).map(bfn.QuadraticSchedule),
+    st.builds(table, STEPS, st.floats(1e-3, 1e8)),
 )
 
 
+@settings(deadline=None)
 @given(SCHEDULES, st.floats(0, 1))
 def test_inverse(schedule: bfn.Schedule, t: float) -> None:
     assert float(schedule.inverse(schedule.beta(t))) == pytest.approx(t, rel=1e-12, abs=1e-150)
     assert float(schedule.time_of_s(schedule.s(t))) == pytest.approx(t, rel=1e-12, abs=1e-150)
 
 
+@settings(deadline=None)
 @given(SCHEDULES, st.floats(0, 0.9), st.floats(1e-9, 0.1))
 def test_increment_is_the_integral_of_the_slope(schedule: bfn.Schedule, t: float, width: float) -> None:
     nodes, weights = map(torch.tensor, _gauss_legendre(12))
-    points = t + width * (nodes + 1) / 2
-    integral = float((weights * schedule.slope(points)).sum() * width / 2)
+    knots = schedule.times if isinstance(schedule, bfn.TabulatedSchedule) else ()
+    integral = 0.0
+    for a, b in pairwise([t, *(knot for knot in knots if t < knot < t + width), t + width]):
+        integral += float((weights * schedule.slope(a + (b - a) * (nodes + 1) / 2)).sum() * (b - a) / 2)
+    assert float(schedule.increment(t + width, t)) == pytest.approx(-integral, rel=1e-6)
     assert float(schedule.increment(t, t + width)) == pytest.approx(integral, rel=1e-6)
 
 
-@pytest.mark.parametrize("schedule", [bfn.ExponentialSchedule(1e-3), bfn.QuadraticSchedule(0.5625)])
+@pytest.mark.parametrize(
+    "schedule",
+    [bfn.ExponentialSchedule(1e-3), bfn.QuadraticSchedule(0.5625), table([(1, 2), (1, 1), (2, 1)], 9.0)],
+)
 def test_both_ends_are_exact(schedule: bfn.Schedule) -> None:
     assert float(schedule.beta(0.0)) == 0 == float(schedule.inverse(0.0))
     tiny = schedule.increment(0.0, 1e-300)
@@ -52,6 +75,100 @@ def test_wrong_sigma_1(sigma_1: float) -> None:
 def test_wrong_beta_1(beta_1: float) -> None:
     with pytest.raises(ValueError, match=rf"beta_1={beta_1}.*positive"):
         bfn.DiscreteFlow(n_classes=3, beta_1=beta_1)
+
+
+@settings(deadline=None)
+@given(st.builds(table, STEPS, st.floats(1e-3, 1e8)), st.floats(0, 1), st.floats(0, 1))
+def test_a_table_holds_at_its_knots_and_increases_between(schedule, a: float, b: float) -> None:
+    times = torch.tensor(schedule.times, dtype=torch.float64)
+    assert schedule.beta(times).tolist() == pytest.approx(schedule.betas, rel=1e-14)
+    assert float(schedule.beta(min(a, b))) <= float(schedule.beta(max(a, b))) * (1 + 1e-15)
+    assert float(schedule.slope(max(a, 1e-9))) > 0
+    # No jump of the slope at a knot.
+    before, after = schedule.slope(times[1:-1] - 1e-12), schedule.slope(times[1:-1])
+    torch.testing.assert_close(before, after, rtol=1e-8, atol=0)
+
+
+@settings(deadline=None)
+@given(st.builds(table, STEPS, st.just(5.0)), st.floats(0.01, 0.5), st.floats(1e-14, 1e-10))
+def test_increments_of_a_table_do_not_cancel(schedule, t: float, width: float) -> None:
+    """Over so short a time the slope is constant to 1e-8; a difference of betas would keep a few digits at best."""
+    end = t + width
+    assert float(schedule.increment(t, end)) == pytest.approx(float(schedule.slope(t)) * (end - t), rel=1e-7)
+
+
+def test_a_parabola_is_its_own_table() -> None:
+    schedule = bfn.TabulatedSchedule((0, 0.2, 0.5, 0.6, 1), tuple(3 * t * t for t in (0, 0.2, 0.5, 0.6, 1)))
+    t = torch.linspace(0.01, 1, 100, dtype=torch.float64)
+    torch.testing.assert_close(schedule.beta(t), 3 * t.square(), rtol=1e-12, atol=0)
+
+
+def test_increments_between_all_times_at_once() -> None:
+    t = torch.linspace(0, 1, 9, dtype=torch.float64)
+    schedule = table([(1, 2), (1, 1), (2, 1)], 9.0)
+    torch.testing.assert_close(schedule.increment(t[:, None], t), schedule.beta(t) - schedule.beta(t)[:, None])
+
+
+def test_gradients_pass_through_all_four() -> None:
+    schedule = table([(1, 2), (1, 1), (2, 1)], 9.0)
+    t = torch.tensor([0.1, 0.4, 0.9], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(schedule.beta(t).sum(), t)
+    torch.testing.assert_close(slope, schedule.slope(t.detach()))
+    beta = schedule.beta(t.detach()).requires_grad_()
+    (of_inverse,) = torch.autograd.grad(schedule.inverse(beta).sum(), beta)
+    torch.testing.assert_close(of_inverse, 1 / slope)
+
+
+EXPONENTIAL = bfn.ExponentialSchedule(1e-3)
+KNOTS = torch.linspace(0, 1, 200, dtype=torch.float64)
+OF_EXPONENTIAL = bfn.TabulatedSchedule(tuple(KNOTS.tolist()), tuple(EXPONENTIAL.beta(KNOTS).tolist()))
+
+
+def test_a_table_of_the_exponential_schedule_is_near_it() -> None:
+    t = torch.linspace(1e-6, 1, 5001, dtype=torch.float64)
+    torch.testing.assert_close(OF_EXPONENTIAL.beta(t), EXPONENTIAL.beta(t), rtol=1e-4, atol=0)
+    inner = t[t > 0.05]
+    torch.testing.assert_close(OF_EXPONENTIAL.beta(inner), EXPONENTIAL.beta(inner), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("solver", ["bfn-solver++2", "sde-bfn-solver++2", "fast-ode"])
+def test_samples_on_a_table_are_those_on_its_curve(solver: str) -> None:
+    means, stds = torch.tensor([[-0.6, 0.2], [0.5, -0.4], [0.1, 0.7]]), torch.tensor([0.1, 0.2, 0.05])
+    drawn = [
+        GaussianMixture(means, stds=stds, flow=bfn.ContinuousFlow(schedule=schedule)).sample(64, solver, 20, seed=0).x
+        for schedule in (EXPONENTIAL, OF_EXPONENTIAL)
+    ]
+    torch.testing.assert_close(*drawn, rtol=0, atol=1e-4)
+
+
+def test_a_model_keeps_its_table(tmp_path) -> None:
+    network = networks.MLP(3, width=8, n_blocks=1, condition_features=8)
+    flow = bfn.ContinuousFlow(schedule=table([(1, 2), (1, 1), (2, 1)], 1 / 3 * 1e4))
+    model = bfn.BFN(network, flow, PreconditionedHead(0.7), (3,))
+    model.save(tmp_path / "m")
+    again = bfn.load(tmp_path / "m")
+    assert again.flow == flow
+    torch.testing.assert_close(again.sample(4, seed=0).x, model.eval().sample(4, seed=0).x, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("times", "betas", "message"),
+    [
+        ((0, 0.5, 1), (0, 2), "3 times, 2 betas: expected as many, at least two"),
+        ((0,), (0,), "1 times, 1 betas: expected as many, at least two"),
+        ((0.1, 1), (0, 1), "times from 0.1 to 1: expected a table from 0 to 1"),
+        ((0, 0.9), (0, 1), "times from 0 to 0.9: expected a table from 0 to 1"),
+        ((0, 1), (0.5, 1), "betas from 0.5 to 1: expected them from 0 to a finite"),
+        ((0, 1), (0, float("inf")), "betas from 0 to inf: expected them from 0 to a finite"),
+        ((0, 0.5, 1), (0, 2, 1), r"betas\[2\]=1 after 2: betas must increase"),
+        ((0, 0.5, 1), (0, float("nan"), 1), r"betas\[1\]=nan after 0: betas must increase"),
+        ((0, 0.5, 0.5, 1), (0, 1, 2, 3), r"times\[2\]=0.5 after 0.5: times must increase"),
+        (("a", 1), (0, 1), "times: expected a list of numbers"),
+    ],
+)
+def test_wrong_tables(times, betas, message: str) -> None:
+    with pytest.raises(bfn.UserError, match=message):
+        bfn.TabulatedSchedule(times, betas)
 
 
 def _gauss_legendre(n: int) -> tuple[list[float], list[float]]:

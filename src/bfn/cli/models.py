@@ -1,5 +1,6 @@
 """``bfn models``."""
 
+import reprlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -52,5 +53,7 @@ def quality(info: "ModelInfo") -> list[str]:
 
 
 def figure(value: object) -> str:
-    """A number to read."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    """A number to read, or the first few of a long list."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return reprlib.repr(value) if isinstance(value, list) else str(value)
