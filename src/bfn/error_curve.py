@@ -82,6 +82,7 @@ class ErrorCurve:
         """A schedule, as a table of n + 1 points, on which information grows evenly in t.
 
         It ends at the accuracy at which the flow's present one ends, the one that this curve was measured on.
+        A network's errors beyond what cannot be known count as information too.
 
         >>> from bfn import DiscreteFlow
         >>> flat = ErrorCurve((0.0,), (1.0,))

@@ -3,7 +3,7 @@
 import json
 
 import bfn
-from bfn import solvers, storage
+from bfn import networks, solvers, storage
 from bfn.cli import main
 
 
@@ -94,3 +94,13 @@ def test_bench_keeps_its_table_out_of_the_json(monkeypatch, capsys):
     assert error == "a table\n"
     assert main(["bench"]) == 0
     assert capsys.readouterr().out == "a table\n"
+
+
+def test_info_shows_the_beginning_of_a_tabulated_schedule(tmp_path, capsys):
+    schedule = bfn.TabulatedSchedule([i / 100 for i in range(101)], [i / 10 for i in range(101)])
+    network = networks.MLP(3, width=8, n_blocks=1, condition_features=8)
+    bfn.BFN(network, bfn.ContinuousFlow(schedule=schedule), "data", (3,)).save(tmp_path / "m")
+    assert main(["info", str(tmp_path / "m")]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("flow"))
+    assert "tabulated times [0.0, 0.01, 0.02, " in line
+    assert line.count("...") == 2

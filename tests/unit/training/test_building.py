@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn import ContinuousFlow, QuadraticSchedule
+from bfn import ContinuousFlow, QuadraticSchedule, TabulatedSchedule
 from bfn.training.batches import open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting
 
@@ -38,11 +38,17 @@ def test_a_model_knows_the_names_and_shares_of_its_classes(settings, tmp_path):
     assert info.classes.shares == pytest.approx((0.75, 0.25), abs=0.05)
 
 
-def test_a_flow_may_have_any_schedule_that_can_be_stored(settings):
-    schedule = {"name": "quadratic", "beta_1": 9.0}
-    settings = settings.override({"flow": {"name": "continuous", "schedule": schedule}})
+@pytest.mark.parametrize(
+    ("config", "schedule"),
+    [
+        ({"name": "quadratic", "beta_1": 9.0}, QuadraticSchedule(9.0)),
+        ({"name": "tabulated", "times": [0, 0.5, 1], "betas": [0, 1, 9]}, TabulatedSchedule((0, 0.5, 1), (0, 1, 9))),
+    ],
+)
+def test_a_flow_may_have_any_schedule_that_can_be_stored(settings, config, schedule):
+    settings = settings.override({"flow": {"name": "continuous", "schedule": config}})
     source = open_source(settings.data, "continuous", "train")
-    assert build_model(settings, source).flow == ContinuousFlow(schedule=QuadraticSchedule(9.0))
+    assert build_model(settings, source).flow == ContinuousFlow(schedule=schedule)
 
 
 def test_the_spread_of_the_data_is_measured_where_a_part_asks_for_it(settings):
