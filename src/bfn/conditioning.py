@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
-from bfn.heads import Categorical, Output, Point, output_of_mean, unknown_scale
+from bfn.heads import Output
 from bfn.info import NO_CLASS
 from bfn.sde import data_from_message
 
@@ -95,24 +95,10 @@ class Guided:
         """One network call on twice the batch."""
         if label is None:
             raise UserError(f"guidance={self.guidance.scale}: it needs the classes to guide to; give label")
-        s = torch.cat([level.s, level.s]) if isinstance(level.s, Tensor) else level.s
+        s = torch.cat([level.s, level.s]) if isinstance(level.s, Tensor) and len(level.s) > 1 else level.s
         twice = NoiseLevel(torch.cat([level.t, level.t]), s)
         both = self.predict(torch.cat([u, u]), twice, torch.cat([label, torch.full_like(label, NO_CLASS)]))
-        if isinstance(both, Categorical):
-            conditional, none = both.logits.chunk(2)
-            return Categorical(torch.lerp(none, conditional, self.guidance.scale))
-        conditional, none = both.mean.chunk(2)
-        x_hat = torch.lerp(none, conditional, self.guidance.scale)
-        return Point(_rescaled(x_hat, conditional, self.guidance.rescale), unknown_scale(level))
-
-
-def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:
-    """x_hat with its standard deviation over each sample brought by that share to that of ``like``."""
-    if share == 0 or x_hat.ndim < 3 or x_hat[0].numel() == 1:  # a vector's entries are not alike as pixels are
-        return x_hat
-    dims = tuple(range(1, x_hat.ndim))
-    ratio = like.std(dims, keepdim=True) / x_hat.std(dims, keepdim=True).clamp(min=torch.finfo(x_hat.dtype).tiny)
-    return x_hat * torch.lerp(torch.ones_like(ratio), ratio, share)
+        return both.guided(self.guidance.scale, self.guidance.rescale, level)
 
 
 @dataclass(frozen=True)
@@ -140,7 +126,8 @@ class Steered:
         """One network call and its gradient."""
         with torch.enable_grad():
             u = u.detach().requires_grad_()
-            mean = (self.predict(u, level, label) if label is not None else self.predict(u, level)).mean
+            output = self.predict(u, level, label) if label is not None else self.predict(u, level)
+            mean = output.mean
             value = self.steering.function(mean)
             if not isinstance(value, Tensor) or tuple(value.shape) != (len(u),) or not value.requires_grad:
                 lacking = "" if value.requires_grad else " without a gradient"
@@ -154,7 +141,7 @@ class Steered:
         floor = 0.1 / self.flow.kappa**0.5
         s = level.s.clamp(min=floor) if isinstance(level.s, Tensor) else max(level.s, floor)
         shifted = mean.detach() + gradient * (self.steering.scale * self.flow.kappa / scale / s)
-        return output_of_mean(self.flow, shifted, level)
+        return output.with_mean(shifted, level)
 
 
 @dataclass(frozen=True, eq=False)

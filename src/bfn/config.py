@@ -19,7 +19,8 @@ from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
 from bfn.heads import HEADS, Head
 from bfn.info import Classes, ModelInfo
-from bfn.joint import JointFlow, JointHead
+from bfn.joint import JointFlow
+from bfn.joint_head import JointHead
 from bfn.schedules import SCHEDULES, Schedule
 from bfn.weightings import WEIGHTINGS, Weighting
 

@@ -17,8 +17,9 @@ from torch import Tensor
 from bfn.conditioning import Given, Known, Predict
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
-from bfn.heads import Categorical, Output, output_of_mean
-from bfn.joint import JointFlow, JointOutput
+from bfn.heads import Categorical, Output
+from bfn.joint import JointFlow
+from bfn.joint_head import JointOutput
 
 if TYPE_CHECKING:
     from bfn.model import Model
@@ -42,26 +43,21 @@ class Controlled:
 
     def __call__(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
         """One network call."""
-        return self._act(self.predict(u, level, label) if label is not None else self.predict(u, level), level)
+        return self._act(self.predict(u, level, label) if label is not None else self.predict(u, level))
 
-    def _act(self, output: Output, level: NoiseLevel) -> Output:
+    def _act(self, output: Output) -> Output:
         if isinstance(output, Given):
-            return replace(output, output=self._act(output.output, level))
-        if not isinstance(self.flow, JointFlow):
-            return self._act_on_part("", self.flow, output, level)
-        layout = self.flow.layout
-        if isinstance(output, JointOutput):
-            own = output.parts
-        else:  # a condition gave one prediction of all parts
-            own = {p.name: output_of_mean(p.flow, p.state_of(output.mean), p.level_of(level)) for p in layout}
-        acted = {p.name: self._act_on_part(p.name, p.flow, own[p.name], p.level_of(level)) for p in layout}
-        return JointOutput(layout, acted)
+            return replace(output, output=self._act(output.output))
+        if not isinstance(output, JointOutput):
+            return self._act_on_part("", self.flow, output)
+        acted = {p.name: self._act_on_part(p.name, p.flow, output.parts[p.name]) for p in output.layout}
+        return JointOutput(output.layout, acted)
 
-    def _act_on_part(self, name: str, flow: Flow, output: Output, level: NoiseLevel) -> Output:
+    def _act_on_part(self, name: str, flow: Flow, output: Output) -> Output:
         if flow.n_values is None:
             return output
-        output = output if isinstance(output, Categorical) else output_of_mean(flow, output.mean, level)
-        logits: Tensor = output.logits  # type: ignore[attr-defined]
+        tiny = torch.finfo(output.mean.dtype).tiny
+        logits = output.logits if isinstance(output, Categorical) else output.mean.clamp(min=tiny).log()
         if name in self.allowed:
             logits = logits.masked_fill(~self.allowed[name], -torch.inf)
         if self.temperature != 1:

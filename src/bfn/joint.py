@@ -10,7 +10,7 @@ variable (classes as whole numbers): users give and get mappings of parts, the l
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,10 +20,9 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
-from bfn.heads import Head, Output, make_head
 from bfn.schedules import Schedule, Time
 
-__all__ = ["JointFlow", "JointHead"]
+__all__ = ["JointFlow"]
 
 
 def flat(x: Tensor) -> Tensor:
@@ -250,99 +249,6 @@ class JointFlow(Flow):
         return self._each(lambda part: part.flow.errors(part.data_of(x), part.state_of(prediction)))
 
 
-@dataclass(frozen=True)
-class JointHead(Head):
-    """A head a part. flat: the network takes and gives one vector (batch, ...) instead of mappings of parts.
-
-    A flat network sees the parts' inputs side by side and gives their outputs the same way.
-    """
-
-    kind: ClassVar[str] = "joint"
-    parts: Mapping[str, Head]
-    flat: bool = False
-
-    @classmethod
-    def make(cls, predicts: Mapping[str, str | Head], flow: Flow, flat: bool = False) -> JointHead:
-        """Heads from their names, checked against the flow of each part."""
-        if set(predicts) != set(flow.parts):
-            raise UserError(f"predicts={dict(predicts)}: expected a head for each of the parts {', '.join(flow.parts)}")
-        heads = {name: make_head(predicts[name], own) for name, own in flow.parts.items()}
-        return cls(heads, flat)
-
-    @property
-    def starts_at_zero(self) -> bool:  # type: ignore[override]
-        return all(head.starts_at_zero for head in self.parts.values())
-
-    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Any:
-        shown = {p.name: self.parts[p.name].inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
-        return torch.cat([flat(x) for x in shown.values()], 1) if self.flat else shown
-
-    def output(self, flow: Flow, raw: Any, u: Tensor, level: NoiseLevel) -> Output:
-        layout = _layout(flow)
-        given = self._split(layout, raw) if self.flat else raw
-        return JointOutput(layout, {
-            p.name: self.parts[p.name].output(p.flow, given[p.name], p.state_of(u), p.level_of(level)) for p in layout
-        })  # fmt: skip
-
-    def check_raw(self, flow: Flow, raw: Any, state_shape: Shape, batch: int) -> str | None:
-        if self.flat:
-            expected: object = (batch, sum(math.prod(self._raw_shape(part)) for part in _layout(flow)))
-            found: object = tuple(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
-        else:
-            expected = {part.name: (batch, *self._raw_shape(part)) for part in _layout(flow)}
-            found = {k: tuple(v.shape) for k, v in raw.items()} if isinstance(raw, Mapping) else type(raw).__name__
-        return None if found == expected else f"has shape {found}: expected {expected}"
-
-    def _raw_shape(self, part: Part) -> Shape:
-        return self.parts[part.name].raw_shape(part.state_shape)
-
-    def _split(self, layout: tuple[Part, ...], raw: Tensor) -> dict[str, Tensor]:
-        shapes = {part.name: self._raw_shape(part) for part in layout}
-        pieces = torch.split(raw, [math.prod(shape) for shape in shapes.values()], 1)
-        return {name: x.reshape(-1, *shape) for (name, shape), x in zip(shapes.items(), pieces, strict=True)}
-
-
-@dataclass(frozen=True)
-class JointOutput(Output):
-    """Independent parts, each with its own distribution."""
-
-    layout: tuple[Part, ...]
-    parts: Mapping[str, Output]
-
-    @cached_property
-    def mean(self) -> Tensor:
-        return self._each(lambda output: output.mean)
-
-    @property
-    def mode(self) -> Tensor:
-        return self._each(lambda output: output.mode)
-
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        return self._each(lambda output: output.draw(generator))
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        return torch.cat([flat(own.log_prob(part.data_of(x))) for part, own in self._pairs()], 1)
-
-    def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        accuracy = accuracy.expand(len(x), x.shape[1])
-        return torch.cat([
-            flat(own.message_kl(part.data_of(x), accuracy[:, part.data].reshape(-1, *part.shape), generator))
-            for part, own in self._pairs()
-        ], 1)  # fmt: skip
-
-    def _pairs(self) -> Iterator[tuple[Part, Output]]:
-        return ((part, self.parts[part.name]) for part in self.layout)
-
-    def _each(self, act: Callable[[Output], Tensor]) -> Tensor:
-        return torch.cat([flat(act(own)) for _, own in self._pairs()], 1)
-
-
 def _laid_out(numbers: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """(..., total): each (...) of the numbers repeated as often as its part is wide."""
     return torch.cat([x.unsqueeze(-1).expand(*x.shape, size) for x, size in zip(numbers, sizes, strict=True)], -1)
-
-
-def _layout(flow: Flow) -> tuple[Part, ...]:
-    if not isinstance(flow, JointFlow):
-        raise UserError(f"a head of named parts on a {flow.kind} flow: expected a JointFlow")
-    return flow.layout

@@ -16,7 +16,7 @@ from bfn.errors import NetworkError, UserError, did_you_mean
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Head, Output, PreconditionedHead, make_head
 from bfn.info import Classes, ModelInfo
-from bfn.joint import JointHead
+from bfn.joint_head import JointHead
 from bfn.likelihood import Likelihood
 from bfn.sampling import Samples, sample
 from bfn.weightings import EDM, WEIGHTINGS, Weighting, weighted_loss

@@ -11,7 +11,7 @@ from scipy import stats
 import bfn
 import tiny
 from bfn import ContinuousFlow, DiscreteFlow, UserError, solvers
-from bfn.controls import Controlled, controlled
+from bfn.controls import controlled
 from bfn.exact import GaussianMixture, JointMixture, ProductOfCategoricals, StringSet
 from bfn.solvers import SOLVERS, plan
 
@@ -291,15 +291,3 @@ def test_classes_are_left_out_where_a_sample_starts_from_data() -> None:
     out = model.sample(2, nfe=5, start_from=image, t_start=0.3, seed=0)
     assert out.label is not None
     assert out.label.tolist() == [-1, -1]
-
-
-def test_a_condition_that_gives_one_prediction_of_all_parts_is_taken_apart() -> None:
-    model = joint()
-    u = torch.randn(3, 15, generator=seeded(), dtype=torch.float64)
-    level = model.flow.noise_level(0.5, 3, 1, u)
-
-    def whole(u: torch.Tensor, level: Any, label: Any = None) -> bfn.heads.Output:
-        return bfn.heads.Point(model.output(u, level).mean, 0.1)
-
-    ours, theirs = (Controlled(p, model.flow, 0.5, {"kind": ALLOWED})(u, level).mean for p in (whole, model.output))
-    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)

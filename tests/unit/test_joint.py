@@ -8,10 +8,11 @@ from torch import nn
 
 import bfn
 from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError
+from bfn.conditioning import Guidance, Guided, Steered, Steering
 from bfn.exact import GaussianMixture, JointMixture, MixtureOfProducts
 from bfn.flows import NoiseLevel
 from bfn.heads import PreconditionedHead
-from bfn.joint import JointHead
+from bfn.joint_head import JointHead, JointOutput
 from bfn.solvers import names
 
 SHAPES = {"x": (2,), "y": (), "kind": (3,)}
@@ -245,3 +246,40 @@ def test_levels_of_parts_are_their_own() -> None:
         torch.testing.assert_close(
             level.s[:, part.state], expected.unsqueeze(1).expand(2, part.state.stop - part.state.start)
         )
+
+
+def test_steering_moves_each_part_by_its_own_posterior() -> None:
+    """A scale of nothing moves nothing; asking for class 0 of the first variable is Bayes's rule on that class."""
+    model = mixture()
+    u = torch.randn(4, 15, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    level = model.flow.noise_level(0.4, 4, 1, u)
+    plain = model.output(u, level).mean
+    kind = model.flow.layout[-1]
+
+    def first_is_zero(prediction: torch.Tensor) -> torch.Tensor:
+        return kind.state_of(prediction)[:, 0, 0].log()
+
+    still = Steered(model.output, model.flow, Steering(first_is_zero, 1e-12))(u, level)
+    torch.testing.assert_close(still.mean, plain, rtol=1e-6, atol=1e-6)
+    steered = kind.state_of(Steered(model.output, model.flow, Steering(first_is_zero))(u, level).mean)
+    # log p_0(u) is log p(class 0 | u) itself, so that the steered prediction is that given class 0.
+    torch.testing.assert_close(steered[:, 0], torch.tensor([1.0, 0, 0, 0]).double().expand(4, 4), atol=1e-5, rtol=0)
+
+
+def test_guidance_acts_on_the_logits_of_classes_and_on_numbers() -> None:
+    model = mixture()
+    u = torch.randn(3, 15, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    level = model.flow.noise_level(0.4, 3, 1, u)
+
+    def predict(u: torch.Tensor, level: NoiseLevel, label: torch.Tensor | None = None) -> JointOutput:
+        shift = torch.where(label >= 0, 0.1, 0.0).unsqueeze(1) if label is not None else 0.0
+        return model.output(u + shift, level)  # type: ignore[return-value]
+
+    label = torch.zeros(3, dtype=torch.int64)
+    guided = Guided(predict, Guidance(2.0))(u, level, label)
+    conditional, none = predict(u, level, label), predict(u, level, label - 1)
+    for name in ("x", "y"):
+        expected = 2 * conditional.parts[name].mean - none.parts[name].mean
+        torch.testing.assert_close(guided.parts[name].mean, expected)  # type: ignore[attr-defined]
+    expected = 2 * conditional.parts["kind"].logits - none.parts["kind"].logits  # type: ignore[attr-defined]
+    torch.testing.assert_close(guided.parts["kind"].logits, expected)  # type: ignore[attr-defined]

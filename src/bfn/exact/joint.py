@@ -26,7 +26,8 @@ from bfn.exact.base import (
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
 from bfn.heads import Categorical, Output, Point
 from bfn.heads.base import unknown_scale
-from bfn.joint import JointFlow, JointOutput, Part, flat
+from bfn.joint import JointFlow, Part, flat
+from bfn.joint_head import JointOutput
 
 __all__ = ["JointMixture"]
 

@@ -5,7 +5,7 @@ A head says what the network is shown and what its output means.
 
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
-from bfn.heads.base import Categorical, Head, Output, Point, output_of_mean, unknown_scale
+from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
 from bfn.heads.basic import DataHead, LogitsHead, NoiseHead, PreconditionedHead
 from bfn.heads.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
 
@@ -23,7 +23,6 @@ __all__ = [
     "Point",
     "PreconditionedHead",
     "make_head",
-    "output_of_mean",
     "unknown_scale",
 ]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bfn.flows import Flow, NoiseLevel
 
-__all__ = ["Categorical", "Head", "Output", "Point", "output_of_mean", "unknown_scale"]
+__all__ = ["Categorical", "Head", "Output", "Point", "unknown_scale"]
 
 
 class Output(ABC):
@@ -40,6 +40,18 @@ class Output(ABC):
     @abstractmethod
     def log_prob(self, x: Tensor) -> Tensor:
         """log p_O(x), like x."""
+
+    def with_mean(self, mean: Tensor, level: NoiseLevel) -> "Output":
+        """A distribution of the same kind with another mean: here all mass on it."""
+        return Point(mean, unknown_scale(level))
+
+    def guided(self, scale: float, rescale: float, level: NoiseLevel) -> "Output":
+        """none + scale (conditional - none), where this is of both, the conditional half of the batch first.
+
+        rescale: how far to bring the standard deviation over each sample back to that of the conditional one.
+        """
+        conditional, none = self.mean.chunk(2)
+        return Point(_rescaled(torch.lerp(none, conditional, scale), conditional, rescale), unknown_scale(level))
 
     @abstractmethod
     def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -83,6 +95,15 @@ class Categorical(Output):
     @cached_property
     def mean(self) -> Tensor:
         return torch.softmax(self.logits, -1)
+
+    def with_mean(self, mean: Tensor, level: NoiseLevel) -> Output:
+        """Classes with these probabilities, cut at 0."""
+        return Categorical(mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
+
+    def guided(self, scale: float, rescale: float, level: NoiseLevel) -> Output:
+        """On the logits."""
+        conditional, none = self.logits.chunk(2)
+        return Categorical(torch.lerp(none, conditional, scale))
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -137,13 +158,15 @@ class Head(ABC):
         return state_shape
 
 
-def output_of_mean(flow: Flow, mean: Tensor, level: NoiseLevel) -> Output:
-    """A distribution with this mean: all mass on x_hat, or classes with these probabilities (cut at 0)."""
-    if flow.kind == "continuous":
-        return Point(mean, unknown_scale(level))
-    return Categorical(mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
-
-
 def unknown_scale(level: NoiseLevel) -> float | Tensor:
     """Standard deviation of what is still unknown of continuous data: (1 + beta)^(-1/2), sigma_1 at t = 1."""
     return (1 + level.s * level.s) ** -0.5
+
+
+def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:
+    """x_hat with its standard deviation over each sample brought by that share to that of ``like``."""
+    if share == 0 or x_hat.ndim < 3 or x_hat[0].numel() == 1:  # a vector's entries are not alike as pixels are
+        return x_hat
+    dims = tuple(range(1, x_hat.ndim))
+    ratio = like.std(dims, keepdim=True) / x_hat.std(dims, keepdim=True).clamp(min=torch.finfo(x_hat.dtype).tiny)
+    return x_hat * torch.lerp(torch.ones_like(ratio), ratio, share)

@@ -117,7 +117,7 @@ sys.exit(main(["models"]))
 
 def test_a_value_error_from_inside_torch_keeps_its_traceback(models, monkeypatch, tmp_path):
     def broken(*_: object, **__: object) -> None:
-        torch.distributions.Normal(0.0, -1.0)
+        torch.distributions.Normal(0.0, -1.0, validate_args=True)
 
     monkeypatch.setattr("bfn.batched_sampling.sample", broken)
     with pytest.raises(ValueError, match="constraint") as caught:
