@@ -1,7 +1,17 @@
-"""Tests run on one thread: they share the machine, and results do not depend on how many there are."""
+"""Tests run on one thread: they share the machine, and results do not depend on how many there are.
+
+Property tests draw the same cases each time, so that a run can be repeated; HYPOTHESIS_PROFILE=random draws others.
+"""
+
+import os
 
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("random")
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
 @pytest.fixture(autouse=True, scope="session")

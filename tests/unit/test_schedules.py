@@ -35,7 +35,7 @@ def test_inverse(schedule: bfn.Schedule, t: float) -> None:
 @settings(deadline=None)
 @given(SCHEDULES, st.floats(0, 0.9), st.floats(1e-9, 0.1))
 def test_increment_is_the_integral_of_the_slope(schedule: bfn.Schedule, t: float, width: float) -> None:
-    nodes, weights = map(torch.tensor, _gauss_legendre(12))
+    nodes, weights = (torch.tensor(values, dtype=torch.float64) for values in _gauss_legendre(12))
     knots = schedule.times if isinstance(schedule, bfn.TabulatedSchedule) else ()
     integral = 0.0
     for a, b in pairwise([t, *(knot for knot in knots if t < knot < t + width), t + width]):
