@@ -11,6 +11,7 @@ members expected in it, so no path out of an archive reaches the disk. The finis
 
 import errno
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -39,11 +40,21 @@ if sys.platform != "win32":
 __all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
 
 _TIMEOUT = (5.0, 30.0)  # seconds to connect, which are few so that packages have their turn soon, and between blocks
+_MOST_DOWNLOADED = 1 << 30  # the largest archive of a standard set has 170 million
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class FetchError(UserError):
     """A set could not be had; the message says which file to put where."""
+
+
+class _Limited(io.FileIO):
+    """A file that takes only so many bytes: a server that goes on for ever does not fill the disk."""
+
+    def write(self, piece: Any) -> int:
+        if self.tell() + len(piece) > _MOST_DOWNLOADED:
+            raise FetchError(f"more than {_MOST_DOWNLOADED:,} bytes came, which no set's archive has")
+        return super().write(piece) or 0
 
 
 def fetch(name: str, *, progress: bool = True, verify: bool = True, again: bool = False) -> Path:
@@ -127,7 +138,12 @@ def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:
         _run_client(download, Path(target), progress)
 
     headers = {"Accept-Encoding": "identity"}  # an archive is to come as it is, not unpacked on the way
-    by_web = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 20, timeout=_TIMEOUT, headers=headers)
+    web = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 20, timeout=_TIMEOUT, headers=headers)
+
+    def by_web(url: str, target: str, keeper: object) -> None:
+        with _Limited(target, "wb") as file:
+            web(url, file, keeper)
+
     downloader = {"web": by_web, "folder": copy}.get(download.via, run_client)
     keeper = pooch.Pooch(
         path=folder,

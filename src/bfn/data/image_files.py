@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 import struct
 import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 import torch
@@ -19,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from bfn.data.bounds import check_decoded, open_file, regular_size, telling_damage
 from bfn.data.images import Images, from_array
 from bfn.data.optional_packages import require
 from bfn.errors import UserError
@@ -30,6 +27,9 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 _GRAY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
 _CIFAR_RECORD = 1 + 3 * 32 * 32
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA")
+"""The kinds of pictures that are read, whatever their names end in. Others would start programs (EPS: Ghostscript)."""
+_NOT_PLAIN = "not a plain numpy file (pickled objects are never loaded)"
 
 _Array = NDArray[Any]
 
@@ -41,8 +41,16 @@ def read_npy(path: Path, labels: Path | None = None) -> Images:
 
 def read_npz(path: Path) -> Images:
     """Images of an ``.npz`` file: its one array of 3 or 4 axes, with its one array of a single axis as labels."""
-    with path.open("rb") as file, _plain_numpy(path), np.lib.npyio.NpzFile(file, allow_pickle=False) as archive:
-        arrays = {key: archive[key] for key in archive.files}
+    stored = regular_size(path)
+    with telling_damage(path, _NOT_PLAIN), zipfile.ZipFile(path) as archive:
+        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+        check_decoded(path, sum(entry.file_size for entry in members.values()), stored)
+        arrays = {}
+        for key, entry in members.items():
+            with archive.open(entry) as file:
+                _check_npy(file, entry.file_size)
+            with archive.open(entry) as file:
+                arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
     pictures = [key for key, array in arrays.items() if array.ndim in (3, 4)]
     labels = [key for key, array in arrays.items() if array.ndim == 1]
     if len(pictures) != 1 or len(labels) > 1:
@@ -53,18 +61,25 @@ def read_npz(path: Path) -> Images:
 
 def _load_npy(path: Path) -> _Array:
     """The array, mapped copy-on-write: torch wants memory that it may write to, the file stays as it is."""
-    with _plain_numpy(path):
+    size = regular_size(path)
+    with telling_damage(path, _NOT_PLAIN):
+        with path.open("rb") as file:
+            _check_npy(file, size)
         return np.lib.format.open_memmap(path, mode="c")
 
 
-@contextmanager
-def _plain_numpy(path: Path) -> Iterator[None]:
-    """Say of a file that numpy cannot read without unpickling which one it is."""
-    try:
-        yield
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: not a plain numpy file (pickled objects are never loaded): {reason}") from error
+def _check_npy(file: IO[bytes], size: int) -> None:
+    """Refuse an array of another size than its file has, before numpy makes room for it."""
+    version = np.lib.format.read_magic(file)
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"version {version} of the format: expected 1.0 or 2.0")
+    shape, _, dtype = readers[version](file)
+    if dtype.hasobject:
+        raise ValueError("objects in the array")
+    expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if min(shape, default=0) < 0 or expected != found:
+        raise ValueError(f"the header says an array of shape {shape}, {expected:,} bytes; the file has {found:,}")
 
 
 def read_idx(file: BinaryIO, name: str = "file") -> _Array:
@@ -93,11 +108,8 @@ def read_idx_images(path: Path) -> Images:
 
 
 def _open_idx(path: Path) -> _Array:
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            return read_idx(cast(BinaryIO, file), str(path))
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise UserError(f"{path}: a damaged .gz file ({error}): get it again") from error
+    with open_file(path) as file:
+        return read_idx(file, str(path))
 
 
 def read_cifar_binary(data: bytes, name: str = "file") -> tuple[_Array, _Array]:
@@ -110,7 +122,10 @@ def read_cifar_binary(data: bytes, name: str = "file") -> tuple[_Array, _Array]:
 
 def read_cifar_folder(folder: Path) -> Images:
     """CIFAR-10's training images from the unpacked binary version: ``data_batch_1.bin`` and so on."""
-    batches = [read_cifar_binary(path.read_bytes(), str(path)) for path in sorted(folder.glob("data_batch_*.bin"))]
+    batches = []
+    for path in sorted(folder.glob("data_batch_*.bin")):
+        with open_file(path) as file:
+            batches.append(read_cifar_binary(file.read(), str(path)))
     images, labels = (np.concatenate(part) for part in zip(*batches, strict=True))
     return replace(from_array(images, labels, name=str(folder)), class_names=CIFAR10_CLASSES)
 
@@ -118,7 +133,7 @@ def read_cifar_folder(folder: Path) -> Images:
 def read_row_png(file: BinaryIO, size: int = 32) -> _Array:
     """Images (n, 3, size, size) from one RGB picture whose every row is an image, its pixels in reading order."""
     image_module = require("PIL.Image", "to read images")
-    with image_module.open(file) as sheet:
+    with image_module.open(file, formats=_FORMATS) as sheet:
         pixels = np.asarray(sheet.convert("RGB"))
     if pixels.shape[1] != size * size:
         raise UserError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, a {size}x{size} image a row")
@@ -135,7 +150,7 @@ def read_folder(folder: Path, progress: bool = True) -> Images:
     paths, labels, class_names = _find_pictures(folder)
     with _open_image(paths[0]) as image:
         width, height = image.size
-    gray = True
+    gray, stored = True, 0
     for path in tqdm(paths, "looking at images", leave=False, disable=not progress):
         with _open_image(path) as image:
             if image.size != (width, height):
@@ -143,13 +158,14 @@ def read_folder(folder: Path, progress: bool = True) -> Images:
                     f"{path}: {image.width}x{image.height} pixels, but {paths[0]} has {width}x{height}: "
                     "bring all images to one size"
                 )
-            gray = gray and image.mode in _GRAY_MODES
+            gray, stored = gray and image.mode in _GRAY_MODES, stored + path.stat().st_size
+    check_decoded(folder, len(paths) * height * width * (1 if gray else 3), stored)
     x = torch.empty(len(paths), 1 if gray else 3, height, width, dtype=torch.uint8)
     for number, path in enumerate(tqdm(paths, "reading images", leave=False, disable=not progress)):
         with _open_image(path) as image:
             try:
                 pixels = np.array(image.convert("L" if gray else "RGB"))
-            except (OSError, SyntaxError, ValueError) as error:
+            except Exception as error:  # decoders of damaged files raise whatever they meet
                 raise UserError(f"{path}: a damaged image ({error}): get it again or remove it") from error
         x[number] = torch.from_numpy(pixels.reshape(height, width, -1)).permute(2, 0, 1)
     return Images(x, labels, class_names=class_names)
@@ -172,9 +188,10 @@ def _open_image(path: Path) -> Any:
     """The image with its header read and its pixels not yet."""
     image_module = require("PIL.Image", "to read images")
     try:
-        image = image_module.open(path)
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise UserError(f"{path}: not an image that can be read: remove it, or convert it to PNG") from error
+        image = image_module.open(path, formats=_FORMATS)
+    except Exception as error:  # decoders of damaged files raise whatever they meet
+        kinds = ", ".join(_FORMATS)
+        raise UserError(f"{path}: not an image of {kinds}: remove it, or convert it to PNG") from error
     if image.mode in _DEEP_MODES:
         image.close()
         raise UserError(f"{path}: pixels of more than 8 bits (mode {image.mode}): convert it to 8 bits a channel")

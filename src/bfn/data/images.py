@@ -19,6 +19,8 @@ from bfn.errors import UserError
 
 __all__ = ["Images", "concatenate", "from_array"]
 
+_MOST_CLASSES = 1_000_000  # labels are counted: one of 10^12 would ask for as many counters
+
 
 @dataclass(frozen=True, eq=False)
 class Images:
@@ -189,10 +191,15 @@ def from_array(array: NDArray[Any], labels: NDArray[Any] | None = None, name: st
             f"{name}: shape {array.shape} is not one of images: expected (n, height, width), "
             "(n, channel, height, width) or (n, height, width, channel) with 1 or 3 channels"
         )
-    if labels is not None and (labels.shape != array.shape[:1] or labels.dtype.kind not in "iu" or labels.min() < 0):
+    if labels is not None and (
+        labels.shape != array.shape[:1]
+        or labels.dtype.kind not in "iu"
+        or labels.min() < 0
+        or labels.max() >= _MOST_CLASSES
+    ):
         raise UserError(
             f"{name}: labels of type {labels.dtype} and shape {labels.shape}: "
-            f"expected {len(array)} whole numbers from 0 up, one for each image"
+            f"expected {len(array)} whole numbers from 0 up, below {_MOST_CLASSES:,}, one for each image"
         )
     x = torch.from_numpy(np.require(array, requirements=["C", "W"]))
     return Images(x, None if labels is None else torch.from_numpy(labels.astype(np.int64)), levels)

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
+from bfn.data.bounds import regular_size
 from bfn.data.fetching import fetch, is_fetched, read_manifest
 from bfn.data.image_files import read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
 from bfn.data.images import Images, concatenate
@@ -116,6 +117,7 @@ def _read_path(path: Path, alphabet: Alphabet | None, progress: bool) -> Images 
         raise UserError(
             f"{path}: no such file or folder, nor one of the sets {', '.join(known)}{did_you_mean(path, known)}"
         )
+    regular_size(path)
     suffix = path.suffix.lower()
     if suffix == ".npy":
         return read_npy(path)

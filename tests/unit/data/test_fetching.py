@@ -268,3 +268,12 @@ def test_what_is_there_can_be_had_again_and_stays_if_that_fails(cache, clients, 
     assert (folder / "copy").read_bytes() == b"a piece"
     (clients / "set.gz").write_bytes(b"all of it")
     assert (fetch("set", progress=False, again=True) / "copy").read_bytes() == b"all of it"
+
+
+def test_a_server_that_sends_too_much_is_left(cache, web, monkeypatch):
+    where, handler = web
+    monkeypatch.setattr("bfn.data.fetching._MOST_DOWNLOADED", len(handler.content) - 1)
+    use(monkeypatch, one_file(handler.content, via="web", where=where))
+    with pytest.raises(FetchError, match="more than 10,239 bytes came"):
+        fetch("set", progress=False)
+    assert not list(cache.rglob("set.gz"))

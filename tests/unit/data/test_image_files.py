@@ -123,7 +123,7 @@ def test_damaged_gz_is_refused(tmp_path):
     path = tmp_path / "images-idx3-ubyte.gz"
     for content in (b"plain", gzip.compress(idx(random_pixels(20, 8, 8)))[:-9]):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"a damaged \.gz file"):
+        with pytest.raises(ValueError, match=r"a damaged file"):
             read_idx_images(path)
 
 

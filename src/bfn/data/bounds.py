@@ -1,0 +1,78 @@
+"""Bounds on what is read, in bytes as decoded: a small or damaged file costs little memory and ends in one line."""
+
+import gzip
+import io
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from bfn.errors import UserError
+
+__all__ = ["Bounded", "check_decoded", "open_file", "regular_size", "telling_damage"]
+
+ALWAYS = 1 << 30
+"""Decoded bytes that any file may have, 1 GiB."""
+TIMES = 64
+"""How often its own size a larger one may have. Pictures and text as they are shrink by less; a bomb by a thousand."""
+
+
+def regular_size(path: Path) -> int:
+    """The bytes of a file; a pipe, a device or a directory, which may have no end, is refused."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path}: not a regular file (a pipe, a device or a directory): copy its content into a file")
+    return found.st_size
+
+
+def check_decoded(name: Path | str, n_bytes: int, stored: int) -> None:
+    """Refuse what would be more than a file of so many stored bytes may hold."""
+    if n_bytes > max(ALWAYS, TIMES * stored):
+        raise UserError(
+            f"{name}: says that it holds {n_bytes:,} bytes, but it has {stored:,}; more than {ALWAYS:,} are read "
+            f"only of files that shrank to no less than 1/{TIMES}: get it again, or store it without compression"
+        )
+
+
+class Bounded(io.RawIOBase):
+    """A stream of which no more is read than a file of so many stored bytes may hold."""
+
+    def __init__(self, stream: BinaryIO, name: Path | str, stored: int) -> None:
+        self._stream, self._name, self._stored, self._read = stream, name, stored, 0
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Up to so many bytes; memory grows with what is there, not with what is asked for."""
+        pieces = []
+        while size and (piece := self._stream.read(1 << 20 if size < 0 else min(size, 1 << 20))):
+            self._read += len(piece)
+            check_decoded(self._name, self._read, self._stored)
+            pieces.append(piece)
+            size -= len(piece) if size > 0 else 0
+        return b"".join(pieces)
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a regular file, unpacked where its name ends in .gz, within bounds and with damage told."""
+    stored = regular_size(path)
+    with telling_damage(path), gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        yield cast(BinaryIO, Bounded(cast(BinaryIO, file), path, stored))
+
+
+@contextmanager
+def telling_damage(path: Path | str, what: str = "a damaged file") -> Iterator[None]:
+    """What a decoder raises within, as one line that says which file it was."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # decoders of damaged files raise whatever they meet
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path}: {what} ({reason}): get it again") from error
