@@ -23,6 +23,7 @@ import argparse
 import ast
 import configparser
 import contextlib
+import importlib
 import inspect
 import io
 import re
@@ -76,7 +77,8 @@ class Visit:
 
 
 def trace(walk: Callable[[], Any]) -> Visit:
-    """The calls from file to file while ``walk`` runs; what modules do on import is left out."""
+    """The calls from file to file while ``walk`` runs, as the first in its process; imports are left out."""
+    importlib.import_module("bfn.solvers.plan")._kept_table.cache_clear()
     root = Visit("", "")
     stack = [(root, "", False)]  # the visit, the file that is read, whether within the loop
     suspended: dict[int, FrameType] = {}

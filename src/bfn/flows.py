@@ -22,7 +22,7 @@ The state kept everywhere is ``u``: it has no singularity at t = 0 and stays fin
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -148,9 +148,9 @@ class Flow(ABC):
         """Values like packed data, such as losses of each variable, by part."""
         return {"": values}
 
-    def over_state(self, numbers: Mapping[str, float], like: Tensor) -> float | Tensor:
-        """A number a part, to multiply states by: the number itself, or a vector where parts lie side by side."""
-        return numbers[""]
+    def over_state(self, rows: Sequence[Sequence[float]], like: Tensor) -> Sequence[float | Tensor]:
+        """Rows of a number a part, to multiply states by: numbers, or vectors where parts lie side by side."""
+        return [number for (number,) in rows]
 
     def over_variables(self, values: Tensor, state: Tensor) -> Tensor:
         """Values like packed data, such as a mask, so that they broadcast against the state."""
@@ -179,6 +179,11 @@ class Flow(ABC):
             return NoiseLevel(t.to(like), s)
         times = torch.full((batch,), float(t), dtype=like.dtype, device=like.device)
         return NoiseLevel(times, float(self.schedule.s(t)))
+
+    def noise_levels(self, times: Sequence[float], batch: int, state_ndim: int, like: Tensor) -> list[NoiseLevel]:
+        """:meth:`noise_level` of each of several times, the same for all of a batch."""
+        told = torch.tensor(times, dtype=like.dtype, device=like.device).unsqueeze(1).repeat(1, batch)
+        return [NoiseLevel(t, s) for t, s in zip(told.unbind(), self.schedule.s_of(times), strict=True)]
 
 
 def _check_shape(x: Tensor, data_shape: Shape) -> None:

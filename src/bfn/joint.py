@@ -128,11 +128,17 @@ class JointFlow(Flow):
         """That of the leading part."""
         return self.parts[self.leading_part].schedule
 
-    def over_state(self, numbers: Mapping[str, float], like: Tensor) -> float | Tensor:
-        values = [numbers[part.name] for part in self.layout]
-        if all(value == values[0] for value in values):
-            return values[0]
-        return _laid_out([torch.tensor(value, dtype=torch.float64) for value in values], self._state_sizes).to(like)
+    def over_state(self, rows: Sequence[Sequence[float]], like: Tensor) -> Sequence[float | Tensor]:
+        alike = [all(number == row[0] for number in row) for row in rows]
+        apart = [row for row, same in zip(rows, alike, strict=True) if not same]
+        values = torch.tensor(apart, dtype=like.dtype, device=like.device).view(-1, len(self.parts))
+        vectors = iter(values[:, self._part_of_state.to(like.device)])
+        return [row[0] if same else next(vectors) for row, same in zip(rows, alike, strict=True)]
+
+    @cached_property
+    def _part_of_state(self) -> Tensor:
+        """(D,): the number of the part that each place of the state belongs to."""
+        return torch.repeat_interleave(torch.tensor(self._state_sizes))
 
     @cached_property
     def _state_sizes(self) -> list[int]:
@@ -168,6 +174,12 @@ class JointFlow(Flow):
         times = t if many else torch.full((1,), float(t), dtype=torch.float64, device=like.device)
         s = _laid_out([part.flow.schedule.s(times) for part in self.layout], self._state_sizes)
         return NoiseLevel(torch.as_tensor(times).to(like).expand(batch), s.to(like))
+
+    def noise_levels(self, times: Sequence[float], batch: int, state_ndim: int, like: Tensor) -> list[NoiseLevel]:
+        at = torch.tensor(times, dtype=torch.float64, device=like.device)
+        s = torch.as_tensor(self.noise_level(at, len(at), state_ndim, like).s).unsqueeze(1).unbind()
+        told = at.to(like).unsqueeze(1).repeat(1, batch).unbind()
+        return [NoiseLevel(*pair) for pair in zip(told, s, strict=True)]
 
     def rate(self, t: Tensor, data_ndim: int) -> Tensor:
         return self._over_data(lambda part: part.flow.schedule.slope(t))

@@ -134,9 +134,10 @@ def walk(
     """
     run = Run(table, u, clip)
     shape, prediction = u.shape, u
-    totals = torch.empty(table.nfe, dtype=torch.float32, device=u.device)
+    totals = []
     cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
-    for index, level in enumerate(tqdm(table.levels, disable=not progress, desc="sampling", unit="call")):
+    levels = tqdm(table.levels, desc="sampling", unit="call") if progress else table.levels
+    for index, level in enumerate(levels):
         try:
             with cast:
                 output = predict(u, level, label) if label is not None else predict(u, level)
@@ -148,15 +149,16 @@ def walk(
                 f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "
                 f"{tuple(prediction.shape)}: expected {tuple(shape)}"
             )
-        totals[index] = output.mean.detach().sum(dtype=torch.float32)
+        totals.append(output.mean.detach().sum(dtype=torch.float32))
         run.keep(prediction)
         if on_step is not None:
             on_step(Step(index, table.times[index], u, prediction))
         if not run.at_end:
             u = run.step(u, noise)
     # One look at all totals after the loop: a look at each would stall a GPU at every step.
-    if not bool(torch.isfinite(totals).all()):
-        first = int((~torch.isfinite(totals)).nonzero()[0])
+    finite = torch.stack(totals).isfinite().tolist()
+    if not all(finite):
+        first = finite.index(False)
         raise NetworkError(
             f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
         )

@@ -21,6 +21,7 @@ from torch import Tensor
 from bfn.errors import UserError
 
 __all__ = [
+    "FIRST_TIME",
     "SCHEDULES",
     "ExponentialSchedule",
     "QuadraticSchedule",
@@ -30,6 +31,9 @@ __all__ = [
     "as_float64",
     "stratified_times",
 ]
+
+FIRST_TIME = 1e-6
+"""Below this time a noise prediction says nothing of the data (0/0 at t = 0), as in the released code."""
 
 Time = float | Tensor
 """A time or a tensor of times in [0, 1]."""
@@ -71,7 +75,13 @@ class Schedule(ABC):
 
     def s_of(self, times: Sequence[float]) -> list[float]:
         """:meth:`s` of several times, as numbers: what a solver's table is made from."""
-        return [float(value) for value in self.s(torch.tensor(times, dtype=torch.float64))]
+        values: list[float] = self.s(torch.tensor(times, dtype=torch.float64)).tolist()
+        return values
+
+    @cached_property
+    def s_first(self) -> float:
+        """:meth:`s` at :data:`FIRST_TIME`."""
+        return float(self.s(FIRST_TIME))
 
     def time_of_s(self, s: Time) -> Tensor:
         """The inverse of :meth:`s`."""
@@ -89,8 +99,8 @@ class ExponentialSchedule(Schedule):
             raise UserError(f"sigma_1={self.sigma_1}: expected a standard deviation in (0, 1), such as 1e-3")
 
     @property
-    def _rate(self) -> Tensor:
-        return -2 * as_float64(self.sigma_1).log()
+    def _rate(self) -> float:
+        return -2 * math.log(self.sigma_1)
 
     def beta(self, t: Time) -> Tensor:
         return torch.expm1(self._rate * as_float64(t))

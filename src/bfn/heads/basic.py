@@ -9,27 +9,25 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
+from bfn.schedules import FIRST_TIME
 from bfn.sde import message_from_noise
 
-__all__ = ["NOISE_T_MIN", "DataHead", "LogitsHead", "NoiseHead", "PreconditionedHead"]
-
-NOISE_T_MIN = 1e-6
-"""Below this time a noise prediction says nothing of the data (0/0 at t = 0): x_hat is 0, as in the released code."""
+__all__ = ["DataHead", "LogitsHead", "NoiseHead", "PreconditionedHead"]
 
 
 @dataclass(frozen=True)
 class NoiseHead(Head):
-    """The network predicts eps: x_hat = (u - eps_hat) / s (paper, eq. cbfn-rep)."""
+    """The network predicts eps: x_hat = (u - eps_hat) / s (paper, eq. cbfn-rep), and 0 before the first time."""
 
     kind: ClassVar[str] = "continuous"
     starts_at_zero: ClassVar[bool] = False
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         if isinstance(level.s, float):
-            s_min = float(flow.schedule.s(NOISE_T_MIN))
-            x_hat = message_from_noise(raw, u, level.s, flow.kappa) if level.s >= s_min else torch.zeros_like(raw)
+            told = level.s >= flow.schedule.s_first
+            x_hat = message_from_noise(raw, u, level.s, flow.kappa) if told else torch.zeros_like(raw)
         else:
-            known = (level.t >= NOISE_T_MIN).view(-1, *(1,) * (u.ndim - 1))
+            known = (level.t >= FIRST_TIME).view(-1, *(1,) * (u.ndim - 1))
             x_hat = torch.where(known, message_from_noise(raw, u, torch.where(known, level.s, 1), flow.kappa), 0)
         return Point(x_hat, unknown_scale(level))
 

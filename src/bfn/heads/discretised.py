@@ -16,7 +16,8 @@ from torch import Tensor
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads.base import Categorical, Head, Output, Point
-from bfn.heads.basic import NOISE_T_MIN, NoiseHead
+from bfn.heads.basic import NoiseHead
+from bfn.schedules import FIRST_TIME
 
 __all__ = ["ClippedNoiseHead", "DiscretisedHead", "LogitHead"]
 
@@ -156,7 +157,7 @@ class DiscretisedHead(Head):
         noise, log_scale = parts[-2:]
         log_weights = torch.log_softmax(parts[0], -1) if self.n_components > 1 else torch.zeros_like(noise)
         s = torch.as_tensor(level.s, dtype=u.dtype, device=u.device).unsqueeze(-1)
-        known = (level.t >= NOISE_T_MIN).view(-1, *(1,) * (raw.ndim - 1))
+        known = (level.t >= FIRST_TIME).view(-1, *(1,) * (raw.ndim - 1))
         s = torch.where(known, s, 1)
         means = torch.where(known, (u.unsqueeze(-1) - noise) / s, 0)
         scales = torch.where(known, log_scale.clamp(*LOG_SCALE_RANGE).exp() / s, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -108,7 +109,8 @@ def plan(
             f"a grid that starts at t = 0 with solver {leader.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
             f"start at {LEAST_T_START}, or take a network that predicts the data"
         )
-    tables = {name: chosen[name].table(flow, times.tolist()) for name, flow in flows.items()}
+    nodes = tuple(times.tolist())
+    tables = {name: _table_of(chosen[name], flow, nodes) for name, flow in flows.items()}
     table = Table.side_by_side(tables, model.flow.leading_part) if len(tables) > 1 else next(iter(tables.values()))
     if nfe is not None and nfe != table.nfe:
         raise UserError(f"nfe={nfe}: the given grid of {len(times)} times makes {table.nfe} calls; leave nfe out")
@@ -119,6 +121,19 @@ def _solver_for(solver: Solver, flow: Flow, calls: int, curve: ErrorCurve | None
     """The solver that does the work on one kind of data."""
     chosen = get(solver, flow.kind).resolve(flow, calls).with_curve(curve)
     return chosen if g is None else chosen.with_dial(g)
+
+
+def _table_of(solver: Solver, flow: Flow, nodes: tuple[float, ...]) -> Table:
+    """The solver's table. The last ones are kept: making one takes as long as a call of a small network."""
+    try:
+        return _kept_table(solver, flow, nodes)
+    except TypeError:  # a solver or flow of the user's own that cannot be a key
+        return solver.table(flow, nodes)
+
+
+@lru_cache(maxsize=64)
+def _kept_table(solver: Solver, flow: Flow, nodes: tuple[float, ...]) -> Table:
+    return solver.table(flow, nodes)
 
 
 def _check_given_table(table: Table, nfe: int | None, asked: Mapping[str, object]) -> None:

@@ -90,27 +90,27 @@ class Table:
 
     def bind(self, flow: Flow, like: Tensor) -> BoundTable:
         """The table for a batch of states ``like`` this one; coefficients that differ by part become vectors."""
-        tables = {name: self.parts.get(name, self) for name in flow.parts}
-        scale, shift = ({name: part.message_map[i] for name, part in flow.parts.items()} for i in (0, 1))
+        tables = [self.parts.get(name, self) for name in flow.parts]
+        together = [
+            [*zip(rows, flow.parts.values(), strict=True)] for rows in zip(*(t.rows for t in tables), strict=True)
+        ]
 
-        def over(number: Callable[[str, Table], float]) -> Number:
-            return flow.over_state({name: number(name, table) for name, table in tables.items()}, like)
+        def over(number: Callable[[Row, Flow], float]) -> Sequence[Number]:
+            return flow.over_state([[number(row, part) for row, part in rows] for rows in together], like)
 
-        def at(weights: Sequence[float], j: int) -> float:
-            return weights[j] if j < len(weights) else 0.0
-
-        rows = []
-        for i, row in enumerate(self.rows):
-            depth = max(len(table.rows[i].b) for table in tables.values())
-            b = [over(lambda name, table, i=i, j=j: scale[name] * at(table.rows[i].b, j)) for j in range(depth)]  # type: ignore[misc]
-            moved = over(lambda name, table, i=i: shift[name] * sum(table.rows[i].b))  # type: ignore[misc]
-            offset = torch.as_tensor(moved, dtype=like.dtype, device=like.device) if _counts(moved) else None
-            a, c = (over(lambda _, table, i=i, key=key: getattr(table.rows[i], key)) for key in ("a", "c"))  # type: ignore[misc]
-            rows.append(BoundRow(a, tuple(b), c, offset, row.commit))
-        n_final = max(len(table.final) for table in tables.values())
-        final = tuple(over(lambda _, table, j=j: at(table.final, j)) for j in range(n_final))  # type: ignore[misc]
-        levels = tuple(flow.noise_level(t, len(like), like.ndim - 1, like) for t in self.times)
-        return BoundTable(self.times, levels, tuple(rows), final, self.draws)
+        depths = [max(len(row.b) for row, _ in rows) for rows in together]
+        a, c = over(lambda row, _: row.a), over(lambda row, _: row.c)
+        b = [over(lambda row, part, j=j: part.message_map[0] * _at(row.b, j)) for j in range(max(depths))]  # type: ignore[misc]
+        moved = over(lambda row, part: part.message_map[1] * sum(row.b))
+        offset = [torch.as_tensor(x, dtype=like.dtype, device=like.device) if _counts(x) else None for x in moved]
+        rows = tuple(
+            BoundRow(a[i], tuple(own[i] for own in b[:depth]), c[i], offset[i], self.rows[i].commit)
+            for i, depth in enumerate(depths)
+        )
+        n_final = max(len(table.final) for table in tables)
+        final = flow.over_state([[_at(table.final, j) for table in tables] for j in range(n_final)], like)
+        levels = flow.noise_levels(self.times, len(like), like.ndim - 1, like)
+        return BoundTable(self.times, tuple(levels), rows, tuple(final), self.draws)
 
     def check(self) -> None:
         """Refuse rows that no run through them could follow: those of a file may say anything."""
@@ -161,6 +161,10 @@ class BoundRow:
         for b, prediction in terms:
             _add(new, b, prediction)
         return _add(new, self.c, noise()) if _counts(self.c) else new
+
+
+def _at(weights: Sequence[float], j: int) -> float:
+    return weights[j] if j < len(weights) else 0.0
 
 
 def _counts(weight: Number) -> bool:
