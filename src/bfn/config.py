@@ -14,6 +14,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from bfn.data.tokenizers import TOKENIZERS, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
@@ -33,6 +34,7 @@ REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
     Schedule: ("schedule", SCHEDULES),
     Head: ("head", ChainMap({"joint": JointHead}, HEADS)),
     Weighting: ("weighting", WEIGHTINGS),
+    Tokenizer: ("tokenizer", TOKENIZERS),
 }
 """The parts that a config names, each with the registry that knows them; networks have ``bfn.networks.NETWORKS``."""
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bfn.data.tokenizers import Alphabet, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.schedules import stratified_times
@@ -89,7 +90,8 @@ class Classes:
 class ModelInfo:
     """The facts of a model. All are optional, and plain attributes that may be set.
 
-    classes: of a class-conditional model. alphabet: symbols of a text model, one a class of its data.
+    classes: of a class-conditional model.
+    alphabet: symbols of a text model, one a class of its data. tokenizer: the same for text of any other tokens.
     value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
     error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
     tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
@@ -98,6 +100,7 @@ class ModelInfo:
 
     classes: Classes | None = None
     alphabet: str | None = None
+    tokenizer: Tokenizer | None = None
     value_range: tuple[float, float] | None = None
     error_curve: ErrorCurve | None = None
     tables: Mapping[int, Table] = field(default_factory=dict)
@@ -112,6 +115,8 @@ class ModelInfo:
             raise UserError(f"value_range {self.value_range}: expected (lowest, highest), such as (-1, 1)")
         if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
             raise UserError(f"alphabet {self.alphabet!r}: expected each symbol once")
+        if self.alphabet is not None and self.tokenizer is not None:
+            raise UserError(f"alphabet {self.alphabet!r} beside a tokenizer: a text is cut in one way; leave one out")
         for nfe, table in self.tables.items():
             try:
                 table.check()
@@ -119,6 +124,16 @@ class ModelInfo:
                     raise UserError(f"has {table.nfe} rows: expected one a call")
             except UserError as error:
                 raise UserError(f"the table for {nfe} calls: {error}") from None
+
+    @property
+    def text_tokenizer(self) -> Tokenizer | None:
+        """How a text model's classes become text: by its tokenizer or its alphabet; None for any other model."""
+        return self.tokenizer if self.alphabet is None else Alphabet(self.alphabet)
+
+    @classmethod
+    def of_text(cls, tokenizer: Tokenizer) -> "ModelInfo":
+        """The facts of a model of text that is cut so."""
+        return cls(alphabet=tokenizer.symbols) if isinstance(tokenizer, Alphabet) else cls(tokenizer=tokenizer)
 
     @property
     def trained_on(self) -> Mapping[str, Any]:

@@ -57,7 +57,7 @@ class Model(ABC):
     @property
     def form(self) -> str:
         """What a sample is to a person: "text", "images", "numbers" or "parts"."""
-        if self.info.alphabet is not None:
+        if self.info.text_tokenizer is not None:
             return "text"
         if isinstance(self.data_shape, Mapping):
             return "parts"
@@ -133,13 +133,16 @@ class Model(ABC):
         """n samples: see :func:`bfn.sample` for the settings."""
         return sample(self, n, solver, nfe, **settings)
 
-    def decode(self, x: Tensor | Mapping[str, Tensor]) -> Any:
-        """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers."""
+    def decode(self, x: Tensor | Mapping[str, Tensor], present: Tensor | None = None) -> Any:
+        """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers.
+
+        present: like x, where there is data: padding is no part of a string.
+        """
         if isinstance(x, Mapping):
             return {name: value.cpu().numpy() for name, value in x.items()}
-        if self.form == "text":
-            symbols = self.info.alphabet or ""
-            return ["".join(symbols[k] for k in row) for row in x.reshape(len(x), -1).tolist()]
+        tokenizer = self.info.text_tokenizer
+        if tokenizer is not None:
+            return tokenizer.decode(x.flatten(1), None if present is None else present.flatten(1))
         if self.form == "images":
             return pixels(self.flow.values(x)).numpy()
         return x.cpu().numpy()

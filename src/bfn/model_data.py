@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bfn import data
-from bfn.data import Alphabet, Images, Part, Text
+from bfn.data import Images, Part, Records, Text
 from bfn.errors import UserError
 from bfn.flows import Shape
 
@@ -56,14 +57,15 @@ def read_model_data(
     None. n: how many samples, at most; images are chosen at random by the seed, without one evenly as pieces of a text.
     """
     name = _own_source(model) if source is None else str(source)
-    alphabet = Alphabet(model.info.alphabet) if model.info.alphabet else None
-    everything = data.load(name, part, alphabet=alphabet, progress=progress)
+    everything = data.load(name, part, tokenizer=model.info.text_tokenizer, progress=progress)
     if isinstance(everything, Text):
         if model.form != "text":
             raise UserError(f"{name}: is text, and the model is one of {model.form}")
         length = model.data_shape[0]
         count = len(everything) // length
         return ModelData(everything.tiles(length, count if n is None else min(n, count)), None, name, part)
+    if isinstance(everything, Records):
+        return _of_records(model, everything[: len(everything) if n is None else n], name, part)
     if model.form != "images" or everything.data_shape != model.data_shape:
         raise UserError(f"{name}: images of shape {everything.data_shape}, and the model's data are {model.data_shape}")
     count = len(everything) if n is None else min(n, len(everything))
@@ -74,6 +76,24 @@ def read_model_data(
     return ModelData(as_model_data(model, some), some.labels if model.info.classes else None, name, part)
 
 
+def _of_records(model: Model, records: Records, name: str, part: Part) -> ModelData:
+    """Records of one column in the shape of the model's data, with their classes where the model knows classes."""
+    x, present = records.padded()
+    if len(x) != 1 or isinstance(model.data_shape, Mapping):
+        raise UserError(f"{name}: samples of {', '.join(x)}: expected one column, of shape {model.data_shape}")
+    ((values, there),) = zip(x.values(), present.values(), strict=True)
+    if tuple(values.shape[1:]) != tuple(model.data_shape) or not there.all():
+        raise UserError(
+            f"{name}: records of shape {tuple(values.shape[1:])}{'' if there.all() else ', of different lengths'}, and "
+            f"the model's data are {model.data_shape}"
+        )
+    label, classes = records.label, model.info.classes
+    if label is None or classes is None:
+        return ModelData(values, None, name, part)
+    numbers = torch.tensor([classes.index(one) for one in label.names])
+    return ModelData(values, numbers[label.values], name, part)
+
+
 def as_model_data(model: Model, images: Images) -> Tensor:
     """Images with the levels that the model was trained on, as floats or as classes of pixels."""
     n_values = model.flow.n_values
@@ -82,13 +102,14 @@ def as_model_data(model: Model, images: Images) -> Tensor:
 
 
 def known_text(model: Model, prompt: str) -> dict[str, Tensor]:
-    """The arguments ``known`` and ``known_mask`` of ``bfn.sample`` for texts with these letters, _ where unknown.
+    """The arguments ``known`` and ``known_mask`` of ``bfn.sample`` for texts with these tokens, _ where unknown.
 
     The prompt stands at the beginning of the text.
     """
-    if model.info.alphabet is None:
+    tokenizer = model.info.text_tokenizer
+    if tokenizer is None:
         raise UserError(f"prompt {prompt!r}: the model is one of {model.form}, not of text; leave it out")
-    known, mask = Alphabet(model.info.alphabet).encode_prompt(prompt, model.data_shape[0])
+    known, mask = tokenizer.encode_prompt(prompt, model.data_shape[0])
     return {"known": known, "known_mask": mask}
 
 

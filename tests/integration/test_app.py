@@ -95,7 +95,7 @@ def test_text_and_prompt(client: Client) -> None:
     assert event == "complete"
     assert "the cat" in left.rsplit("bfn-frame on", 1)[1]
     assert client.call("draw", [*values[:5], "Köln", *values[6:]]) == (
-        "error", "prompt 'Köln': 'K' is not among the symbols ' abcdefghijklmnopqrstuvwxyz'; "
+        "error", "prompt 'Köln': 'K' at position 0 is not among the symbols ' abcdefghijklmnopqrstuvwxyz'; "
         "'_' stands for a character to fill in",
     )  # fmt: skip
 

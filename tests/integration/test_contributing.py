@@ -109,4 +109,4 @@ def test_the_data_set_is_fetched_and_read(
     monkeypatch.chdir(ROOT)
     text = bfn.data.load("licence", "all", progress=False)
     assert isinstance(text, bfn.data.Text)
-    assert text.alphabet.decode(text[:60].to_classes()[None])[0].strip().startswith("apache license")
+    assert text.tokenizer.decode(text[:60].to_classes()[None])[0].strip().startswith("apache license")

@@ -70,30 +70,30 @@ def _frame(progress: PanelProgress, index: int, total: int, last: bool = True) -
 
 def _shower(model: Model) -> Callable[[Tensor], str]:
     """How values of this model, known or predicted, are shown."""
-    alphabet = model.info.alphabet
-    if alphabet is not None:
-        return lambda values: letters(values, alphabet)
+    tokenizer = model.info.text_tokenizer
+    if tokenizer is not None:
+        return lambda values: letters(values, tokenizer.pieces)
     if model.form == "images":
         return lambda values: image(sheet(model.flow.expected_values(values)), "samples")
     return numbers
 
 
-def letters(theta: Tensor, alphabet: str) -> str:
-    """Class probabilities (n, length, K) as lines of the likeliest symbols, the fainter the less they are known."""
+def letters(theta: Tensor, pieces: Sequence[str]) -> str:
+    """Class probabilities (n, length, K) as lines of the likeliest pieces, the fainter the less they are known."""
     top, symbol = theta.max(-1)
     floor = 1 / theta.shape[-1]
     shade = ((top - floor) / (1 - floor)).clamp(0, 1).mul(SHADES - 1).round().int()
-    rows = [_runs(k, s, alphabet) for k, s in zip(symbol.tolist(), shade.tolist(), strict=True)]
+    rows = [_runs(k, s, pieces) for k, s in zip(symbol.tolist(), shade.tolist(), strict=True)]
     return f'<div class="bfn-letters">{"".join(f"<p>{row}</p>" for row in rows)}</div>'
 
 
-def _runs(symbols: Sequence[int], shades: Sequence[int], alphabet: str) -> str:
+def _runs(symbols: Sequence[int], shades: Sequence[int], pieces: Sequence[str]) -> str:
     """Neighbours of the same shade share one element."""
     parts: list[str] = []
     start = 0
     for i in range(1, len(symbols) + 1):
         if i == len(symbols) or shades[i] != shades[start]:
-            run = html.escape("".join(alphabet[k] for k in symbols[start:i]))
+            run = html.escape("".join(pieces[k] for k in symbols[start:i]))
             parts.append(f'<i class="s{shades[start]}">{run}</i>')
             start = i
     return "".join(parts)

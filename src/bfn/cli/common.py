@@ -68,6 +68,7 @@ class HeldOut:
 
     def told(self, name: str, model: BFN, read: ModelData) -> tuple[dict[str, Any], str]:
         """What a report says of the data and of the unit of its figures: values for programs, a line for people."""
+        tokenizer = model.info.text_tokenizer
         values = {
             "model": name,
             "data": read.source,
@@ -75,7 +76,7 @@ class HeldOut:
             "n": len(read.x),
             "with_labels": read.label is not None,
             "seed": self.seed,
-            "unit": "bits per character" if model.form == "text" else "bits per dimension",
+            "unit": f"bits per {tokenizer.unit.removesuffix('s') if tokenizer else 'dimension'}",
         }
         conditional = ", each with its class" if read.label is not None else ""
         line = f"{name} on {len(read.x)} samples of {read.source} ({read.part}){conditional}, {values['unit']}:"

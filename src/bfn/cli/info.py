@@ -54,6 +54,9 @@ def _facts(info: "ModelInfo") -> Iterator[tuple[str, str]]:
         yield "classes", ", ".join(f"{name} ({100 * share:.3g} %)" for name, share in shares)
     if info.alphabet is not None:
         yield "alphabet", f"{info.alphabet!r}, {len(info.alphabet)} symbols"
+    if info.tokenizer is not None:
+        some, n = info.tokenizer.pieces[:12], len(info.tokenizer)
+        yield "tokens", f"{n}: {', '.join(map(repr, some))}{', ...' if n > len(some) else ''}"
     if info.value_range is not None:
         yield "range", "{:g} to {:g}, predictions are clipped to it".format(*info.value_range)
     yield "tables", f"tuned for {', '.join(map(str, sorted(info.tables)))} calls" if info.tables else "none tuned"

@@ -33,6 +33,7 @@ def summary(config: Mapping[str, Any], info: "ModelInfo") -> dict[str, Any]:
         **{key: config[key] for key in ("flow", "head", "data_shape", "network")},
         "classes": info.classes and dict(zip(info.classes.names, info.classes.shares, strict=True)),
         "alphabet": info.alphabet,
+        "tokens": info.tokenizer and info.tokenizer.pieces,
         "value_range": info.value_range,
         "tables": sorted(info.tables),
         "card": dict(info.card),

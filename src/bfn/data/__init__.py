@@ -1,37 +1,58 @@
-"""Data: images and text, from files of the user's or from the standard sets.
+"""Data: images, text and records, from files of the user's or from the standard sets.
 
-``load`` takes the name of a standard set or a path and gives ``Images`` or ``Text``; both hold whole numbers as stored,
-and make floats in [-1, 1] or int64 classes a batch at a time:
+``load`` takes the name of a standard set or a path and gives ``Images``, ``Text`` or ``Records``, which are kept as
+they are stored and make floats or int64 classes a batch at a time:
 
     images = bfn.data.load("mnist")               # or a folder, .npz, .npy, an idx file
     x = images[index].to_float()                  # (batch, channel, height, width) in [-1, 1]
     text = bfn.data.load("text8")                 # or any text file
     x = text.windows(64, 256, generator)          # (64, 256) int64
+    records = bfn.data.load("drugs.csv", columns=bfn.data.Columns(sequence="smiles", conditions=("gap",)))
+    x, present = records.padded()                 # {"smiles": (n, longest) int64}, and where they are present
 """
 
 from bfn.data.fetching import FetchError, fetch
 from bfn.data.images import Images, concatenate, from_array
 from bfn.data.loading import Part, is_at_hand, load, names
+from bfn.data.record_columns import RawTable, make_records
+from bfn.data.record_files import read_records
+from bfn.data.records import Categories, Column, Columns, Numbers, Records, Sequences
 from bfn.data.sources import SOURCES, Download, Source
-from bfn.data.text import TEXT8, Alphabet, Text, read_text
+from bfn.data.text import Text, read_text
+from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, TOKENIZERS, Alphabet, Tokenizer, TokenizerFile, TokenList
 from bfn.files import home
 
 __all__ = [
+    "AMINO_ACIDS",
+    "PATTERNS",
     "SOURCES",
     "TEXT8",
+    "TOKENIZERS",
     "Alphabet",
+    "Categories",
+    "Column",
+    "Columns",
     "Download",
     "FetchError",
     "Images",
+    "Numbers",
     "Part",
+    "RawTable",
+    "Records",
+    "Sequences",
     "Source",
     "Text",
+    "TokenList",
+    "Tokenizer",
+    "TokenizerFile",
     "concatenate",
     "fetch",
     "from_array",
     "home",
     "is_at_hand",
     "load",
+    "make_records",
     "names",
+    "read_records",
     "read_text",
 ]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-import zipfile
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -15,8 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bfn.data.bounds import check_decoded, open_file, regular_size, telling_damage
+from bfn.data.bounds import check_decoded, open_file
 from bfn.data.images import Images, from_array
+from bfn.data.numpy_files import load_npy, load_npz
 from bfn.data.optional_packages import require
 from bfn.errors import UserError
 
@@ -29,57 +29,24 @@ _DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
 _CIFAR_RECORD = 1 + 3 * 32 * 32
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "TGA")
 """The kinds of pictures that are read, whatever their names end in. Others would start programs (EPS: Ghostscript)."""
-_NOT_PLAIN = "not a plain numpy file (pickled objects are never loaded)"
 
 _Array = NDArray[Any]
 
 
 def read_npy(path: Path, labels: Path | None = None) -> Images:
     """Images of an ``.npy`` array through a memory map, with the labels of another."""
-    return from_array(_load_npy(path), None if labels is None else _load_npy(labels), name=str(path))
+    return from_array(load_npy(path), None if labels is None else load_npy(labels), name=str(path))
 
 
 def read_npz(path: Path) -> Images:
     """Images of an ``.npz`` file: its one array of 3 or 4 axes, with its one array of a single axis as labels."""
-    stored = regular_size(path)
-    with telling_damage(path, _NOT_PLAIN), zipfile.ZipFile(path) as archive:
-        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-        check_decoded(path, sum(entry.file_size for entry in members.values()), stored)
-        arrays = {}
-        for key, entry in members.items():
-            with archive.open(entry) as file:
-                _check_npy(file, entry.file_size)
-            with archive.open(entry) as file:
-                arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
+    arrays = load_npz(path)
     pictures = [key for key, array in arrays.items() if array.ndim in (3, 4)]
     labels = [key for key, array in arrays.items() if array.ndim == 1]
     if len(pictures) != 1 or len(labels) > 1:
         shapes = ", ".join(f"{key} {array.shape}" for key, array in arrays.items()) or "nothing"
         raise UserError(f"{path}: expected one array of images and at most one of labels, found {shapes}")
     return from_array(arrays[pictures[0]], arrays[labels[0]] if labels else None, name=str(path))
-
-
-def _load_npy(path: Path) -> _Array:
-    """The array, mapped copy-on-write: torch wants memory that it may write to, the file stays as it is."""
-    size = regular_size(path)
-    with telling_damage(path, _NOT_PLAIN):
-        with path.open("rb") as file:
-            _check_npy(file, size)
-        return np.lib.format.open_memmap(path, mode="c")
-
-
-def _check_npy(file: IO[bytes], size: int) -> None:
-    """Refuse an array of another size than its file has, before numpy makes room for it."""
-    version = np.lib.format.read_magic(file)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"version {version} of the format: expected 1.0 or 2.0")
-    shape, _, dtype = readers[version](file)
-    if dtype.hasobject:
-        raise ValueError("objects in the array")
-    expected, found = math.prod(shape) * dtype.itemsize, size - file.tell()
-    if min(shape, default=0) < 0 or expected != found:
-        raise ValueError(f"the header says an array of shape {shape}, {expected:,} bytes; the file has {found:,}")
 
 
 def read_idx(file: BinaryIO, name: str = "file") -> _Array:

@@ -1,4 +1,4 @@
-"""From what a user names to data: a standard set, a folder of images, an array, a text file."""
+"""From what a user names to data: a standard set, a folder of images, an array, a text file, a file of records."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from bfn.data.bounds import regular_size
 from bfn.data.fetching import fetch, is_fetched, read_manifest
 from bfn.data.image_files import read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
 from bfn.data.images import Images, concatenate
+from bfn.data.numpy_files import numpy_shapes
 from bfn.data.optional_packages import require
+from bfn.data.record_files import is_record_file, read_records
+from bfn.data.records import Columns, Records
 from bfn.data.sources import SOURCES
-from bfn.data.text import Alphabet, Text, read_text
+from bfn.data.text import Text, read_text
+from bfn.data.tokenizers import Tokenizer
 from bfn.errors import UserError, did_you_mean
 
 __all__ = ["Part", "is_at_hand", "load", "names"]
@@ -38,13 +42,22 @@ def is_at_hand(name: str) -> bool:
 
 
 def load(
-    source: str | Path, part: Part = "train", *, alphabet: Alphabet | None = None, progress: bool = True
-) -> Images | Text:
+    source: str | Path,
+    part: Part = "train",
+    *,
+    tokenizer: Tokenizer | str | None = None,
+    columns: Columns | None = None,
+    progress: bool = True,
+) -> Images | Text | Records:
     """A part of a standard set (``names()``) or of what is at a path.
 
     Paths: a folder of images (sub-folders are classes) or of CIFAR-10's binary version, ``.npy``, ``.npz``, an MNIST
-    idx file (``.gz`` too), or a text file. A set with a test part of its own keeps it; of any other, 5 % are held out
-    for the test. As much is held out for validation: of images a fixed random choice, of a text its end.
+    idx file (``.gz`` too), a text file, or a file of records: CSV, TSV, Parquet, FASTA, a list of SMILES
+    (:func:`bfn.data.read_records`). Arrays of one or two axes are records, and so is every file whose ``columns`` are
+    named, a ``.txt`` then having one record a line.
+
+    A set with a test part of its own keeps it; of any other, 5 % are held out for the test. As much is held out for
+    validation: of images and records a fixed random choice, of a text its end.
 
     Where the version of a standard set that is in the cache is not the usual one, its ``note`` says so and a warning
     tells it.
@@ -52,7 +65,8 @@ def load(
     Args:
         source: Name or path. A ``Path``, or a string with a slash, is always a path.
         part: ``train``, ``validation``, ``test`` or ``all``, which is everything, the test part too.
-        alphabet: Symbols of a text; found in it if None (text8: space, a..z).
+        tokenizer: Symbols or tokens of a text; the characters found in it if None (text8: space, a..z).
+        columns: What the columns of records are for; guessed where there is one possibility only.
         progress: Show progress bars.
 
     Raises:
@@ -64,14 +78,14 @@ def load(
     if source == "digits":
         return _part(_read_digits(), part)
     if not (isinstance(source, str) and source in SOURCES):
-        return _part(_read_path(Path(source), alphabet, progress), part)
+        return _part(_read_path(Path(source), tokenizer, columns, progress), part)
     folder = fetch(source, progress=progress, verify=False)
     note = read_manifest(folder).get("note", "")
     if note:
         warnings.warn(f"{source}: {note}", stacklevel=2)
     if (folder / "train-images.npy").exists():
         return replace(_image_part(folder, part), class_names=SOURCES[source].class_names, note=note)
-    return _part(replace(read_text(folder / source, alphabet or SOURCES[source].alphabet), note=note), part)
+    return _part(replace(read_text(folder / source, tokenizer or SOURCES[source].alphabet), note=note), part)
 
 
 def _read_digits() -> Images:
@@ -93,7 +107,7 @@ def _image_part(folder: Path, part: Part) -> Images:
     return train.split(_HELD_OUT)[part == "validation"]
 
 
-def _part(whole: Images | Text, part: Part) -> Images | Text:
+def _part(whole: Images | Text | Records, part: Part) -> Images | Text | Records:
     """A part of a set that comes undivided: the test part from all of it, as much for validation from the rest."""
     if part == "all":
         return whole
@@ -104,7 +118,9 @@ def _part(whole: Images | Text, part: Part) -> Images | Text:
     return rest.split(n)[part == "validation"]
 
 
-def _read_path(path: Path, alphabet: Alphabet | None, progress: bool) -> Images | Text:
+def _read_path(  # noqa: PLR0911
+    path: Path, tokenizer: Tokenizer | str | None, columns: Columns | None, progress: bool
+) -> Images | Text | Records:
     path = path.expanduser()
     if path.is_dir():
         if any(path.glob("data_batch_*.bin")):
@@ -119,6 +135,8 @@ def _read_path(path: Path, alphabet: Alphabet | None, progress: bool) -> Images 
         )
     regular_size(path)
     suffix = path.suffix.lower()
+    if columns is not None or is_record_file(path) or (suffix in (".npy", ".npz") and not _has_images(path)):
+        return read_records(path, columns, tokenizer)
     if suffix == ".npy":
         return read_npy(path)
     if suffix == ".npz":
@@ -131,10 +149,18 @@ def _read_path(path: Path, alphabet: Alphabet | None, progress: bool) -> Images 
         raise _pickle(path)
     if b"\0" in beginning:
         raise UserError(
-            f"{path}: not a kind of file that can be read: expected a folder of images, .npy, .npz, an MNIST idx file "
-            "or a text file"
+            f"{path}: not a kind of file that can be read: expected a folder of images, .npy, .npz, an MNIST idx "
+            "file, a text file, or records in .csv, .tsv, .parquet, .fasta or .smi"
         )
-    return read_text(path, alphabet)
+    return read_text(path, tokenizer)
+
+
+def _has_images(path: Path) -> bool:
+    """Whether an array has the axes of images; a file that cannot be read is left to the reader of images."""
+    try:
+        return any(len(shape) > 2 for shape in numpy_shapes(path).values())
+    except UserError:
+        return True
 
 
 def _pickle(path: Path) -> UserError:

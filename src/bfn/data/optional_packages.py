@@ -11,5 +11,7 @@ def require(module: str, purpose: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = {"PIL": "Pillow", "sklearn": "scikit-learn"}.get(module.partition(".")[0], module)
-        raise ImportError(f"{package} is needed {purpose}: pip install 'bayesian-flow[data]'") from error
+        top = module.partition(".")[0]
+        package = {"PIL": "Pillow", "sklearn": "scikit-learn"}.get(top, top)
+        extra = "records" if top in ("pyarrow", "tokenizers") else "data"
+        raise ImportError(f"{package} is needed {purpose}: pip install 'bayesian-flow[{extra}]'") from error

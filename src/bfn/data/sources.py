@@ -10,7 +10,7 @@ from typing import Literal
 
 from bfn.data import unpacking
 from bfn.data.image_files import CIFAR10_CLASSES
-from bfn.data.text import TEXT8, Alphabet
+from bfn.data.tokenizers import TEXT8, Alphabet
 
 __all__ = ["SOURCES", "Download", "Source"]
 

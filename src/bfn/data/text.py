@@ -1,68 +1,19 @@
-"""Text as classes, one a character, read through a memory map."""
+"""Text as classes, one a character, read through a memory map; or one a token."""
 
 from __future__ import annotations
 
-import string
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from bfn.data.tokenizers import Alphabet, Tokenizer, make_tokenizer
 from bfn.errors import UserError
 
-__all__ = ["TEXT8", "Alphabet", "Text", "read_text"]
+__all__ = ["Text", "read_text"]
 
 _PIECE = 1 << 24
-
-
-@dataclass(frozen=True)
-class Alphabet:
-    """The symbols of a text; their order gives the classes 0 .. K - 1."""
-
-    symbols: str
-
-    def __post_init__(self) -> None:
-        if len(self.symbols) < 2:
-            raise UserError(f"alphabet {self.symbols!r}: a text needs at least 2 symbols")
-        if len(set(self.symbols)) < len(self.symbols):
-            twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
-            raise UserError(f"alphabet {self.symbols!r}: {twice!r} is in it more than once")
-
-    def __len__(self) -> int:
-        return len(self.symbols)
-
-    def encode(self, text: str) -> Tensor:
-        """Classes of the characters of ``text``, int64, shape (length,)."""
-        numbers = {symbol: number for number, symbol in enumerate(self.symbols)}
-        try:
-            return torch.tensor([numbers[symbol] for symbol in text], dtype=torch.int64)
-        except KeyError as error:
-            raise UserError(f"{error.args[0]!r} is not among the symbols {self.symbols!r}") from error
-
-    def encode_prompt(self, prompt: str, length: int, unknown: str = "_") -> tuple[Tensor, Tensor]:
-        """Classes and where they are known, both (length,); ``unknown`` and what is after the prompt are not.
-
-        >>> TEXT8.encode_prompt("a_c", 4)
-        (tensor([1, 0, 3, 0]), tensor([ True, False,  True, False]))
-        """
-        if len(prompt) > length:
-            raise UserError(f"a prompt of {len(prompt)} characters: the model's texts have {length}; shorten it")
-        mask = torch.tensor([symbol != unknown for symbol in prompt.ljust(length, unknown)])
-        try:
-            classes = self.encode(prompt.ljust(length, unknown).replace(unknown, self.symbols[0]))
-        except ValueError as error:
-            raise UserError(f"prompt {prompt!r}: {error}; {unknown!r} stands for a character to fill in") from None
-        return classes, mask
-
-    def decode(self, classes: Tensor) -> list[str]:
-        """One string for each row of ``classes``, shape (..., length)."""
-        rows = classes.reshape(-1, classes.shape[-1]).tolist()
-        return ["".join([self.symbols[number] for number in row]) for row in rows]
-
-
-TEXT8 = Alphabet(" " + string.ascii_lowercase)
-"""The alphabet of text8: space and a to z."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,15 +21,15 @@ class Text:
     """A stretch of text as classes.
 
     Args:
-        codes: One number a character, as stored: bytes of a mapped file, or symbol numbers, shape (n,).
+        codes: One number a character, as stored: bytes of a mapped file, or numbers of symbols or tokens, shape (n,).
         classes: Class of each code, int64; turns a window of codes into classes by one look-up.
-        alphabet: The symbols that the classes stand for.
+        tokenizer: What the classes stand for: the symbols of an alphabet, or tokens.
         note: What a user should know of this version of the text, such as that it is only a piece of the whole.
     """
 
     codes: Tensor
     classes: Tensor
-    alphabet: Alphabet
+    tokenizer: Tokenizer
     note: str = ""
 
     def __len__(self) -> int:
@@ -90,8 +41,8 @@ class Text:
 
     @property
     def n_classes(self) -> int:
-        """How many symbols the alphabet has."""
-        return len(self.alphabet)
+        """How many symbols or tokens there are."""
+        return len(self.tokenizer)
 
     def to_classes(self) -> Tensor:
         """The whole stretch as int64 classes, shape (n,)."""
@@ -108,7 +59,7 @@ class Text:
         self._check_length(length)
         count = len(self) // length
         if n is not None and not 0 < n <= count:
-            raise UserError(f"n={n}: {len(self)} characters hold 1 to {count} windows of length {length}")
+            raise UserError(f"n={n}: {len(self)} {self._unit} hold 1 to {count} windows of length {length}")
         rows = self.codes[: count * length].view(count, length)
         if n is not None:
             rows = rows[torch.arange(n) * count // n]
@@ -118,20 +69,27 @@ class Text:
         """(The rest, the end of the text held out); ``held_out`` is a share or a number of characters."""
         n = round(held_out * len(self)) if isinstance(held_out, float) else held_out
         if not 0 < n < len(self):
-            raise UserError(f"held_out={held_out}: of {len(self)} characters at least 1 must be on each side")
+            raise UserError(f"held_out={held_out}: of {len(self)} {self._unit} at least 1 must be on each side")
         return self[: len(self) - n], self[len(self) - n :]
+
+    @property
+    def _unit(self) -> str:
+        return self.tokenizer.unit
 
     def _check_length(self, length: int) -> None:
         if not 0 < length <= len(self):
-            raise UserError(f"length={length}: the text has {len(self)} characters, windows hold 1 to that many")
+            raise UserError(f"length={length}: the text has {len(self)} {self._unit}, windows hold 1 to that many")
 
 
-def read_text(path: Path | str, alphabet: Alphabet | None = None) -> Text:
-    """A text file at character level: UTF-8, with the symbols of ``alphabet`` or, without one, those found in it.
+def read_text(path: Path | str, tokenizer: Tokenizer | str | None = None) -> Text:
+    """A text file, UTF-8, as characters: the symbols of an alphabet or, without one, those found in it; or as tokens.
 
     Where every symbol is one byte the file stays on disk behind a memory map; otherwise it is decoded once.
     """
     path = Path(path)
+    if not (tokenizer is None or isinstance(tokenizer, Alphabet)):
+        return _read_tokens(path, tokenizer)
+    alphabet = tokenizer
     size = path.stat().st_size
     if size == 0:
         raise UserError(f"{path}: an empty file: expected text")
@@ -152,15 +110,35 @@ def read_text(path: Path | str, alphabet: Alphabet | None = None) -> Text:
     return Text(codes, classes, alphabet)
 
 
-def _read_wide(path: Path, alphabet: Alphabet | None) -> Text:
-    """A text some of whose symbols take several bytes: held as symbol numbers in as few bytes as they need."""
+def _read_tokens(path: Path, tokenizer: Tokenizer | str) -> Text:
+    """A text as numbers of tokens."""
+    text = _decoded(path)
+    found = make_tokenizer(tokenizer, [text])
     try:
-        text = path.read_bytes().decode("utf-8")
+        codes = found.encode(text)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return Text(codes.to(smallest_type(len(found))), torch.arange(len(found)), found)
+
+
+def smallest_type(n: int) -> torch.dtype:
+    """The smallest type that holds the classes 0 .. n - 1."""
+    return torch.uint8 if n <= 0x100 else torch.int16 if n <= 0x8000 else torch.int32
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}: byte {error.start} is 0x{error.object[error.start]:02x}, which is not UTF-8: "
             "this is not a text file, or it is in another encoding"
         ) from error
+
+
+def _read_wide(path: Path, alphabet: Alphabet | None) -> Text:
+    """A text some of whose symbols take several bytes: held as symbol numbers in as few bytes as they need."""
+    text = _decoded(path)
     points = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32).long()
     alphabet = alphabet or Alphabet("".join(sorted(set(text))))
     codes = _classes(alphabet, 0x110000)[points]
@@ -168,8 +146,7 @@ def _read_wide(path: Path, alphabet: Alphabet | None) -> Text:
     if len(foreign):
         index = int(foreign[0])
         raise _foreign(path, text[index], len(text[:index].encode()), alphabet)
-    small = torch.uint8 if len(alphabet) <= 0x100 else torch.int16 if len(alphabet) <= 0x8000 else torch.int32
-    return Text(codes.to(small), torch.arange(len(alphabet)), alphabet)
+    return Text(codes.to(smallest_type(len(alphabet))), torch.arange(len(alphabet)), alphabet)
 
 
 def _classes(alphabet: Alphabet, n_codes: int) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.data.text import TEXT8
+from bfn.data.tokenizers import TEXT8
 from bfn.errors import UserError
 from bfn.exact.automata import DenseAutomaton, SparseAutomaton
 from bfn.exact.backoff import BackoffTables, count_backoff

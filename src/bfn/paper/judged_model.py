@@ -90,7 +90,7 @@ def exact_ngram(context: int) -> JudgedModel:
     if not isinstance(text, data.Text):
         raise TypeError("text8: expected text")
     model = NGram.from_text(text.to_classes(), context, LENGTH, dtype=torch.float32)
-    model.info.alphabet = text.alphabet.symbols
+    model.info.alphabet = data.TEXT8.symbols
     title = f"the exact model of text8 by contexts of {context} symbols (`bfn.exact.NGram`, {LENGTH} symbols a text)"
     return JudgedModel(
         f"ngram-{context}", title, model, judge_for(model, "text", "text8"), n=500 if context < 3 else 128, batch=64,

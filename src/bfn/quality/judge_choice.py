@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bfn.data import Alphabet
 from bfn.errors import UserError, did_you_mean
 from bfn.files import home
 from bfn.model import Model
@@ -124,8 +123,10 @@ class Metric:
 
 
 def _text_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
-    alphabet = Alphabet(model.info.alphabet or "")
-    return [Texts.against(alphabet, alphabet.decode(real.reference))]
+    tokenizer = model.info.text_tokenizer
+    if tokenizer is None:
+        raise UserError(f"a model of {model.form}: texts are judged of models of text; take another metric")
+    return [Texts.against(tokenizer, tokenizer.decode(real.reference))]
 
 
 def _digit_parts(model: Model, real: ReferenceData) -> list[JudgePart]:

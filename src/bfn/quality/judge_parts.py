@@ -14,7 +14,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from bfn.data import Alphabet
+from bfn.data import Tokenizer
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
 from bfn.quality.classifier import N_CLASSES, classify
 from bfn.quality.features import extract
@@ -174,15 +174,15 @@ class NearCopies(JudgePart):
 class Texts(JudgePart):
     """Spelling accuracy, n-grams and words of text, against the counts of real text."""
 
-    alphabet: Alphabet
+    tokenizer: Tokenizer
     ngrams: Counter[str]
     words: Counter[str]
     n: int = 4
 
     @classmethod
-    def against(cls, alphabet: Alphabet, reference: Sequence[str], n: int = 4) -> Self:
+    def against(cls, tokenizer: Tokenizer, reference: Sequence[str], n: int = 4) -> Self:
         """With the counts of real texts."""
-        return cls(alphabet, ngram_counts(reference, n), word_counts(reference), n)
+        return cls(tokenizer, ngram_counts(reference, n), word_counts(reference), n)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -196,13 +196,13 @@ class Texts(JudgePart):
 
     @cached_property
     def key(self) -> str:
-        return digest("spelling", self.alphabet.symbols, str(self.n), str(sorted(self.ngrams.items())))
+        return digest("spelling", "".join(self.tokenizer.pieces), str(self.n), str(sorted(self.ngrams.items())))
 
     def problem(self, n: int) -> str | None:
         return None if n > 1 else f"n={n}: an interval needs at least 2 texts"
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        texts = self.alphabet.decode(x)
+        texts = self.tokenizer.decode(x)
         ngrams = TextItems.of([character_ngrams(text, self.n) for text in texts], self.ngrams)
         words = TextItems.of([text.split() for text in texts], self.words)
         (ngram, ngram_entropy), (word, word_entropy) = (

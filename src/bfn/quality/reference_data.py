@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.data import Alphabet, Images, Text, concatenate, load
+from bfn.data import Images, Text, concatenate, load
 from bfn.errors import UserError
 from bfn.model import Model
 
@@ -69,8 +69,8 @@ def read_images(model: Model, source: str | Path, n_features: int | None) -> Ref
 
 def read_texts(model: Model, source: str | Path) -> ReferenceData:
     """Pieces of a text as classes, (n, length): the test part is the reference, the validation part is held out."""
-    alphabet, length = Alphabet(model.info.alphabet or ""), model.data_shape[0]
-    test, validation = (load(source, part, alphabet=alphabet) for part in ("test", "validation"))
+    tokenizer, length = model.info.text_tokenizer, model.data_shape[0]
+    test, validation = (load(source, part, tokenizer=tokenizer) for part in ("test", "validation"))
     if not isinstance(test, Text) or not isinstance(validation, Text):
         raise UserError(f"{source}: images, and the model is one of text")
     most = max(1, min(len(test), MOST_CHARACTERS) // length)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bfn import data
-from bfn.data import Images, Text
+from bfn.data import Images, Records, Text
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
 from bfn.info import Classes, ModelInfo
@@ -113,8 +113,8 @@ class TextSource:
         return self.text.n_classes
 
     def info(self) -> ModelInfo:
-        """What a model of this text knows of it: the symbols, in the order of their classes."""
-        return ModelInfo(alphabet=self.text.alphabet.symbols)
+        """What a model of this text knows of it: the symbols or tokens, in the order of their classes."""
+        return ModelInfo.of_text(self.text.tokenizer)
 
     def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
         """Samples number start .. start + count of the run with that seed."""
@@ -147,6 +147,8 @@ def open_source(config: Mapping[str, Any], flow: str, part: data.Part, progress:
     floats = flow_type(flow).has_range
     options = {key: value for key, value in config.items() if key != "name"}
     loaded = data.load(config["name"], part, progress=progress)
+    if isinstance(loaded, Records):
+        raise UserError(f"data {config['name']!r} holds records: runs are trained on images or on a text")
     known = ("length",) if isinstance(loaded, Text) else ("levels", "centres", "binarise", "labels")
     foreign = [key for key in options if key not in known]
     if foreign:

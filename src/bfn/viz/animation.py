@@ -49,9 +49,9 @@ class Recorder:
 
     def picture(self, prediction: Tensor) -> Picture:
         """A prediction, or what is known, as text or as a sheet of images."""
-        alphabet = self.model.info.alphabet
-        if alphabet is not None:
-            return text_picture(prediction, alphabet)
+        tokenizer = self.model.info.text_tokenizer
+        if tokenizer is not None:
+            return text_picture(prediction, tokenizer.pieces)
         return sheet(self.model.flow.expected_values(prediction))
 
 

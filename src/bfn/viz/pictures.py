@@ -24,11 +24,12 @@ __all__ = ["lines", "sheet", "side_by_side", "text_picture", "write_picture", "w
 CELL = 56
 """Images on a sheet are enlarged by a whole number to about this height."""
 GAP = 2
+LONGEST = 6
 PAPER = 255
 
 
 def lines(model: Model, x: Tensor) -> list[str]:
-    """One line a sample: its text, or its numbers where the model has no alphabet."""
+    """One line a sample: its text, or its numbers where the model is not one of text."""
     decoded = model.decode(x) if model.form == "text" else x.reshape(len(x), -1).tolist()
     return [row if isinstance(row, str) else " ".join(map(_number, row)) for row in decoded]
 
@@ -62,11 +63,16 @@ def sheet(values: Tensor, columns: int | None = None) -> Picture:
     return Image.fromarray((page.squeeze(-1) if channels == 1 else page).numpy())
 
 
-def text_picture(theta: Tensor, alphabet: str, columns: int = 64) -> Picture:
-    """Probabilities (n, length, K) as a picture of text: the likeliest symbols, the fainter the less they are known."""
+def text_picture(theta: Tensor, pieces: Sequence[str], columns: int = 64) -> Picture:
+    """Probabilities (n, length, K) as a picture of text: the likeliest pieces, the fainter the less they are known.
+
+    Longer pieces have wider cells, and as many fewer of them in a line; beyond ``LONGEST`` characters they are cut.
+    """
     from PIL import Image, ImageDraw, ImageFont
 
-    font, width, height = ImageFont.load_default(14), 10, 18
+    wide = min(LONGEST, max(map(len, pieces)))
+    columns = max(1, columns // wide)
+    font, width, height = ImageFont.load_default(14), 10 * wide, 18
     top, symbol = theta.max(-1)
     floor = 1 / theta.shape[-1]
     ink = ((top - floor) / (1 - floor)).clamp(0, 1).mul(PAPER).round().int()
@@ -79,7 +85,7 @@ def text_picture(theta: Tensor, alphabet: str, columns: int = 64) -> Picture:
         for j, (k, dark) in enumerate(zip(symbol[i].tolist(), ink[i].tolist(), strict=True)):
             left = width + (j % columns) * width + width // 2
             below = height // 2 + i * block + (j // columns) * height
-            draw.text((left, below), alphabet[k], fill=PAPER - dark, font=font, anchor="ma")
+            draw.text((left, below), pieces[k][:wide], fill=PAPER - dark, font=font, anchor="ma")
     return picture
 
 

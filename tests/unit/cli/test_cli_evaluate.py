@@ -32,7 +32,7 @@ def test_bits_of_text_are_the_losses_over_ln_2(models, story, capsys):
     report = evaluate(capsys, models / "text", "--data", story, "--part", "all", "--seed", 3, "--batch", 1000)
     model = bfn.load(models / "text")
     # The file has fewer symbols than the model: they keep the model's numbers.
-    x = data.load(story, "all", alphabet=data.Alphabet(tiny.ALPHABET)).tiles(20)
+    x = data.load(story, "all", tokenizer=data.Alphabet(tiny.ALPHABET)).tiles(20)
     bits = held_out_bits(model, x, batch=1000, generator=torch.Generator().manual_seed(3))
     assert report["n"] == len(x)
     for name in ("transmission", "reconstruction", "total"):
@@ -44,7 +44,7 @@ def test_losses_of_n_steps(models, story, capsys):
     options = (models / "text", "--data", story, "--part", "all", "--seed", 3, "--batch", 1000)
     report = evaluate(capsys, *options, "--n-steps", 5, 50)
     model = bfn.load(models / "text")
-    x = data.load(story, "all", alphabet=data.Alphabet(tiny.ALPHABET)).tiles(20)
+    x = data.load(story, "all", tokenizer=data.Alphabet(tiny.ALPHABET)).tiles(20)
     assert list(report["n_steps"]) == ["5", "50"]
     for steps, parts in report["n_steps"].items():
         bits = held_out_bits(model, x, n_steps=int(steps), batch=1000, generator=torch.Generator().manual_seed(3))

@@ -38,7 +38,7 @@ def test_of_text_in_nats_and_bits(models, story, capsys, method):
     options = ("--data", story, "--part", "all", "--n", 3, "--nfe", 6, "--seed", 3, "--method", method)
     report = likelihood(capsys, models / "text", *options)
     model = bfn.load(models / "text")
-    x = data.load(story, "all", alphabet=data.Alphabet(tiny.ALPHABET)).tiles(20, 3)
+    x = data.load(story, "all", tokenizer=data.Alphabet(tiny.ALPHABET)).tiles(20, 3)
     expected = model.log_likelihood(x, method, 6, generator=torch.Generator().manual_seed(3))
     (result,) = report["results"].values()
     assert result["log_prob"] == pytest.approx(expected.log_prob.tolist(), rel=1e-9)

@@ -226,7 +226,7 @@ def test_temperature_is_the_librarys(models, tmp_path):
 
 def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     np.savez(tmp_path / "large.npz", x=np.zeros((4, 9, 9), dtype=np.uint8))
-    assert "'T' is not among the symbols" in refused("sample", models / "text", "--prompt", "The")
+    assert "'T' at position 0 is not among the symbols" in refused("sample", models / "text", "--prompt", "The")
     assert "21 characters: the model's texts have 20" in refused("sample", models / "text", "--prompt", "a" * 21)
     assert "not of text" in refused("sample", models / "images", "--prompt", "the")
     assert "the model's data are (20,)" in refused("sample", models / "text", "--known", tmp_path / "large.npz")

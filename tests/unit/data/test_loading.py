@@ -58,7 +58,7 @@ def test_text8_is_divided_90_5_5_in_order(home):
     assert isinstance(train, Text)
     assert [len(part) for part in (train, validation, test)] == [3330, 185, 185]
     assert torch.equal(torch.cat([part.to_classes() for part in (train, validation, test)]), whole.to_classes())
-    assert train.alphabet == TEXT8  # though the file does not hold every letter
+    assert train.tokenizer == TEXT8  # though the file does not hold every letter
 
 
 def test_all_of_text8_has_the_standard_division():
@@ -126,7 +126,7 @@ def test_paths_of_every_kind(tmp_path):
     assert [len(load(tmp_path / "x.npy", part)) for part in ("train", "validation", "test", "all")] == [36, 2, 2, 40]
     (tmp_path / "t.txt").write_text("some words" * 10)
     assert load(tmp_path / "t.txt").n_classes == len(set("some words"))
-    assert load(tmp_path / "t.txt", alphabet=TEXT8).n_classes == 27
+    assert load(tmp_path / "t.txt", tokenizer=TEXT8).n_classes == 27
 
 
 class Bomb:

@@ -26,5 +26,5 @@ def test_a_new_set_is_one_entry(cache, clients, monkeypatch):
         text = load("verses", "all", progress=False)
     assert isinstance(text, Text)
     assert text.note == "short"
-    assert text.alphabet.symbols == " ab"
+    assert text.tokenizer.symbols == " ab"
     assert torch.equal(text[:6].to_classes(), torch.tensor([1, 2, 0, 2, 1, 0]))

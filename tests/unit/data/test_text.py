@@ -34,17 +34,17 @@ def test_alphabet_refuses(symbols, message):
 
 
 def test_encode_names_the_foreign_symbol():
-    with pytest.raises(ValueError, match="'X' is not among the symbols"):
+    with pytest.raises(ValueError, match="'X' at position 1 is not among the symbols"):
         TEXT8.encode("aXb")
 
 
 @pytest.mark.parametrize("text", ["hello\nworld", "h\u00e9llo w\u00f6rld \u4e16\u754c", "\U0001f600 ok \U0001f600"])
 def test_found_alphabet_reads_the_file_back(tmp_path, text):
     read = read_text(write(tmp_path / "t.txt", text))
-    assert read.alphabet.symbols == "".join(sorted(set(text)))
+    assert read.tokenizer.symbols == "".join(sorted(set(text)))
     assert read.n_classes == len(set(text))
     assert len(read) == len(text)
-    assert read.alphabet.decode(read.to_classes()) == [text]
+    assert read.tokenizer.decode(read.to_classes()) == [text]
 
 
 def test_more_symbols_than_a_byte_holds(tmp_path):
@@ -52,7 +52,7 @@ def test_more_symbols_than_a_byte_holds(tmp_path):
     read = read_text(write(tmp_path / "t.txt", text))
     assert read.n_classes == 300
     assert read.codes.dtype == torch.int16
-    assert read.alphabet.decode(read.to_classes()) == [text]
+    assert read.tokenizer.decode(read.to_classes()) == [text]
 
 
 def test_a_given_alphabet_fixes_the_classes(tmp_path):

@@ -36,12 +36,12 @@ def test_text_windows_are_stretches_of_the_text_without_overlap_in_an_epoch(tmp_
     per_epoch = max(1, n // length - 1)
     for epoch in range(5):
         x, label = source.take(3, epoch * per_epoch, per_epoch)
-        lines = source.text.alphabet.decode(x)
+        lines = source.text.tokenizer.decode(x)
         assert label is None
         assert all(line in content for line in lines)
         assert len(set("".join(lines))) == per_epoch * length
     first, _ = source.first(2)
-    assert source.text.alphabet.decode(first)[0] == content[:length]
+    assert source.text.tokenizer.decode(first)[0] == content[:length]
 
 
 def test_text_windows_start_elsewhere_each_time_round(tmp_path):

@@ -13,7 +13,7 @@ from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
 from bfn.config import decode, encode
-from bfn.data import Alphabet
+from bfn.data import Tokenizer
 from bfn.errors import UserError
 from bfn.info import Classes, Label, ModelInfo
 from bfn.interop.diffusers.networks import Denoiser, as_diffusers, data_shape, no_class
@@ -174,7 +174,8 @@ class BFNPipeline(_Generation):
 class BFNTextPipeline(_Generation):
     """Text from a Bayesian flow network: ``BFNTextPipeline.from_model(model)(batch_size=4).texts``.
 
-    alphabet: the symbol of each class; without one, texts are numbers of classes.
+    alphabet: the symbol of each class. tokenizer: the same for other tokens, as plain values (``bfn.config.encode``).
+    Without either, texts are numbers of classes.
     """
 
     model_cpu_offload_seq: str | None = "transformer"  # type: ignore[assignment]
@@ -182,19 +183,26 @@ class BFNTextPipeline(_Generation):
     default_calls = 50
     output_types = ("text", "np", "pt")
 
-    def __init__(self, transformer: Denoiser, scheduler: DiscreteBFNScheduler, alphabet: str | None = None) -> None:
+    def __init__(
+        self,
+        transformer: Denoiser,
+        scheduler: DiscreteBFNScheduler,
+        alphabet: str | None = None,
+        tokenizer: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         if alphabet is not None and len(alphabet) != scheduler.config["n_classes"]:
             raise UserError(f"alphabet of {len(alphabet)} symbols: expected {scheduler.config['n_classes']}")
-        self.info = ModelInfo(alphabet=alphabet)
+        self.info = ModelInfo(alphabet=alphabet, tokenizer=decode(Tokenizer | None, tokenizer, "tokenizer"))
         self.register_modules(transformer=transformer, scheduler=scheduler)
-        self.register_to_config(alphabet=alphabet)
+        self.register_to_config(alphabet=alphabet, tokenizer=tokenizer)
 
     @classmethod
     def from_model(cls, model: BFN, **settings: Any) -> Self:
         """A pipeline around a model of this library; settings are the scheduler's, such as ``solver``."""
         scheduler = DiscreteBFNScheduler.from_model(model, **settings)
-        return cls(as_diffusers(model.network, model.data_shape), scheduler, model.info.alphabet)
+        network, info = as_diffusers(model.network, model.data_shape), model.info
+        return cls(network, scheduler, info.alphabet, encode(info.tokenizer))
 
     def _network(self) -> Denoiser:
         return self.transformer
@@ -202,6 +210,7 @@ class BFNTextPipeline(_Generation):
     def _output(self, x: Tensor, output_type: str) -> TextPipelineOutput:
         if output_type != "text":
             return TextPipelineOutput(texts=x if output_type == "pt" else x.cpu().numpy())
-        if self.info.alphabet is None:
+        tokenizer = self.info.text_tokenizer
+        if tokenizer is None:
             return TextPipelineOutput(texts=[" ".join(map(str, row)) for row in x.tolist()])
-        return TextPipelineOutput(texts=Alphabet(self.info.alphabet).decode(x))
+        return TextPipelineOutput(texts=tokenizer.decode(x))

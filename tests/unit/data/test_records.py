@@ -1,0 +1,279 @@
+"""Records of a user's own files: what is in them comes back, and what is wrong is told in one line with its place."""
+
+import gzip
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bfn.data import AMINO_ACIDS, Categories, Columns, Numbers, Records, Sequences, Text, load, read_records
+from bfn.data.record_columns import RawTable, make_records
+from bfn.errors import UserError
+
+DRUGS = "smiles,gap,kind\nCCO,0.25,alcohol\nc1ccccc1,-1e-2,ring\nC[NH3+],3,salt\nCCC,4.5,ring\n"
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def sequences(records: Records, name: str = "sequence") -> Sequences:
+    column = records.columns[name]
+    assert isinstance(column, Sequences)
+    return column
+
+
+def test_columns_of_a_csv_are_what_they_are_named(tmp_path) -> None:
+    path = write(tmp_path / "drugs.csv", DRUGS)
+    records = read_records(path, Columns(sequence="smiles", conditions=("gap",), label="kind"), "smiles")
+    assert records.source == str(path.absolute())
+    assert len(records) == 4
+    x, present = records.padded()
+    assert x["smiles"].shape == present["smiles"].shape == (4, 8)
+    assert present["smiles"].sum(1).tolist() == [3, 8, 2, 3]
+    assert not x["smiles"][~present["smiles"]].any()
+    assert sequences(records, "smiles").texts() == ["CCO", "c1ccccc1", "C[NH3+]", "CCC"]
+    gap = records.conditions["gap"]
+    assert isinstance(gap, Numbers)
+    assert torch.equal(gap.values, torch.tensor([0.25, -1e-2, 3, 4.5]))
+    assert records.label is not None
+    assert records.label.names == ("alcohol", "ring", "salt")
+    assert records.label.values.tolist() == [0, 1, 2, 1]
+    assert records.label.shares() == (0.25, 0.5, 0.25)
+
+
+def test_every_form_of_text_gives_the_same_records(tmp_path) -> None:
+    texts = ["CCO", "CCCl", "OC"]
+    files = {
+        "a.txt": "\n".join(texts),
+        "a.smi": "CCO ethanol\r\nCCCl chloro ethane\r\nOC methanol\r\n",
+        "a.smiles": "smiles\tname\nCCO\tx\nCCCl\ty\nOC\tz\n",
+        "a.csv": "smiles,other\nCCO,1\nCCCl,2\nOC,3\n",
+        "b.csv": "smiles;other\nCCO;1.5\nCCCl;2.5\nOC;3.5\n",
+        "a.tsv": "\ufeffother\tsmiles\n1\tCCO\n2\tCCCl\n3\tOC\n\n",
+        "a.csv.gz": gzip.compress(b"smiles\nCCO\nCCCl\nOC\n"),
+    }
+    for name, content in files.items():
+        records = read_records(write(tmp_path / name, content), None, "smiles")
+        (column,) = records.samples.values()
+        assert isinstance(column, Sequences)
+        assert column.texts() == texts, name
+        assert column.lengths.tolist() == [3, 3, 2]
+
+
+def test_fasta(tmp_path) -> None:
+    content = ">one a protein\nMKV\nlli\n\n>two\nMA*\n"
+    for path in (tmp_path / "p.fasta", tmp_path / "p.FA", tmp_path / "p.faa.gz"):
+        records = load(write(path, gzip.compress(content.encode()) if path.suffix == ".gz" else content), "all")
+        assert isinstance(records, Records)
+        assert sequences(records).texts() == ["MKVLLI", "MA*"]
+    with pytest.raises(UserError, match=r"line 5: '\*' at position 2 is not among the symbols 'ACD"):
+        read_records(tmp_path / "p.fasta", None, AMINO_ACIDS)
+
+
+def test_names_of_a_smiles_list_may_have_spaces(tmp_path) -> None:
+    path = write(tmp_path / "a.smi", "CCO ethyl alcohol\nCC ethane\n")
+    records = read_records(path, Columns(sequence="smiles", parts=("name",)))
+    names = records.columns["name"]
+    assert isinstance(names, Categories)
+    assert names.names == ("ethane", "ethyl alcohol")
+
+
+def test_parquet_as_csv(tmp_path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = {"smiles": ["CCO", "CC"], "gap": [0.5, 1.5], "n": [3, 2], "at": [[0.0, 1.0], [2.0, 3.0]]}
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    roles = Columns(sequence="smiles", parts=("at",), conditions=("gap", "n"))
+    records = load(tmp_path / "a.parquet", "all", columns=roles)
+    assert isinstance(records, Records)
+    assert sequences(records, "smiles").texts() == ["CCO", "CC"]
+    at, n = records.columns["at"], records.conditions["n"]
+    assert isinstance(at, Numbers)
+    assert torch.equal(at.values, torch.tensor(table["at"]))
+    assert isinstance(n, Categories)
+    assert n.values.tolist() == [3, 2]
+    for column, message in (
+        ([0.5, None], "row 2: gap is missing"),
+        ([0.5, float("nan")], "record 1: gap is nan|row 2: gap is nan"),
+        ([[1.0], [1.0, 2.0]], "row 2: gap has 2 values, the first row 1"),
+    ):
+        parquet.write_table(pyarrow.table(table | {"gap": column}), tmp_path / "a.parquet")
+        with pytest.raises(UserError, match=message):
+            read_records(tmp_path / "a.parquet", roles)
+    with pytest.raises(UserError, match="not a Parquet file that can be read"):
+        read_records(write(tmp_path / "b.parquet", "PAR1 not"))
+
+
+def test_arrays_of_one_or_two_axes_are_records(tmp_path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
+    tokens = np.arange(40).reshape(20, 2) % 7
+    np.save(tmp_path / "v.npy", vectors)
+    np.savez(tmp_path / "t.npz", x=tokens, y=np.arange(20) % 4, lengths=np.arange(20) % 2 + 1)
+    records = load(tmp_path / "v.npy", "all")
+    assert isinstance(records, Records)
+    assert np.array_equal(records.padded()[0]["x"], vectors)
+    records = load(tmp_path / "t.npz", "all")
+    assert isinstance(records, Records)
+    x, present = records.padded()
+    assert np.array_equal(x["x"], tokens)
+    assert present["x"].sum(1).tolist() == [1, 2] * 10
+    assert records.label is not None
+    assert records.label.n_classes == 4
+    assert records.roles == Columns(parts=("x",), label="y")
+
+
+def test_parts_of_several_kinds_with_padding(tmp_path) -> None:
+    present = np.arange(5) < np.array([[3], [5], [1]])
+    np.savez_compressed(
+        tmp_path / "m.npz", x=np.ones((3, 5, 3)), kind=np.full((3, 5), 4), gap=np.ones(3, np.float32), present=present
+    )
+    records = load(tmp_path / "m.npz", "all", columns=Columns(parts=("x", "kind"), conditions=("gap",)))
+    assert isinstance(records, Records)
+    x, there = records.padded()
+    assert {name: tuple(values.shape) for name, values in x.items()} == {"x": (3, 5, 3), "kind": (3, 5)}
+    assert there["x"].sum((1, 2)).tolist() == [9, 15, 3]
+    assert torch.equal(there["kind"], torch.from_numpy(present))
+    kept = records[torch.tensor([2, 0])]
+    assert kept.padded()[1]["kind"].sum(1).tolist() == [1, 3]
+
+
+@given(st.lists(st.text("CNO=", min_size=1, max_size=9), min_size=2, max_size=30), st.data())
+@settings(max_examples=40)
+def test_any_choice_of_records_has_its_own_texts(texts: list[str], drawn: st.DataObject) -> None:
+    records = make_records(RawTable("here", {"s": [*texts, "CN"]}))
+    index = drawn.draw(st.lists(st.integers(0, len(texts) - 1), min_size=1))
+    chosen = records[torch.tensor(index)]
+    assert sequences(chosen, "s").texts() == [texts[i] for i in index]
+    x, present = sequences(chosen, "s").padded(12)
+    assert x.shape == present.shape == (len(index), 12)
+    assert present.sum(1).tolist() == [len(texts[i]) for i in index]
+
+
+def test_parts_of_a_file_are_the_same_always_and_share_nothing(tmp_path) -> None:
+    path = write(
+        tmp_path / "a.csv", "s,kind\n" + "".join(f"{'ab' * (i % 7 + 1)}{'c' * i},k{i % 3}\n" for i in range(100))
+    )
+    roles = Columns(sequence="s", label="kind")
+    parts = [load(path, part, columns=roles) for part in ("train", "validation", "test")]
+    assert [len(part) for part in parts] == [90, 5, 5]
+    texts = [sequences(part, "s").texts() for part in parts if isinstance(part, Records)]
+    assert sorted(text for some in texts for text in some) == sorted(sequences(read_records(path, roles), "s").texts())
+    again = load(path, "test", columns=roles)
+    assert isinstance(again, Records)
+    assert sequences(again, "s").texts() == texts[2]
+    assert again.label is not None
+    assert again.label.names == ("k0", "k1", "k2")
+    assert sequences(again, "s").n_classes == 3
+    with pytest.raises(UserError, match="of 1 records at least 1 must be on each side"):
+        load(write(path, "s\nab\n"))
+
+
+def test_a_text_file_is_records_only_where_its_columns_are_named(tmp_path) -> None:
+    path = write(tmp_path / "a.txt", "one\ntwo\n" * 20)
+    assert isinstance(load(path), Text)
+    records = load(path, "all", columns=Columns(sequence="sequence"))
+    assert isinstance(records, Records)
+    assert len(records) == 40
+
+
+WRONG = [
+    ("a.txt", "one\n\ntwo\n", {}, "line 2: empty: expected a record"),
+    ("a.txt", b"one\ncaf\xe9\n", {}, "line 2: byte 0xe9 is not UTF-8"),
+    ("a.txt", b"one\ntw\0o\n", {}, "line 2: has a zero byte"),
+    ("a.txt", "", {}, "an empty file"),
+    ("a.txt", "\n \n", {}, "an empty file"),
+    ("a.smi", "CC\n\nCCO\n", {}, "line 2: empty: expected a SMILES"),
+    ("a.smi", "CC\nC£O\n", {"tokenizer": AMINO_ACIDS}, "line 2: '£' at position 1 is not among"),
+    ("a.smi", "smiles id id\nCC 1 2\n", {}, "line 1: columns smiles, id, id: expected each name once"),
+    ("a.fasta", "MKV\n>one\nMK\n", {}, "line 1: 'MKV' before the first header"),
+    ("a.fasta", ">one\nMKV\n>two\n>three\nMK\n", {}, "line 3: 'two' is empty"),
+    ("a.fasta", ">one\nMKV\n>two\n", {}, "line 3: 'two' is empty"),
+    ("a.fasta", ">one\nMKV\nM1K\n", {}, "line 3: '1' in a sequence"),
+    ("a.csv", "s,v\nAB,1\nBA\n", {}, "line 3: has 1 values: expected 2"),
+    ("a.csv", "s,v\nAB,1\n\nBA,2\n", {}, "line 3: is empty: expected 2"),
+    ("a.csv", 's,v\n"A\nB",1\nBA,2,3\n', {}, "line 4: has 3 values"),
+    ("a.csv", 's,v\n"AB,1\nBA,2\n', {}, "line 2: unexpected end of data"),
+    ("a.csv", "s,s\nAB,1\n", {}, "line 1: the header has 's' more than once"),
+    ("a.csv", "s,\nAB,1\n", {}, "line 1: the header has an empty name"),
+    ("a.csv", "1.5,2\n3,4\n", {}, "line 1: '1.5,2' are values: expected the names"),
+    ("a.csv", "s,v\nAB,1\n ,2\n", {"sequence": "s"}, "line 3: s is empty: expected a sequence"),
+    ("a.csv", "s,v\nAB,1\nBA,x\n", {"sequence": "s", "conditions": ("v",)}, "line 3: v is 'x': expected a number"),
+    ("a.csv", "s,v\nAB,1\nBA,\n", {"sequence": "s", "conditions": ("v",)}, "line 3: v is '': expected a number"),
+    ("a.csv", "s,v\nAB,1\nBA,nan\n", {"sequence": "s", "conditions": ("v",)}, "line 3: v is nan: expected finite"),
+    ("a.csv", "s,v\nAB,1\nBA,1e99\n", {"sequence": "s", "conditions": ("v",)}, "line 3: v is 1e.99: expected finite"),
+    ("a.csv", "s,v\nAB,1\nBA,1_0\n", {"sequence": "s", "conditions": ("v",)}, "line 3: v is '1_0': expected a number"),
+    ("a.csv", "s,v\nAB,a\nBA,\n", {"sequence": "s", "label": "v"}, "line 3: v is empty: expected a class"),
+    ("a.csv", "smiles,v\nAB,a\n", {"sequence": "smile"}, "no column 'smile': it has smiles, v; did you mean 'smiles'"),
+    ("a.csv", "s,v\nAB,a\n", {"label": "v"}, "no column is the sample: name one of s, v"),
+    ("a.csv", "s,v\nAB,a\nBA,b\n", {}, "which column is what. It has s, v"),
+    ("a.csv", "s,v\nAB,2\nAB,3\nAB,4\n", {}, "which column is what. It has s, v"),
+    ("a.csv", "s,v\n", {}, "s 0, v 0: expected as many records"),
+    ("a.csv", "s,v\nAB,\xe9\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
+    ("a.csv.gz", b"not gz", {}, "a damaged file"),
+    ("a.csv.gz", gzip.compress(b"s\nAB\n")[:-9], {}, "a damaged file"),
+    ("a.xlsx", "AB", {}, "records are read from files ending with .npy"),
+    ("a.csvv", "AB", {}, "did you mean '.csv'"),
+    ("b.npy", b"\x93NUMPY", {}, "not a plain numpy file"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "roles", "message"), WRONG)
+def test_what_is_wrong_is_told_in_one_line(tmp_path, name: str, content: Any, roles: dict, message: str) -> None:
+    path = write(tmp_path / name, content)
+    tokenizer = roles.get("tokenizer")
+    with pytest.raises(UserError, match=message) as caught:
+        read_records(path, Columns(**{key: value for key, value in roles.items() if key != "tokenizer"}), tokenizer)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "roles", "message"),
+    [
+        ({"x": np.ones((3, 2)), "y": np.ones(4)}, {}, r"x \(3, 2\), y \(4,\): expected as many records"),
+        ({"a": np.ones((3, 2)), "b": np.ones((3, 4))}, {}, "which column is what. It has a, b"),
+        ({"x": np.array([[1.0], [np.nan]])}, {}, "record 1: x is not finite"),
+        ({"x": np.array([[0], [-1]])}, {}, "record 1: x has a whole number outside 0..65535"),
+        ({"x": np.array([[0], [10**12]])}, {}, "record 1: x has a whole number outside"),
+        ({"x": np.ones((2, 3)), "lengths": np.array([3, 4])}, {}, "record 1: lengths is 4: expected 1 to 3"),
+        ({"x": np.ones((2, 3)), "lengths": np.array([0, 3])}, {}, "record 0: lengths is 0: expected 1 to 3"),
+        ({"x": np.ones((2, 3)), "lengths": np.array([1.0, 3])}, {}, "lengths of type float64"),
+        ({"x": np.ones((2, 3)), "present": np.ones((2, 2), bool)}, {}, r"present of type bool and shape \(2, 2\)"),
+        ({"x": np.ones((2, 3))}, {"sequence": "x"}, "column x has numbers: expected texts"),
+        ({"x": np.ones((2, 3), complex)}, {}, "column x has values of type complex128"),
+        ({"x": np.ones((0, 3))}, {}, r"x \(0, 3\): expected as many records"),
+        ({"x": np.array([{}, {}], dtype=object)}, {}, "pickled objects are never loaded"),
+    ],
+)
+def test_wrong_arrays(tmp_path, arrays: dict[str, Any], roles: dict, message: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(UserError, match=message):
+        read_records(tmp_path / "a.npz", Columns(**roles))
+
+
+def test_bombs_are_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("bfn.data.bounds.ALWAYS", 1 << 20)
+    bomb = write(tmp_path / "a.csv.gz", gzip.compress(b"s\n" + b"A" * (1 << 23)))
+    with pytest.raises(UserError, match="more than 1,048,576 are read only of files"):
+        read_records(bomb)
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1 << 20, 8)))
+    with pytest.raises(UserError, match="more than 1,048,576 are read only of files"):
+        read_records(tmp_path / "a.npz")
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50, 2)})
+    with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+    with pytest.raises(UserError, match="not a plain numpy file"):
+        load(tmp_path / "b.npz")
+
+
+def test_a_missing_file(tmp_path) -> None:
+    with pytest.raises(UserError, match="no such file"):
+        read_records(tmp_path / "a.csv")

@@ -1,0 +1,202 @@
+"""Tokenizers: what is encoded comes back, what is outside the vocabulary is told with its position; all are stored."""
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import bfn
+from bfn import config
+from bfn.data import AMINO_ACIDS, PATTERNS, TOKENIZERS, Alphabet, Text, Tokenizer, TokenizerFile, TokenList, load
+from bfn.data.tokenizers import make_tokenizer
+from bfn.errors import UserError
+from bfn.model_data import known_text
+
+ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
+SALT = "[Na+].[Cl-].C[C@@H](Br)/C=C\\Cl%12.c1cc2ccccc2[nH]1"
+SMILES = TokenList.from_texts([ASPIRIN, SALT], "smiles")
+
+
+def byte_pairs(unknown: str | None = None, **extra: object) -> str:
+    """A tokenizer file of byte pairs over a, b, c and ab, abc."""
+    vocabulary = {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4} | ({unknown: 5} if unknown else {})
+    model = {
+        "type": "BPE", "dropout": None, "unk_token": unknown, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocabulary,
+        "merges": ["a b", "ab c"],
+    }  # fmt: skip
+    parts = dict.fromkeys(("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder"))
+    return json.dumps({"version": "1.0", **parts, "added_tokens": [], **extra, "model": model})
+
+
+@given(st.lists(st.sampled_from(SMILES.tokens), max_size=20).map("".join))
+@settings(max_examples=50)
+def test_text_of_known_tokens_comes_back(text: str) -> None:
+    for tokenizer in (SMILES, TokenList(SMILES.tokens)):
+        try:
+            classes = tokenizer.encode(text)
+        except UserError:  # tokens that meet may read as another one, such as C and l
+            continue
+        assert classes.dtype == torch.int64
+        assert tokenizer.decode(classes) == [text]
+
+
+@given(st.text(min_size=1).filter(lambda text: len(set(text)) > 1))
+def test_characters_and_words_come_back(text: str) -> None:
+    alphabet = Alphabet.from_texts([text])
+    assert alphabet.decode(alphabet.encode(text)) == [text]
+    pieces = TokenList.from_texts([text, "a b"], "words")
+    assert pieces.decode(pieces.encode(text)) == [text]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=3), min_size=2, unique=True), st.text("ab", max_size=12))
+def test_the_longest_token_is_taken(tokens: list[str], text: str) -> None:
+    tokenizer = TokenList(("a", "b", *[token for token in tokens if len(token) > 1]))
+    position = 0
+    for number in tokenizer.encode(text).tolist():
+        token = tokenizer.tokens[number]
+        assert text.startswith(token, position)
+        assert not any(text.startswith(longer, position) for longer in tokenizer.tokens if len(longer) > len(token))
+        position += len(token)
+    assert position == len(text)
+
+
+def test_smiles_are_cut_into_atoms_bonds_and_rings() -> None:
+    pieces = [SMILES.tokens[k] for k in SMILES.encode(SALT).tolist()]
+    assert pieces[:4] == ["[Na+]", ".", "[Cl-]", "."]
+    assert {"[C@@H]", "Br", "/", "\\", "Cl", "%12", "[nH]"} <= set(pieces)
+    assert "".join(pieces) == SALT
+    assert SMILES.pattern == PATTERNS["smiles"]
+    assert TokenList(("C", "O"), "smiles") == TokenList(("C", "O"), PATTERNS["smiles"])
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "message"),
+    [
+        (SMILES, "CC(=O)[U]C", "'[U]' at position 6 is not among the"),
+        (SMILES, "CCé", "'é' at position 2 is not among"),
+        (TokenList(("ab", "c")), "abcac", "'a' at position 3 is not among the 2 tokens 'ab', 'c'"),
+        (AMINO_ACIDS, "MKXL", "'X' at position 2 is not among the symbols 'ACDEFGHIKLMNPQRSTVWY'"),
+        (TokenizerFile(byte_pairs()), "abcxb", "'x' at position 3 is not among the 5 tokens"),
+        (TokenizerFile(byte_pairs("<unk>")), "abcxb", "'x' at position 3 is not among the 6 tokens"),
+    ],
+)
+def test_a_token_outside_the_vocabulary_is_told_with_its_position(
+    tokenizer: Tokenizer, text: str, message: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        tokenizer.encode(text)
+
+
+def test_padding_is_no_part_of_a_text() -> None:
+    classes = torch.zeros(2, 6, dtype=torch.int64)
+    present = torch.zeros(2, 6, dtype=torch.bool)
+    for row, text in enumerate(("CCO", "Oc1")):
+        codes = SMILES.encode(text)
+        classes[row, : len(codes)], present[row, : len(codes)] = codes, True
+    assert SMILES.decode(classes, present) == ["CCO", "Oc1"]
+    assert SMILES.decode(classes[0], present[0]) == ["CCO"]
+    assert len(SMILES.decode(classes)[0]) > 3
+
+
+def test_a_prompt_of_tokens() -> None:
+    known, mask = SMILES.encode_prompt("[Na+]_Br", 5)
+    assert mask.tolist() == [True, False, True, False, False]
+    assert [SMILES.tokens[k] for k in known[mask].tolist()] == ["[Na+]", "Br"]
+    with pytest.raises(UserError, match=r"prompt '\[Na\+\]_J', piece 'J': 'J' at position 0 .*stands for a token"):
+        SMILES.encode_prompt("[Na+]_J", 5)
+    with pytest.raises(UserError, match="a prompt of 3 tokens: the model's texts have 2"):
+        SMILES.encode_prompt("C_[Na+]", 2)
+
+
+def test_a_tokenizer_file_is_read_without_its_truncation_padding_and_special_tokens(tmp_path) -> None:
+    path = tmp_path / "tokenizer.json"
+    cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    pad = {
+        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "a",
+    }  # fmt: skip
+    path.write_text(byte_pairs(truncation=cut, padding=pad))
+    tokenizer = make_tokenizer(str(path), [])
+    assert tokenizer.pieces == ("a", "b", "c", "ab", "abc")
+    assert tokenizer.encode("abcabbac").tolist() == [4, 3, 1, 0, 2]
+    for content, message in (("{", "not a tokenizer file"), ("{}", "not a tokenizer of the tokenizers package")):
+        path.write_text(content)
+        with pytest.raises(UserError, match=message):
+            TokenizerFile.read(path)
+    with pytest.raises(UserError, match="no such file"):
+        TokenizerFile.read(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TokenList(("C",)), "at least 2"),
+        (lambda: TokenList(("C", "")), "token number 1 is empty"),
+        (lambda: TokenList(("C", "O", "C")), "'C' is in the list more than once"),
+        (lambda: TokenList(("C", "O"), "["), "not a regular expression"),
+        (lambda: TokenList(("C", "O"), "C*"), "matches nothing at all too"),
+        (lambda: TokenList.from_texts(["a b c d"], "words", most=3), "more than 3 different tokens"),
+        (lambda: make_tokenizer("smile", ["CC"]), "expected one of characters.*did you mean 'smiles'"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_list_of_tokens_in_a_file(tmp_path) -> None:
+    (tmp_path / "tokens.txt").write_text("Ala\nGly\nA\n")
+    assert make_tokenizer(str(tmp_path / "tokens.txt"), []) == TokenList(("Ala", "Gly", "A"))
+
+
+@pytest.mark.parametrize("tokenizer", [AMINO_ACIDS, SMILES, TokenizerFile(byte_pairs())], ids=list(TOKENIZERS))
+def test_a_tokenizer_is_stored_with_a_model(tokenizer: Tokenizer, tmp_path) -> None:
+    plain = json.loads(json.dumps(config.encode(tokenizer)))
+    assert config.decode(Tokenizer, plain, "tokenizer") == tokenizer
+    info = bfn.ModelInfo(tokenizer=tokenizer)
+    model = bfn.BFN(nn.Linear(2, 2), bfn.DiscreteFlow(len(tokenizer)), "logits", (4,), info)
+    model.save(tmp_path)
+    loaded = bfn.load(tmp_path, network=nn.Linear(2, 2))
+    assert loaded.info.text_tokenizer == tokenizer
+    assert loaded.form == "text"
+    x = torch.tensor([[0, 1, 2, 3], [3, 2, 1, 0]])
+    assert loaded.decode(x) == tokenizer.decode(x)
+    assert loaded.decode(x, present=x > 1) == tokenizer.decode(x, x > 1)
+    piece = tokenizer.pieces[2]
+    assert known_text(loaded, f"_{piece}")["known"].tolist() == [0, 2, 0, 0]
+    assert known_text(loaded, f"_{piece}")["known_mask"].tolist() == [False, True, False, False]
+
+
+def test_characters_are_stored_as_an_alphabet() -> None:
+    info = bfn.ModelInfo.of_text(AMINO_ACIDS)
+    assert (info.alphabet, info.tokenizer) == (AMINO_ACIDS.symbols, None)
+    assert info.text_tokenizer == AMINO_ACIDS
+    assert bfn.ModelInfo.of_text(SMILES).tokenizer == SMILES
+    assert bfn.ModelInfo().text_tokenizer is None
+    with pytest.raises(UserError, match="alphabet 'ab' beside a tokenizer"):
+        bfn.ModelInfo(alphabet="ab", tokenizer=SMILES)
+
+
+def test_a_damaged_stored_tokenizer_is_told_with_its_place() -> None:
+    with pytest.raises(config.StorageError, match=r"info.tokenizer 'token': expected one of characters, tokens, file"):
+        config.decode(Tokenizer, {"name": "token"}, "info.tokenizer")
+    with pytest.raises(config.StorageError, match=r"info.tokenizer tokens.tokens\[1\] 3: expected a string"):
+        config.decode(Tokenizer, {"name": "tokens", "tokens": ["a", 3]}, "info.tokenizer")
+
+
+def test_a_long_text_by_tokens(tmp_path) -> None:
+    path = tmp_path / "story.txt"
+    path.write_text("one two, one three. " * 50)
+    text = load(path, "all", tokenizer="words")
+    assert isinstance(text, Text)
+    assert text.n_classes == 6
+    assert text.tokenizer.decode(text.tiles(8)[0]) == ["one two, one three"]
+    with pytest.raises(UserError, match=r"story.txt: 'one' at position 0 is not among the 2 tokens"):
+        load(path, tokenizer=TokenList(("two", "three"), "words"))
