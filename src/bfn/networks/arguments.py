@@ -3,11 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from bfn.errors import UserError
 
-__all__ = ["JSON", "config_of", "refuse_label", "require_divisible", "require_positive", "require_shape"]
+__all__ = [
+    "JSON",
+    "config_of",
+    "refuse_label",
+    "require_divisible",
+    "require_positive",
+    "require_present",
+    "require_shape",
+]
 
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 """Whatever `json` can write: the type of a network's stored arguments."""
@@ -16,7 +25,13 @@ JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JS
 def config_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a network of that name, from the `locals()` at the start of its `__init__`."""
     given = {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
-    return {"name": name} | {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+    return {"name": name} | {key: _plain(value) for key, value in given.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def require_positive(config: Mapping[str, Any], *names: str) -> None:
@@ -48,3 +63,10 @@ def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str]) -> N
         raise UserError(f"inputs of shape {tuple(inputs.shape)}: this network takes ({wanted})")
     if t.shape != inputs.shape[:1]:
         raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({inputs.shape[0]},)")
+
+
+def require_present(present: Tensor, *shapes: Sequence[int]) -> None:
+    """Raise a UserError unless present is bool and has one of these shapes."""
+    if present.dtype != torch.bool or tuple(present.shape) not in [tuple(shape) for shape in shapes]:
+        wanted = " or ".join(str(tuple(shape)) for shape in dict.fromkeys(map(tuple, shapes)))
+        raise UserError(f"present of shape {tuple(present.shape)}, {present.dtype}: expected bool of {wanted}")

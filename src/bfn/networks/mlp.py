@@ -5,7 +5,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.errors import UserError
-from bfn.networks.arguments import config_of, require_positive, require_shape
+from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
+from bfn.networks.conditions import Declarations
 from bfn.networks.embedding import Conditioning, centre, combine, zeroed
 
 __all__ = ["MLP"]
@@ -41,9 +42,11 @@ class MLP(nn.Module):
         n_classes: number of classes of a discrete variable, 0 for continuous vectors.
         width: features inside the network.
         n_blocks: number of residual blocks.
-        condition_features: width of the vector of time and label.
+        condition_features: width of the vector of time and conditions.
         n_labels: number of labels, 0 for none.
         dropout: probability of dropping a hidden feature.
+        conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
+            {"shape": [], "n_classes": 5}.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class MLP(nn.Module):
         condition_features: int = 128,
         n_labels: int = 0,
         dropout: float = 0.0,
+        conditions: Declarations | None = None,
     ) -> None:
         out_features = in_features if out_features is None else out_features
         super().__init__()
@@ -66,20 +70,38 @@ class MLP(nn.Module):
             raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
         self.in_features, self.out_features, self.n_classes = in_features, out_features, n_classes
         places = max(n_classes, 1)
-        self.conditioning = Conditioning(condition_features, n_labels)
+        self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions)
+        if self.conditioning.sequences:
+            name = self.conditioning.sequences[0]
+            raise UserError(f"condition {name} is a sequence: an MLP takes none, a transformer and a U-Net do")
         self.stem = nn.Linear(in_features * places, width)
         self.blocks = nn.ModuleList(ResidualBlock(width, condition_features, dropout) for _ in range(n_blocks))
         self.norm = nn.LayerNorm(width)
         self.head = zeroed(nn.Linear(width, out_features * places))
 
-    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""
+    def forward(
+        self,
+        inputs: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        present: Tensor | None = None,
+        **conditions: Tensor | None,
+    ) -> Tensor:
+        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class.
+
+        present, bool (batch, in_features), is False where a vector has no entry; conditions are (batch, ...), -1 or NaN
+        where there is none.
+        """
         classes = (self.n_classes,) if self.n_classes else ()
         require_shape(inputs, t, ("batch", self.in_features, *classes))
-        condition = self.conditioning(t, label)
-        hidden = self.stem(centre(inputs).flatten(1) if self.n_classes else inputs)
+        context = self.conditioning(t, label, **conditions)
+        entries = centre(inputs) if self.n_classes else inputs
+        if present is not None:
+            require_present(present, inputs.shape[:2])
+            entries = entries.masked_fill(~(present[..., None] if self.n_classes else present), 0.0)
+        hidden = self.stem(entries.flatten(1))
         for block in self.blocks:
-            hidden = block(hidden, condition)
+            hidden = block(hidden, context.vector)
         output: Tensor = self.head(self.norm(hidden))
         if not self.n_classes:
             return output

@@ -5,8 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.errors import UserError
-from bfn.networks.arguments import config_of, require_positive, require_shape
-from bfn.networks.embedding import Conditioning, Rotary, centre, combine, zeroed
+from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
+from bfn.networks.conditions import Declarations
+from bfn.networks.embedding import Conditioning, Context, CrossAttention, Rotary, centre, combine, zeroed
 
 __all__ = ["Transformer"]
 
@@ -21,10 +22,11 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Every position attends to every position."""
+    def forward(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        """Every position attends to every position that is present, (batch, length)."""
         query, key, value = self.qkv(x).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
-        hidden = F.scaled_dot_product_attention(self.rotary(query), self.rotary(key), value)
+        mask = None if present is None else present[:, None, None]
+        hidden = F.scaled_dot_product_attention(self.rotary(query), self.rotary(key), value, mask)
         return self.out(hidden.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
@@ -36,8 +38,9 @@ class Convolution(nn.Module):
         self.conv = nn.Conv1d(width, width, kernel_size, padding=kernel_size // 2)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Each position sees its neighbours."""
+    def forward(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        """Each position sees its neighbours; absent ones are zero, as what is beyond the ends."""
+        x = x if present is None else x.masked_fill(~present[..., None], 0.0)
         # As an image of height 1 the sequence already is channels-last: no copies, and 1.7 times faster on CPU.
         image, weight = x.transpose(1, 2).unsqueeze(2), self.conv.weight.unsqueeze(2)
         hidden = F.conv2d(image, weight, self.conv.bias, padding=(0, weight.shape[-1] // 2))
@@ -53,8 +56,8 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.out = nn.Linear(expansion * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix the features of each position."""
+    def forward(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        """Mix the features of each position; what others are present does not matter."""
         return self.out(self.dropout(F.silu(self.hidden(x))))  # type: ignore[no-any-return]
 
 
@@ -67,10 +70,11 @@ class Adaptive(nn.Module):
         self.modulation = zeroed(nn.Linear(condition_features, 3 * width))
         self.layer = layer
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Map x (batch, length, width), condition (batch, condition_features) -> the shape of x."""
-        scale, shift, gate = self.modulation(condition)[:, None].chunk(3, dim=-1)
-        return torch.addcmul(x, gate, self.layer(torch.addcmul(shift, self.norm(x), 1 + scale)))
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Map x (batch, length, width) -> the same shape."""
+        scale, shift, gate = self.modulation(context.vector)[:, None].chunk(3, dim=-1)
+        modulated = torch.addcmul(shift, self.norm(x), 1 + scale)
+        return torch.addcmul(x, gate, self.layer(modulated, context.present))
 
 
 class Transformer(nn.Module):
@@ -79,7 +83,8 @@ class Transformer(nn.Module):
     discrete (n_classes given): theta (batch, length, n_classes) -> logits (batch, length, n_classes)
     continuous (in_features given): inputs (batch, length, in_features) -> (batch, length, out_features)
 
-    Each block is a convolution (unless kernel_size = 0), attention, and two linear layers, in this order.
+    Each block is a convolution (unless kernel_size = 0), attention, attention to the conditions that are sequences (if
+    there are any), and two linear layers, in this order.
 
     Args:
         in_features: features a position of continuous sequences.
@@ -91,9 +96,11 @@ class Transformer(nn.Module):
         expansion: width of the hidden features of the linear layers, as a multiple of `width`.
         kernel_size: width of the convolution, odd, or 0 for none.
         max_length: longest sequence that can be given.
-        condition_features: width of the vector of time and label.
+        condition_features: width of the vector of time and conditions, and of the tokens of those that are sequences.
         n_labels: number of labels, 0 for none.
         dropout: probability of dropping a hidden feature of the linear layers.
+        conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
+            {"shape": [], "n_classes": 5}, sequences as {"shape": [64], "n_classes": 30} or {"shape": [64, 16]}.
     """
 
     def __init__(
@@ -111,6 +118,7 @@ class Transformer(nn.Module):
         condition_features: int = 128,
         n_labels: int = 0,
         dropout: float = 0.0,
+        conditions: Declarations | None = None,
     ) -> None:
         super().__init__()
         self.config = config_of("transformer", locals())
@@ -130,26 +138,46 @@ class Transformer(nn.Module):
         size_in = n_classes if in_features is None else in_features
         self.size_in, self.discrete, self.max_length = size_in, n_classes > 0, max_length
         rotary = Rotary(width // n_heads, max_length)
-        self.conditioning = Conditioning(condition_features, n_labels)
+        self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions)
         self.stem = nn.Linear(size_in, width)
         self.blocks = nn.ModuleList()
         for _ in range(n_blocks):
             layers: list[nn.Module] = [Convolution(width, kernel_size)] if kernel_size else []
             layers += [Attention(width, n_heads, rotary), FeedForward(width, expansion, dropout)]
             self.blocks.extend(Adaptive(layer, width, condition_features) for layer in layers)
+            if self.conditioning.sequences:
+                self.blocks.insert(len(self.blocks) - 1, CrossAttention(width, n_heads, condition_features))
         self.norm = nn.LayerNorm(width)
         self.head = zeroed(nn.Linear(width, size_in if out_features is None else out_features))
 
-    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""
+    def forward(
+        self,
+        inputs: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        present: Tensor | None = None,
+        **conditions: Tensor | None,
+    ) -> Tensor:
+        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class.
+
+        present, bool (batch, length) or with features, is False at padding, which changes nothing elsewhere; conditions
+        are (batch, ...), -1 or NaN where there is none.
+        """
         require_shape(inputs, t, ("batch", "length", self.size_in))
         if inputs.shape[1] > self.max_length:
             raise UserError(
                 f"sequences of length {inputs.shape[1]}: this network was built with max_length={self.max_length}"
             )
-        condition = self.conditioning(t, label)
-        hidden = self.stem(centre(inputs) if self.discrete else inputs)
+        context = self.conditioning(t, label, **conditions)
+        entries = centre(inputs) if self.discrete else inputs
+        if present is not None:
+            require_present(present, inputs.shape[:2], *([] if self.discrete else [inputs.shape]))
+            present = present.flatten(2).any(-1) if present.ndim == 3 else present
+            entries = entries.masked_fill(~present[..., None], 0.0)
+            # Attention to nothing is not a number: where nothing is present, everything is.
+            context = context._replace(present=present | ~present.any(1, keepdim=True))
+        hidden = self.stem(entries)
         for block in self.blocks:
-            hidden = block(hidden, condition)
+            hidden = block(hidden, context)
         output: Tensor = self.head(self.norm(hidden))
         return combine(inputs, output) if self.discrete else output

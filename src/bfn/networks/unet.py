@@ -7,16 +7,40 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.errors import UserError
-from bfn.networks.arguments import config_of, require_positive, require_shape
-from bfn.networks.embedding import Conditioning, centre, combine, zeroed
+from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
+from bfn.networks.conditions import Declarations
+from bfn.networks.embedding import Conditioning, Context, CrossAttention, centre, combine, zeroed
 
 __all__ = ["UNet"]
 
 CHANNELS_PER_GROUP = 8
 
 
-def _norm(channels: int, affine: bool = True) -> nn.GroupNorm:
-    return nn.GroupNorm(channels // CHANNELS_PER_GROUP, channels, affine=affine)
+class GroupNorm(nn.GroupNorm):
+    """Normalisation of groups of channels, by the mean and variance over the pixels that are present."""
+
+    def __init__(self, channels: int, affine: bool = True) -> None:
+        super().__init__(channels // CHANNELS_PER_GROUP, channels, affine=affine)
+
+    def forward(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        """Map x (batch, channels, height, width) -> the same shape."""
+        if present is None:
+            return super().forward(x)
+        share = present / present.sum((2, 3), keepdim=True)
+
+        def group_mean(values: Tensor) -> Tensor:
+            means = (values * share).sum((2, 3)).reshape(len(values), self.num_groups, -1)
+            return means.mean(-1, keepdim=True).expand_as(means).reshape(len(values), -1, 1, 1)
+
+        # As torch does it, in float32 whatever the rest of the network is computed in.
+        centred = x.to(share.dtype) - group_mean(x)
+        normal = centred * (group_mean(centred.square()) + self.eps).rsqrt()
+        return torch.addcmul(self.bias[:, None, None], normal, self.weight[:, None, None]) if self.affine else normal
+
+
+def _only(x: Tensor, present: Tensor | None) -> Tensor:
+    """Zero where nothing is present, as beyond the edges: what every convolution over neighbours must be given."""
+    return x if present is None else x * present
 
 
 class ResidualBlock(nn.Module):
@@ -24,20 +48,21 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int, condition_features: int, dropout: float) -> None:
         super().__init__()
-        self.norm_in = _norm(in_channels)
+        self.norm_in = GroupNorm(in_channels)
         self.conv_in = nn.Conv2d(in_channels, out_channels, 3, padding=1)
         self.modulation = zeroed(nn.Linear(condition_features, 2 * out_channels))
-        self.norm_out = _norm(out_channels, affine=False)
+        self.norm_out = GroupNorm(out_channels, affine=False)
         self.dropout = nn.Dropout(dropout)
         self.conv_out = zeroed(nn.Conv2d(out_channels, out_channels, 3, padding=1))
         self.skip = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """Map x (batch, in_channels, height, width) -> (batch, out_channels, height, width)."""
-        scale, shift = self.modulation(condition)[:, :, None, None].chunk(2, dim=1)
-        hidden = self.conv_in(F.silu(self.norm_in(x)))
-        hidden = torch.addcmul(shift, self.norm_out(hidden), 1 + scale)
-        return self.skip(x) + self.conv_out(self.dropout(F.silu(hidden)))  # type: ignore[no-any-return]
+        present = context.present
+        scale, shift = self.modulation(context.vector)[:, :, None, None].chunk(2, dim=1)
+        hidden = self.conv_in(_only(F.silu(self.norm_in(x, present)), present))
+        hidden = torch.addcmul(shift, self.norm_out(hidden, present), 1 + scale)
+        return self.skip(x) + self.conv_out(_only(self.dropout(F.silu(hidden)), present))  # type: ignore[no-any-return]
 
 
 class AttentionBlock(nn.Module):
@@ -46,30 +71,36 @@ class AttentionBlock(nn.Module):
     def __init__(self, channels: int, head_features: int) -> None:
         super().__init__()
         self.head_features = head_features
-        self.norm = _norm(channels)
+        self.norm = GroupNorm(channels)
         self.qkv = nn.Conv2d(channels, 3 * channels, 1)
         self.out = zeroed(nn.Conv2d(channels, channels, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map x (batch, channels, height, width) -> the same shape."""
+    def forward(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        """Map x (batch, channels, height, width) -> the same shape; present is (batch, 1, height, width)."""
         batch, channels, height, width = x.shape
-        qkv = self.qkv(self.norm(x)).reshape(batch, 3, channels // self.head_features, self.head_features, -1)
+        mask = None if present is None else present.flatten(2)[:, None] > 0
+        qkv = self.qkv(self.norm(x, present)).reshape(batch, 3, channels // self.head_features, self.head_features, -1)
         query, key, value = qkv.transpose(-1, -2).unbind(1)
-        hidden = F.scaled_dot_product_attention(query, key, value)
+        hidden = F.scaled_dot_product_attention(query, key, value, mask)
         return x + self.out(hidden.transpose(-1, -2).reshape(batch, channels, height, width))  # type: ignore[no-any-return]
 
 
 class Stage(nn.Module):
-    """A residual block, followed by attention where this resolution has it."""
+    """A residual block, followed where this resolution has it by attention, to the pixels and to conditions."""
 
-    def __init__(self, block: ResidualBlock, attention: AttentionBlock | None) -> None:
+    def __init__(self, block: ResidualBlock, attention: AttentionBlock | None, cross: CrossAttention | None) -> None:
         super().__init__()
         self.block = block
-        self.attention = nn.Identity() if attention is None else attention
+        self.attention = attention
+        self.cross = cross
 
-    def forward(self, x: Tensor, condition: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """Map x (batch, in_channels, height, width) -> (batch, out_channels, height, width)."""
-        return self.attention(self.block(x, condition))  # type: ignore[no-any-return]
+        x = self.block(x, context)
+        x = x if self.attention is None else self.attention(x, context.present)
+        if self.cross is None:
+            return x
+        return self.cross(x.flatten(2).transpose(1, 2), context).transpose(1, 2).reshape(x.shape)  # type: ignore[no-any-return]
 
 
 class UNet(nn.Module):
@@ -87,10 +118,13 @@ class UNet(nn.Module):
         n_blocks: residual blocks a level.
         attention_levels: levels (0 is the finest) whose blocks are followed by attention.
         head_features: features of an attention head.
-        condition_features: width of the vector of time and label.
+        condition_features: width of the vector of time and conditions, and of the tokens of those that are sequences.
         n_labels: number of labels, 0 for none.
         patch: side of the squares of pixels that are folded into channels before the first level.
         dropout: probability of dropping a feature inside the residual blocks.
+        conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
+            {"shape": [], "n_classes": 5}, sequences as {"shape": [64], "n_classes": 30} or {"shape": [64, 16]}; these
+            are attended to where `attention_levels` has attention.
     """
 
     def __init__(
@@ -108,6 +142,7 @@ class UNet(nn.Module):
         n_labels: int = 0,
         patch: int = 1,
         dropout: float = 0.0,
+        conditions: Declarations | None = None,
     ) -> None:
         out_channels = in_channels if out_channels is None else out_channels
         super().__init__()
@@ -126,11 +161,18 @@ class UNet(nn.Module):
                 raise UserError(f"head_features={head_features}: does not divide the {width} channels of level {level}")
         self.in_channels, self.out_channels, self.n_classes, self.patch = in_channels, out_channels, n_classes, patch
         self.divisor = patch * 2 ** (len(multipliers) - 1)
-        self.conditioning = Conditioning(condition_features, n_labels)
+        self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions)
+        sequences = self.conditioning.sequences
+        if sequences and not attention_levels:
+            raise UserError(f"attention_levels=[]: condition {sequences[0]} is a sequence, which needs one at least")
 
         def stage(width_in: int, width_out: int, level: int) -> Stage:
             block = ResidualBlock(width_in, width_out, condition_features, dropout)
-            return Stage(block, AttentionBlock(width_out, head_features) if level in attention_levels else None)
+            if level not in attention_levels:
+                return Stage(block, None, None)
+            n_heads = width_out // head_features
+            cross = CrossAttention(width_out, n_heads, condition_features) if sequences else None
+            return Stage(block, AttentionBlock(width_out, head_features), cross)
 
         places = max(n_classes, 1) * patch**2
         self.stem = nn.Conv2d(in_channels * places, channels, 3, padding=1)
@@ -163,41 +205,71 @@ class UNet(nn.Module):
             self.ups.append(stages)
             if level:
                 self.grows.append(nn.Conv2d(width, width, 3, padding=1))
-        self.norm = _norm(width)
+        self.norm = GroupNorm(width)
         self.head = zeroed(nn.Conv2d(width, out_channels * places, 3, padding=1))
 
-    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class."""
+    def forward(
+        self,
+        inputs: Tensor,
+        t: Tensor,
+        label: Tensor | None = None,
+        present: Tensor | None = None,
+        **conditions: Tensor | None,
+    ) -> Tensor:
+        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class.
+
+        present, bool (batch, 1 or in_channels, height, width), is False at padding, which changes nothing elsewhere;
+        conditions are (batch, ...), -1 or NaN where there is none.
+        """
         classes = (self.n_classes,) if self.n_classes else ()
         require_shape(inputs, t, ("batch", self.in_channels, "height", "width", *classes))
         height, width = inputs.shape[2:4]
         if height % self.divisor or width % self.divisor:
             raise UserError(f"images of {height} x {width}: expected sides that are multiples of {self.divisor}")
+        context = self.conditioning(t, label, **conditions)
+        images = centre(inputs).movedim(-1, 2).flatten(1, 2) if self.n_classes else inputs
+        if present is None:
+            contexts = [context] * len(self.downs)
+        else:
+            require_present(present, inputs.shape[:4], (len(inputs), 1, height, width))
+            pixels = present.any(1, keepdim=True)
+            images = images.masked_fill(~pixels, 0.0)
+            contexts = [context._replace(present=mask) for mask in self._masks(pixels, images)]
+        output = self._images(images, contexts)
         if not self.n_classes:
-            return self._images(inputs, t, label)
-        pixels = centre(inputs).movedim(-1, 2).flatten(1, 2)
-        output = self._images(pixels, t, label)
+            return output
         logits = output.reshape(len(inputs), self.out_channels, self.n_classes, height, width).movedim(2, -1)
         return combine(inputs, logits) if self.in_channels == self.out_channels else logits
 
-    def _images(self, images: Tensor, t: Tensor, label: Tensor | None) -> Tensor:
-        condition = self.conditioning(t, label)
+    def _masks(self, pixels: Tensor, images: Tensor) -> list[Tensor]:
+        """What is present at each level, 0 or 1 in the type of the images: a place is, if any of its pixels is."""
+        # Attention to nothing is not a number: where nothing is present, everything is.
+        pixels = pixels | ~pixels.flatten(1).any(1)[:, None, None, None]
+        masks = [F.max_pool2d(pixels.to(images.dtype), self.patch)]
+        while len(masks) < len(self.downs):
+            masks.append(F.max_pool2d(masks[-1], 2))
+        return masks
+
+    def _images(self, images: Tensor, contexts: Sequence[Context]) -> Tensor:
+        """The network proper, channels of classes side by side; a context a level, the finest first."""
         # Convolutions keep the layout of their input, and channels-last is the fast one: a third faster on CPU.
         patches = F.pixel_unshuffle(images, self.patch).contiguous(memory_format=torch.channels_last)
         hidden = self.stem(patches)
         skips = [hidden]
         for level, stages in enumerate(self.downs):
             if level:
-                hidden = self.shrinks[level - 1](hidden)
+                hidden = self.shrinks[level - 1](_only(hidden, contexts[level - 1].present))
                 skips.append(hidden)
             for stage in stages:  # type: ignore[attr-defined]
-                hidden = stage(hidden, condition)
+                hidden = stage(hidden, contexts[level])
                 skips.append(hidden)
         for stage in self.middle:
-            hidden = stage(hidden, condition)
-        for level, stages in enumerate(self.ups):
+            hidden = stage(hidden, contexts[-1])
+        for level, (stages, context) in enumerate(zip(self.ups, reversed(contexts), strict=True)):
             if level:
-                hidden = self.grows[level - 1](F.interpolate(hidden, scale_factor=2.0, mode="nearest"))
+                larger = F.interpolate(hidden, scale_factor=2.0, mode="nearest")
+                hidden = self.grows[level - 1](_only(larger, context.present))
             for stage in stages:  # type: ignore[attr-defined]
-                hidden = stage(torch.cat((hidden, skips.pop()), dim=1), condition)
-        return F.pixel_shuffle(self.head(F.silu(self.norm(hidden))), self.patch)
+                hidden = stage(torch.cat((hidden, skips.pop()), dim=1), context)
+        present = contexts[0].present
+        return F.pixel_shuffle(self.head(_only(F.silu(self.norm(hidden, present)), present)), self.patch)
