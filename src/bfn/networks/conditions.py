@@ -64,7 +64,9 @@ class ConditionSpec:
             raise UserError(f"{self.name} of shape {tuple(values.shape)}: this network takes {shape}")
         if self.n_classes and (values.is_floating_point() or values.is_complex()):
             raise UserError(f"{self.name} of {values.dtype}: expected classes, whole numbers with -1 for none")
-        return values
+        if self.n_classes:
+            return values.long()
+        return values if values.is_floating_point() else values.to(t.dtype)
 
     def outside(self, classes: Tensor) -> UserError:
         """The error for classes of which some are not known."""
@@ -83,6 +85,8 @@ def _declared(name: str, given: Mapping[str, Any]) -> ConditionSpec:
         raise UserError(
             f"condition {name!r}: expected a Python name other than {', '.join(TAKEN)} (n_labels is for label)"
         )
+    if not isinstance(given, Mapping):
+        raise UserError(f"condition {name} is {given!r}: expected a mapping with {', '.join(KEYS)}")
     for key in given:
         if key not in KEYS:
             raise UserError(f"condition {name} has {key!r}: expected {', '.join(KEYS)}{did_you_mean(key, KEYS)}")
@@ -114,7 +118,7 @@ class ClassEmbedding(nn.Embedding):
     def forward(self, classes: Tensor) -> Tensor:
         """Embed; -1 is no class."""
         try:
-            return F.embedding(classes.long() + 1, self.weight)
+            return F.embedding(classes + 1, self.weight)
         except IndexError:
             raise self.spec.outside(classes) from None
 

@@ -1,0 +1,253 @@
+"""Named conditions of the networks: numbers, vectors, classes, sequences, and what stands for none of them."""
+
+import json
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bfn.networks import MLP, Transformer, UNet, build
+from bfn.networks.conditions import ConditionSpec, NumberEmbedding, declared
+
+VECTORS = {
+    "gap": {"shape": (), "mean": 0.25, "std": 0.05},
+    "target": {"shape": [], "n_classes": 5},
+    "pose": {"shape": [8], "std": [2.0] * 8},
+    "type": {"shape": [2]},  # the name of something that every module has
+}
+SEQUENCES = {"prompt": {"shape": [6], "n_classes": 7}, "tokens": {"shape": [4, 3], "mean": 1.0, "std": [1.0, 2.0, 3.0]}}
+ALL = VECTORS | SEQUENCES
+BATCH = 4
+
+MAKERS = {
+    "mlp": lambda: MLP(3, width=16, conditions=VECTORS, n_labels=3),
+    "transformer": lambda: Transformer(3, width=16, n_blocks=2, n_heads=2, conditions=ALL, n_labels=3),
+    "unet": lambda: UNet(3, channels=8, n_blocks=1, head_features=8, conditions=ALL, n_labels=3),
+}
+SHAPES = {"mlp": (3,), "transformer": (5, 3), "unet": (3, 8, 8)}
+
+
+def values(seed: int = 0) -> dict[str, Tensor]:
+    """Values of every condition, none of them null."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "label": torch.randint(3, (BATCH,), generator=generator),
+        "gap": 0.25 + 0.05 * torch.randn(BATCH, generator=generator),
+        "target": torch.randint(5, (BATCH,), generator=generator),
+        "pose": torch.randn(BATCH, 8, generator=generator),
+        "type": torch.randn(BATCH, 2, generator=generator),
+        "prompt": torch.randint(7, (BATCH, 6), generator=generator),
+        "tokens": torch.randn(BATCH, 4, 3, generator=generator),
+    }
+
+
+def null(value: Tensor) -> Tensor:
+    return torch.full_like(value, math.nan if value.is_floating_point() else -1)
+
+
+def example(name: str) -> tuple[nn.Module, Tensor, Tensor, dict[str, Tensor]]:
+    """A network whose weights are nowhere zero, with inputs, times and all its conditions."""
+    torch.manual_seed(0)
+    network = MAKERS[name]()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    known = {"label", *network.config["conditions"]}
+    given = {key: value for key, value in values().items() if key in known}
+    return network.eval(), torch.randn(BATCH, *SHAPES[name]), torch.rand(BATCH), given
+
+
+@pytest.fixture(params=MAKERS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_every_condition_changes_the_output_of_its_own_sample_alone(name: str) -> None:
+    network, inputs, t, given = example(name)
+    output, others = network(inputs, t, **given), values(1)
+    for key in given:
+        changed = given[key].clone()
+        changed[1] = others[key][1] if not torch.equal(others[key][1], changed[1]) else (changed[1] + 1) % 3
+        difference = (network(inputs, t, **{**given, key: changed}) - output).abs().flatten(1).amax(1)
+        assert difference[1] > 1e-3, key
+        assert difference[[0, 2, 3]].max() < 1e-5, key
+
+
+def test_null_is_what_it_is_to_leave_a_condition_out(name: str) -> None:
+    network, inputs, t, given = example(name)
+    output = network(inputs, t, **given)
+    for key in given:
+        without = network(inputs, t, **{other: value for other, value in given.items() if other != key})
+        assert torch.equal(network(inputs, t, **{**given, key: null(given[key])}), without)
+        assert torch.equal(network(inputs, t, **{**given, key: None}), without)
+        assert (without - output).abs().max() > 1e-3
+        # One sample of the batch without it is as that sample is alone.
+        partly = given[key].clone()
+        partly[2] = null(partly[2])
+        mixed = network(inputs, t, **{**given, key: partly})
+        torch.testing.assert_close(mixed[2], without[2], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(mixed[[0, 1, 3]], output[[0, 1, 3]], rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_finite_and_reach_every_weight(name: str) -> None:
+    network, inputs, t, given = example(name)
+    for key, value in given.items():
+        value[1] = null(value[1])
+        if key in SEQUENCES:
+            value[2, 1:] = null(value[2, 1:])
+    network(inputs, t, **given).square().sum().backward()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().max() > 0, key
+
+
+def test_a_network_without_its_conditions_trains_without_nan(name: str) -> None:
+    network, inputs, t, _ = example(name)
+    network(inputs, t).square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in network.parameters() if parameter.grad is not None)
+
+
+@pytest.mark.parametrize("name", ["transformer", "unet"])
+def test_padding_of_a_sequence_gets_no_attention(name: str) -> None:
+    network, inputs, t, given = example(name)
+    short = {key: given[key].clone() for key in SEQUENCES}
+    for key in SEQUENCES:
+        short[key][:, 2:] = null(short[key][:, 2:])
+    output = network(inputs, t, **given | short)
+    assert (output - network(inputs, t, **given)).abs().max() > 1e-3
+    # One NaN makes a row padding, whatever else is in it.
+    short["tokens"][:, 2:, 1:] = 5.0
+    assert torch.equal(network(inputs, t, **given | short), output)
+    # The order of the tokens matters.
+    assert (
+        network(inputs, t, **given | {"prompt": given["prompt"].flip(1)}) - network(inputs, t, **given)
+    ).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["transformer", "unet"])
+def test_fresh_networks_attend_to_nothing(name: str) -> None:
+    torch.manual_seed(0)
+    network = MAKERS[name]()
+    for parameter in (*network.head.parameters(), network.stem.weight):
+        nn.init.normal_(parameter)
+    inputs, t = torch.randn(BATCH, *SHAPES[name]), torch.rand(BATCH)
+    given = {key: values()[key] for key in SEQUENCES}
+    assert torch.equal(network(inputs, t, **given), network(inputs, t))
+
+
+def test_conditions_survive_json_and_rebuild_the_same_function(name: str) -> None:
+    network, inputs, t, given = example(name)
+    stored = json.loads(json.dumps(network.config, sort_keys=True))
+    assert stored == network.config
+    twin = build(stored).eval()
+    twin.load_state_dict(network.state_dict())
+    assert torch.equal(twin(inputs, t, **given), network(inputs, t, **given))
+
+
+def test_conditions_are_one_graph_and_bear_half_precision(name: str) -> None:
+    network, inputs, t, given = example(name)
+    given["gap"] = None
+    exact = network(inputs, t, **given)
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(network, fullgraph=True, backend="eager")(inputs, t, **given), exact)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = network(inputs, t, **given).float()
+    assert (rough - exact).norm() < 0.05 * exact.norm()
+
+
+OLD = {
+    "mlp": {"in_features": 3, "n_blocks": 1, "n_labels": 2},
+    "transformer": {"n_classes": 3, "n_blocks": 1, "kernel_size": 3, "n_labels": 2},
+    "unet": {"in_channels": 1, "n_blocks": 1, "multipliers": [1], "attention_levels": [0], "n_labels": 2},
+}
+
+
+def test_weights_of_networks_without_conditions_have_their_old_names(name: str) -> None:
+    own = build({"name": name, **OLD[name]}).state_dict()
+    conditioning = ["label.weight", "out.bias", "out.weight", "time.bias", "time.weight"]
+    assert sorted(key for key in own if "conditioning" in key) == [f"conditioning.{key}" for key in conditioning]
+    more = build({"name": name, **OLD[name], "conditions": VECTORS}).state_dict()
+    assert {key for key in more if "condition_" not in key} == set(own)
+    assert not [key for key in own if "cross" in key or "condition_" in key]
+    if name == "transformer":
+        assert {key.split(".")[1] for key in own if key.startswith("blocks")} == {"0", "1", "2"}
+    if name == "unet":
+        stage = {key.removeprefix("downs.0.0.") for key in own if key.startswith("downs.0.0.")}
+        assert {key.split(".")[0] for key in stage} == {"block", "attention"}
+
+
+def test_numbers_are_standardised() -> None:
+    """The same network for a quantity in other units gives the same."""
+    metres = NumberEmbedding(ConditionSpec("size", (2,), mean=[1.0, 2.0], std=0.5), 4)
+    centimetres = NumberEmbedding(ConditionSpec("size", (2,), mean=[100.0, 200.0], std=[50.0, 50.0]), 4)
+    centimetres.load_state_dict(metres.state_dict())
+    sizes = torch.rand(5, 2)
+    torch.testing.assert_close(centimetres(100 * sizes), metres(sizes))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            {"gpa": torch.zeros(BATCH)},
+            "condition 'gpa': this network knows label, gap, pose, target, type; .* mean 'gap'?",
+        ),
+        ({"gap": torch.zeros(BATCH, 1)}, r"gap of shape \(4, 1\): this network takes \(4,\)"),
+        ({"pose": torch.zeros(BATCH - 1, 8)}, r"pose of shape \(3, 8\): this network takes \(4, 8\)"),
+        ({"target": torch.tensor([0, 1, 5, 2])}, "target from 0 to 5: expected classes from 0 to 4, or -1 for none"),
+        ({"target": torch.tensor([0, 1, -2, 2])}, "target from -2 to 2"),
+        ({"target": torch.zeros(BATCH)}, "target of torch.float32: expected classes, whole numbers"),
+    ],
+)
+def test_conditions_that_do_not_fit_give_one_clear_line(wrong: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        MAKERS["mlp"]()(torch.zeros(BATCH, 3), torch.zeros(BATCH), **wrong)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_type_of_whole_numbers_does_not_matter() -> None:
+    network, inputs, t, given = example("transformer")
+    given = {**given, "label": given["label"] % 2, "prompt": given["prompt"] % 2, "tokens": given["tokens"].round()}
+    other = {"label": given["label"].bool(), "prompt": given["prompt"].bool(), "tokens": given["tokens"].short()}
+    assert torch.equal(network(inputs, t, **given | other), network(inputs, t, **given))
+
+
+def test_a_token_outside_its_classes_is_named() -> None:
+    prompt = torch.tensor([[0, 1, 2, 7, -1, -1]])
+    with pytest.raises(ValueError, match="prompt from -1 to 7: expected classes from 0 to 6, or -1 for none"):
+        MAKERS["transformer"]()(torch.zeros(1, 5, 3), torch.zeros(1), prompt=prompt)
+
+
+def test_a_network_without_conditions_says_so() -> None:
+    with pytest.raises(ValueError, match="condition 'gap': this network knows none"):
+        MLP(2)(torch.zeros(1, 2), torch.zeros(1), gap=torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        ({"label": {"n_classes": 3}}, "condition 'label': expected a Python name other than .*n_labels"),
+        ({"a b": {}}, "condition 'a b'"),
+        ({"gap": 3}, "condition gap is 3: expected a mapping with shape"),
+        ({"gap": {"sdt": 1.0}}, "condition gap has 'sdt': expected shape, n_classes, mean, std; did you mean 'std'?"),
+        ({"gap": {"shape": [2, 3, 4]}}, r"condition gap of shape \[2, 3, 4\]: expected \[\], \[features\] or"),
+        ({"gap": {"shape": [2, 3], "n_classes": 2}}, r"condition gap of shape \[2, 3\]: expected \[\] or \[length\]"),
+        ({"gap": {"shape": [0]}}, r"condition gap of shape \[0\]"),
+        ({"gap": {"n_classes": -1}}, "condition gap with n_classes=-1"),
+        ({"gap": {"n_classes": 3, "mean": 0.5}}, "condition gap has n_classes and mean"),
+        ({"gap": {"std": 0.0}}, "condition gap with std=0.0: expected a number above 0"),
+        ({"gap": {"shape": [3], "mean": [1.0, 2.0]}}, r"condition gap with mean=\[1.0, 2.0\]: expected a number, or 3"),
+    ],
+)
+def test_conditions_that_cannot_be_give_one_clear_line(conditions: dict[str, dict[str, object]], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        declared(conditions)
+    assert "\n" not in str(caught.value)
+
+
+def test_networks_that_cannot_attend_refuse_sequences() -> None:
+    with pytest.raises(ValueError, match="condition prompt is a sequence: an MLP takes none"):
+        MLP(2, conditions=ALL)
+    with pytest.raises(ValueError, match=r"attention_levels=\[\]: condition prompt is a sequence"):
+        UNet(1, attention_levels=(), conditions=SEQUENCES)
