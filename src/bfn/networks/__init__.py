@@ -1,6 +1,7 @@
 """Networks: small, readable, and ignorant of flows.
 
-Every network is called as `network(inputs, t, label=None)`, keeps its arguments in `config`, and is rebuilt by `build`:
+Every network is called as `network(inputs, t, label=None)`, keeps its arguments in `config`, and is rebuilt by `build`.
+`MLP`, `Transformer` and `UNet` also take `present=`, False at padding, and by name their `conditions`:
 
 >>> network = MLP(2, width=16)
 >>> build(network.config)(torch.zeros(5, 2), torch.rand(5)).shape

@@ -90,22 +90,22 @@ def _declared(name: str, given: Mapping[str, Any]) -> ConditionSpec:
     for key in given:
         if key not in KEYS:
             raise UserError(f"condition {name} has {key!r}: expected {', '.join(KEYS)}{did_you_mean(key, KEYS)}")
-    shape, n_classes = tuple(given.get("shape", ())), given.get("n_classes") or 0
-    if len(shape) > (1 if n_classes else 2) or any(not isinstance(size, int) or size < 1 for size in shape):
+    shape, n_classes = given.get("shape", ()), given.get("n_classes") or 0
+    sizes = tuple(shape) if isinstance(shape, Sequence) else (None,)
+    if len(sizes) > (1 if n_classes else 2) or any(not isinstance(size, int) or size < 1 for size in sizes):
         kinds = "[] or [length] for classes" if n_classes else "[], [features] or [length, features] for numbers"
-        raise UserError(f"condition {name} of shape {list(shape)}: expected {kinds}")
+        raise UserError(f"condition {name} of shape {shape}: expected {kinds}")
     if not isinstance(n_classes, int) or n_classes < 0:
         raise UserError(f"condition {name} with n_classes={n_classes}: expected 0 (numbers) or the number of classes")
     for key in ("mean", "std"):
         if key in given and n_classes:
             raise UserError(f"condition {name} has n_classes and {key}: classes are not standardised, leave {key} out")
-        sizes = torch.tensor(given.get(key, 1.0))
-        if sizes.shape not in ((), shape[-1:]) or not sizes.isfinite().all() or (key == "std" and (sizes <= 0).any()):
-            expected = (
-                "a number" + (f", or {shape[-1]} numbers" if shape else "") + (" above 0" if key == "std" else "")
-            )
+        numbers = torch.tensor(given.get(key, 1.0))
+        fits = numbers.shape in ((), sizes[-1:]) and bool(numbers.isfinite().all())
+        if not fits or (key == "std" and (numbers <= 0).any()):
+            expected = "a number" + (f", or {sizes[-1]}," if sizes else "") + (" above 0" if key == "std" else "")
             raise UserError(f"condition {name} with {key}={given[key]}: expected {expected}")
-    return ConditionSpec(name, shape, n_classes, given.get("mean", 0.0), given.get("std", 1.0))
+    return ConditionSpec(name, sizes, n_classes, given.get("mean", 0.0), given.get("std", 1.0))
 
 
 class ClassEmbedding(nn.Embedding):

@@ -233,6 +233,7 @@ def test_a_network_without_conditions_says_so() -> None:
         ({"gap": {"sdt": 1.0}}, "condition gap has 'sdt': expected shape, n_classes, mean, std; did you mean 'std'?"),
         ({"gap": {"shape": [2, 3, 4]}}, r"condition gap of shape \[2, 3, 4\]: expected \[\], \[features\] or"),
         ({"gap": {"shape": [2, 3], "n_classes": 2}}, r"condition gap of shape \[2, 3\]: expected \[\] or \[length\]"),
+        ({"gap": {"shape": 8}}, "condition gap of shape 8: expected"),
         ({"gap": {"shape": [0]}}, r"condition gap of shape \[0\]"),
         ({"gap": {"n_classes": -1}}, "condition gap with n_classes=-1"),
         ({"gap": {"n_classes": 3, "mean": 0.5}}, "condition gap has n_classes and mean"),
