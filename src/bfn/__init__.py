@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         viz,
     )
     from bfn.conditioning import Guidance, Steering
+    from bfn.distilling import distill
     from bfn.errors import NetworkError, UserError
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
     from bfn.heads import Head
@@ -57,6 +58,7 @@ _NAMES = {
     "Step": "sampling",
     "TabulatedSchedule": "schedules",
     "UserError": "errors",
+    "distill": "distilling",
     "load": "model",
     "sample": "sampling",
 }
@@ -83,6 +85,7 @@ __all__ = [
     "TabulatedSchedule",
     "UserError",
     "data",
+    "distill",
     "exact",
     "grids",
     "heads",

@@ -18,7 +18,7 @@ from bfn.data.tokenizers import TOKENIZERS, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
-from bfn.heads import HEADS, Head
+from bfn.heads import HEADS, FlowMapHead, Head
 from bfn.info import Classes, ModelInfo
 from bfn.joint import JointFlow
 from bfn.joint_head import JointHead
@@ -32,7 +32,7 @@ FORMAT = 2
 REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
     Flow: ("flow", ChainMap({"joint": JointFlow}, FLOWS)),
     Schedule: ("schedule", SCHEDULES),
-    Head: ("head", ChainMap({"joint": JointHead}, HEADS)),
+    Head: ("head", ChainMap({"joint": JointHead, "flow-map": FlowMapHead}, HEADS)),
     Weighting: ("weighting", WEIGHTINGS),
     Tokenizer: ("tokenizer", TOKENIZERS),
 }

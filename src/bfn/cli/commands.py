@@ -6,6 +6,7 @@ from bfn.cli.bench import bench
 from bfn.cli.compare import compare
 from bfn.cli.convert import convert
 from bfn.cli.data import fetch
+from bfn.cli.distill import distill
 from bfn.cli.evaluate import evaluate
 from bfn.cli.info import info
 from bfn.cli.likelihood import likelihood
@@ -25,6 +26,7 @@ COMMANDS: dict[str, Command] = {
     "sample": sample,
     "train": train,
     "tune": tune,
+    "distill": distill,
     "evaluate": evaluate,
     "likelihood": likelihood,
     "compare": compare,

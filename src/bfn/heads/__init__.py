@@ -8,6 +8,7 @@ from bfn.flows import Flow
 from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
 from bfn.heads.basic import DataHead, LogitsHead, NoiseHead, PreconditionedHead
 from bfn.heads.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
+from bfn.heads.flow_map import FlowMapHead
 
 __all__ = [
     "HEADS",
@@ -15,6 +16,7 @@ __all__ = [
     "ClippedNoiseHead",
     "DataHead",
     "DiscretisedHead",
+    "FlowMapHead",
     "Head",
     "LogitHead",
     "LogitsHead",

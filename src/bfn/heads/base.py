@@ -138,6 +138,8 @@ class Head(ABC):
     kind: ClassVar[str]
     starts_at_zero: ClassVar[bool] = True
     """Whether the prediction is defined at t = 0, where nothing is known."""
+    shows_start: ClassVar[bool] = False
+    """Whether the network is shown the state at t = 0, where it is nothing but noise."""
 
     def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
         """The network's input: mu or theta, like u."""

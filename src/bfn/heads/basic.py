@@ -56,6 +56,7 @@ class PreconditionedHead(Head):
     data_std: float = 0.5
 
     kind: ClassVar[str] = "continuous"
+    shows_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 < self.data_std < float("inf"):

@@ -6,7 +6,7 @@ network's own dropout. So a run that was stopped goes on to the same weights, an
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,20 +39,27 @@ class Result:
 
 
 def train(
-    settings: Settings | None, run: Path | str, *, resume: bool = False, progress: bool = True, cpu: bool = False
+    settings: Settings | None,
+    run: Path | str,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    cpu: bool = False,
+    trainer_type: Callable[[Settings, Path, Accelerator, bool], Trainer] = Trainer,
 ) -> Result:
     """Train a model; checkpoints, log and samples go to the directory ``run``, and in the end the model itself.
 
     settings: may be None on resuming: the run's own are used then. Those given may differ in what does not change the
         result (and in ``steps``).
     resume: go on from the newest whole checkpoint; start from nothing if there is none yet.
+    trainer_type: what makes the moving parts of the run; distillation has its own.
     SIGTERM and Ctrl-C write a checkpoint and end the run in order; a second one ends it at once.
     """
     run = Path(run)
     settings = _agreed_settings(settings, run, resume)
     with surroundings(settings):
         accelerator = Accelerator(mixed_precision=PRECISIONS[settings.precision], cpu=cpu)
-        trainer = Trainer(settings, run, accelerator, progress)
+        trainer = trainer_type(settings, run, accelerator, progress)
         if accelerator.is_main_process:
             atomic_write(run / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
         folder = checkpoints.latest(run) if resume else None

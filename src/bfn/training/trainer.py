@@ -58,13 +58,12 @@ class Trainer:
         if batch % (n * settings.accumulate):
             raise UserError(f"batch={batch}: not a multiple of processes x accumulate = {n} x {settings.accumulate}")
         with accelerator.main_process_first():
-            self.data = open_source(settings.data, settings.flow["name"], "train", progress and self.main)
-            self.held_out = open_source(settings.data, settings.flow["name"], "validation", False)
-        self.model = build_model(settings, self.data).to(self.device)
+            self.open_data()
+        self.model = self.make_model().to(self.device)
         if settings.compile:
             for network in self.model.children():
                 network.compile()
-        self.weighting = make_weighting(settings, self.data)
+        self.weighting = self.make_weighting()
         self.record = LossByTime(device=self.device)
         self.ema = AveragedModel(self.model, multi_avg_fn=warm_average(settings.ema_decay))
         self.ema.requires_grad_(False).eval()
@@ -83,6 +82,20 @@ class Trainer:
         self.counted = 0
         self.seconds = 0.0
         self.clock = time.monotonic()
+
+    def open_data(self) -> None:
+        """What the run learns from, and what it is measured on."""
+        name = self.settings.flow["name"]
+        self.data = open_source(self.settings.data, name, "train", self.progress and self.main)
+        self.held_out = open_source(self.settings.data, name, "validation", False)
+
+    def make_model(self) -> BFN:
+        """The model as it is before the first step."""
+        return build_model(self.settings, self.data)
+
+    def make_weighting(self) -> Weighting:
+        """What is trained at which times."""
+        return make_weighting(self.settings, self.data)
 
     def train_step(self) -> None:
         """One step of the optimiser on one batch."""
@@ -196,7 +209,7 @@ class Trainer:
         if not self.sharded:
             return self.averaged()
         weights = sharding.whole_weights(self.averaged(), self.sharded)
-        model = build_model(self.settings, self.data)
+        model = self.make_model()
         if self.main:
             model.load_state_dict(weights)
         return model

@@ -1,0 +1,76 @@
+"""``bfn distill``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from bfn.cli.common import DIRECTORY, NAME, AsJson, Device, ModelName, Seed, check_positive, load, on_terminal, tell
+
+__all__ = ["distill"]
+
+
+def distill(
+    model: ModelName,
+    out: Annotated[Path, DIRECTORY],
+    steps: int = 2000,
+    paths: int = 16_000,
+    calls: int = 4,
+    solver: Annotated[str, NAME] = "fast-ode",
+    nfe: int = 16,
+    grid: Annotated[str | None, NAME] = None,
+    g: Annotated[float | None, arg(metavar="NUMBER")] = None,
+    guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
+    temperature: Annotated[float | None, arg(metavar="NUMBER")] = None,
+    batch: int = 128,
+    lr: float = 1e-3,
+    resume: bool = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    json: AsJson = False,
+) -> None:
+    """Train a copy of a model to sample in one to four network calls.
+
+    The model's own paths, from noise to data without further noise, are the data: the copy learns where each ends.
+    Ctrl-C writes a checkpoint, and --resume goes on from there.
+
+    Example: bfn distill digits --out digits-1, then bfn sample digits-1 --nfe 1 --out samples
+
+    Example: bfn distill mnist --out mnist-1 --guidance 1.5 --nfe 12 --paths 8000
+
+    Example: bfn distill mnist --out mnist-1 --guidance 1.5 --nfe 12 --paths 8000 --resume
+
+    Args:
+        out: directory of the run: paths, checkpoints, log, and in the end the distilled model.
+        steps: of training.
+        paths: of the model, to learn from; 500 more are kept back to measure with.
+        calls: the distilled model gets tables of 1 to so many calls.
+        solver: that draws the paths, without noise.
+        nfe: its network calls a path.
+        grid: its grid, by name as bfn sample takes it.
+        g: its stochasticity dial, for solvers that have one: 0.
+        guidance: scale by which the classes count in the paths; the distilled model needs no guidance of its own.
+        temperature: the logits of classes are divided by it in the paths.
+        batch: samples a step.
+        lr: learning rate at its highest.
+        resume: go on with the paths and from the checkpoint in --out.
+    """
+    from bfn import distilling
+    from bfn.training import read_log
+
+    check_positive(steps=steps, paths=paths, calls=calls, nfe=nfe, batch=batch)
+    given: dict[str, Any] = {"grid": grid, "g": g, "guidance": guidance, "temperature": temperature}
+    teacher = {"solver": solver, "nfe": nfe, **{key: value for key, value in given.items() if value is not None}}
+    student = distilling.distill(
+        load(model, device), steps, paths=paths, teacher=teacher, calls=calls, batch=batch, lr=lr, seed=seed, run=out,
+        resume=resume, progress=on_terminal(),
+    )  # fmt: skip
+    error = next(entry for entry in reversed(read_log(out)) if entry["kind"] == "eval")
+    figures = {key: error[key] for key in ("end_error", "end_error_low", "end_error_high")}
+    noised = {calls: [round(t, 4) for t in table.times] for calls, table in student.info.tables.items()}
+    line = (
+        f"{model} distilled in {steps} steps: one call ends {error['end_error']:.4g} "
+        f"[{error['end_error_low']:.4g}, {error['end_error_high']:.4g}] from the teacher's end, a dimension; "
+        f"stored in {out} with tables of {', '.join(map(str, noised))} calls"
+    )
+    tell({"model": model, "out": str(out), "steps": steps, **figures, "times": noised}, [line], json)

@@ -1,0 +1,105 @@
+"""Distillation: a model that samples in one to four network calls, learned from the paths of another.
+
+    student = distill(model, steps=2000)
+    student.sample(16, nfe=1)
+
+The student is the teacher's network with other weights: it predicts where a state's path ends, not the mean of what it
+may come from. It is stored, loaded, compared and tuned like any model.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from bfn.distilling.distiller import Distiller
+from bfn.errors import UserError, did_you_mean
+from bfn.model import BFN, Model
+from bfn.training import Settings, train
+
+__all__ = ["distill"]
+
+SAMPLING = ("solver", "nfe", "grid", "t_start", "g", "guidance", "temperature", "clip")
+"""What a teacher's paths may be asked for, of the settings of ``model.sample``."""
+
+
+def distill(
+    model: Model,
+    steps: int = 2000,
+    *,
+    paths: int = 16_000,
+    teacher: Mapping[str, Any] | None = None,
+    student: BFN | None = None,
+    calls: int = 4,
+    batch: int = 128,
+    lr: float = 1e-3,
+    seed: int = 0,
+    run: Path | str | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> BFN:
+    """A model that maps a state to the end of its path in one call, learned from ``paths`` paths of this one.
+
+    steps, batch, lr: of training; the rate rises over 100 steps and falls along a cosine to 0, weights are averaged.
+    teacher: settings of ``model.sample`` by which paths are drawn, without noise; {"solver": "fast-ode", "nfe": 16} if
+        left out. Guidance in them is learned too: the student then needs none, and is as good as the guided teacher.
+    student: the model to start from, of the same data; a copy of the model itself if left out. An exact model has no
+        network, and needs one.
+    calls: the student gets tables of 1 to so many calls, which "auto" takes.
+    run: directory of checkpoints, log and paths, and in the end of the model itself; resume: go on with what is there.
+    An interrupt writes a checkpoint there.
+    """
+    first = _first_student(model, student)
+    if paths < batch or calls < 1:
+        raise UserError(f"paths={paths}, calls={calls}: expected at least a batch of {batch} paths, and 1 call")
+    settings = Settings(
+        data={"name": "paths", "paths": paths, **_sampling(teacher)},
+        network={"name": type(first.network).__name__}, flow={"name": first.flow.kind},
+        head={"name": type(first.head).__name__}, steps=steps, batch=batch, lr=lr, seed=seed,
+        warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
+        tensorboard=False,
+    )  # fmt: skip
+    made: list[Distiller] = []
+
+    def make(*parts: Any) -> Distiller:
+        made.append(Distiller(model, first, run is None, *parts))
+        return made[0]
+
+    with tempfile.TemporaryDirectory() if run is None else nullcontext(run) as folder:
+        on_cpu = model.device.type == "cpu"
+        result = train(settings, folder, resume=resume, progress=progress, cpu=on_cpu, trainer_type=make)
+        if result.stopped_by is not None:
+            raise KeyboardInterrupt(result.stopped_by)
+        distilled = made[0].finish(calls)
+        if run is not None:
+            made[0].save(distilled, Path(run))
+    return distilled.eval()
+
+
+def _first_student(model: Model, student: BFN | None) -> BFN:
+    """The model to start from, after a look at what cannot be distilled."""
+    if student is None and not isinstance(model, BFN):
+        raise UserError(
+            f"{type(model).__name__}: an exact model has no network to start from; give student=bfn.BFN(...)"
+        )
+    first = model if student is None else student
+    if len(model.flow.parts) > 1:
+        raise UserError(f"joint data ({', '.join(model.flow.parts)}): only models of one kind of data can be distilled")
+    if first.flow != model.flow or tuple(first.data_shape) != tuple(model.data_shape):
+        raise UserError(f"student of {first.flow}, {first.data_shape}: expected {model.flow}, {model.data_shape}")
+    if not isinstance(first, BFN) or not first.starts_at_zero:
+        raise UserError("a network that predicts noise says nothing at t = 0, where one call is made; give a student")
+    return first
+
+
+def _sampling(teacher: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How paths are drawn."""
+    sampling = {"solver": "fast-ode", "nfe": 16, **(teacher or {})}
+    foreign = next((key for key in sampling if key not in SAMPLING), None)
+    if foreign is not None:
+        hint = did_you_mean(foreign, SAMPLING)
+        raise UserError(f"teacher {foreign!r}: expected settings of a sample, {', '.join(SAMPLING)}{hint}")
+    return sampling

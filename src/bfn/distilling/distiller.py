@@ -1,0 +1,131 @@
+"""Distillation: training on noise that leads to the data, instead of any.
+
+Training shows a model data x with fresh noise, u = s w(x) + sqrt(kappa) eps, and it learns the mean of all x that u may
+come from. A path of the probability-flow ODE has one end: shown states of paths with the end that each leads to, the
+same network with the same loss learns the map from any state to its end, one call from the start included. So this is
+a run as any other; only its batches differ.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from torch import Tensor
+
+from bfn.distilling.paths import coupled_noise, draw_paths
+from bfn.distilling.tables import choose_tables, renoising_table
+from bfn.estimate import mean_estimate
+from bfn.eval_mode import evaluating
+from bfn.heads import FlowMapHead
+from bfn.losses import errors_and_values
+from bfn.model import BFN, Model
+from bfn.training.batches import derived_generator, order
+from bfn.training.settings import Settings
+from bfn.training.trainer import Trainer
+from bfn.weightings import Bound, CrossEntropy, Weighting
+
+__all__ = ["Distiller"]
+
+LARGEST_FACTOR = 30.0
+"""Of the squared error, which is weighted by 1 + s^2 as where the data are seen under noise of 1/s."""
+AT_START = 2
+"""One of so many rows of a batch is at the start of its path, where one call has all of the way to go."""
+LEAST_VISIBLE = 0.5
+"""Standard deviation of the noise, in units of one step between data, with which the first state is shown."""
+N_HELD_OUT = 500
+"""Paths that are kept back: they measure the map, and choose where to noise again."""
+
+
+class Distiller(Trainer):
+    """The moving parts of a distillation.
+
+    teacher: whose paths are learned. first: the student at the first step. quiet: nothing is said.
+    """
+
+    def __init__(
+        self,
+        teacher: Model,
+        first: BFN,
+        quiet: bool,
+        settings: Settings,
+        run: Path,
+        accelerator: Accelerator,
+        progress: bool,
+    ) -> None:
+        self.teacher, self.first, self.quiet = teacher, first, quiet
+        super().__init__(settings, run, accelerator, progress)
+
+    def open_data(self) -> None:
+        settings = self.settings
+        sampling = dict(settings.data)
+        n, _ = sampling.pop("paths"), sampling.pop("name")
+        self.paths = draw_paths(
+            self.teacher, n + N_HELD_OUT, sampling, seed=settings.seed, no_class=settings.label_dropout,
+            folder=self.run / "paths", progress=self.progress and self.main,
+        )  # fmt: skip
+        self.learned, self.kept_back = self.paths[:n], self.paths[n:]
+
+    def make_model(self) -> BFN:
+        first, info = self.first, self.teacher.info
+        flow, head = first.flow, first.head
+        if not head.shows_start:
+            head = FlowMapHead(head, LEAST_VISIBLE / flow.kappa**0.5)
+        # What was measured of the teacher is not true of the student.
+        card = {key: value for key, value in info.card.items() if key == "settings"}
+        card["distilled"] = self.settings.to_dict()
+        info = replace(info, error_curve=None, tables={1: renoising_table(flow, [0.0])}, card=card)
+        student = BFN(copy.deepcopy(first.network), flow, head, first.data_shape, info)
+        return student.train().requires_grad_()
+
+    def make_weighting(self) -> Weighting:
+        return Bound() if self.teacher.flow.has_range else CrossEntropy()
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+        settings, flow = self.settings, self.model.flow
+        pieces = order(settings.seed, step * settings.batch, settings.batch, len(self.learned))
+        index = torch.cat([piece for _, piece in pieces])
+        generator = derived_generator(settings.seed, "nodes", step)
+        node = torch.randint(1, max(2, len(self.paths.times)), index.shape, generator=generator)
+        node = node.clamp(max=len(self.paths.times) - 1)
+        node[::AT_START] = 0
+        first = self.accelerator.process_index * self.share
+        rows = slice(first, first + self.share)
+        t, u, x, label = self.learned.at(node[rows], index[rows])
+        factor = 1 + flow.schedule.beta(t) if flow.has_range else torch.ones_like(t)
+        given: tuple[Any, ...] = (x, label, t, factor.clamp(max=LARGEST_FACTOR), coupled_noise(flow, u, x, t))
+        return tuple(None if each is None else each.to(self.device) for each in given)  # type: ignore[return-value]
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """How far one call from the start ends from where the teacher does, on paths kept back, by what is trained."""
+        model, paths = self.averaged(), self.kept_back
+        flow, values = model.flow, []
+        with evaluating(model):
+            for index in torch.split(torch.arange(len(paths)), self.share):
+                t, u, x, label = paths.at(torch.zeros_like(index), index)
+                eps = coupled_noise(flow, u, x, t).to(self.device)
+                own = None if label is None else label.to(self.device)
+                values.append(errors_and_values(model, x.to(self.device), t, self.weighting.values, None, own, eps)[1])
+        error = mean_estimate(torch.cat(values))
+        return {"end_error": error.value, "end_error_low": error.low, "end_error_high": error.high}
+
+    def finish(self, calls: int) -> BFN:
+        """The student with tables of up to that many calls."""
+        model, paths = self.averaged(), self.kept_back
+        times = self.paths.times[1:].tolist()
+        tables = choose_tables(model, paths.x, paths.label, times, calls, seed=self.settings.seed)
+        model.info = replace(model.info, tables=tables)
+        return model
+
+    def save(self, model: BFN, folder: Path) -> None:
+        card = {**model.info.card, "step": self.step, "minutes": self.seconds / 60}
+        BFN(model.network, model.flow, model.head, model.data_shape, replace(model.info, card=card)).save(folder)
+
+    def say(self, line: str) -> None:
+        if not self.quiet:
+            super().say(line)

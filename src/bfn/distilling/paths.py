@@ -1,0 +1,130 @@
+"""Paths of a teacher: the states that a sampler without noise passes, and the data that it ends at.
+
+They are drawn in chunks, each by a seed of its own, and kept as files: a run that was stopped finds them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from bfn.errors import UserError
+from bfn.flows import Flow
+from bfn.info import NO_CLASS
+from bfn.model import Model
+from bfn.sampling import Step, sample
+from bfn.solvers import plan
+from bfn.storage import read_weights, write_weights
+from bfn.training.batches import derived_generator
+
+__all__ = ["Paths", "coupled_noise", "draw_paths"]
+
+CHUNK = 1000
+"""Paths a file."""
+BATCH = 100
+"""Paths that go through the network at a time."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Paths of n starts through the same times.
+
+    times: (calls,) float64. u: the states at them, (calls, n, *state_shape), in half precision: beside the noise that
+    states hold the rounding is nothing, and there are many. x: where they end, (n, *data_shape). label: their classes.
+    """
+
+    times: Tensor
+    u: Tensor
+    x: Tensor
+    label: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows: slice) -> Paths:
+        """Some of the paths."""
+        return Paths(self.times, self.u[:, rows], self.x[rows], None if self.label is None else self.label[rows])
+
+    def at(self, node: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The times and states of some paths at some of their nodes, where they end, and their classes."""
+        label = None if self.label is None else self.label[index]
+        return self.times[node], self.u[node, index].to(torch.float32), self.x[index], label
+
+
+def coupled_noise(flow: Flow, u: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    """The eps with which the state is u = s w(x) + sqrt(kappa) eps: noise that leads to x, instead of any."""
+    s = flow.noise_level(t, len(u), u.ndim - 1, like=u).s
+    return (u - flow.noised(x, s, torch.zeros_like(u))) / flow.noise_scale(u)
+
+
+def draw_paths(
+    model: Model,
+    n: int,
+    sampling: Mapping[str, Any],
+    *,
+    seed: int = 0,
+    no_class: float = 0.0,
+    folder: Path | None = None,
+    progress: bool = False,
+) -> Paths:
+    """n paths of a model. sampling: settings of ``model.sample``, of a solver without noise.
+
+    no_class: share of the paths that are drawn without a class. folder: where chunks are kept and looked for.
+    """
+    planned = plan(
+        model, **{key: sampling[key] for key in ("solver", "nfe", "grid", "t_start", "g") if key in sampling}
+    )
+    if planned.table.stochastic:
+        raise UserError(
+            f"a teacher with noise ({planned}): a map is learned from paths without; take one such as fast-ode"
+        )
+    if not all(row.commit for row in planned.table.rows):
+        raise UserError(f"a teacher with stages ({planned}): a map is learned from the states of a path; take fast-ode")
+    chunks = []
+    with tqdm(total=n, desc="paths", unit="path", delay=1.0, leave=False, disable=None if progress else True) as bar:
+        for number in range(-(-n // CHUNK)):
+            count = min(CHUNK, n - number * CHUNK)
+            file = None if folder is None else folder / f"paths-{number:04d}.safetensors"
+            chunk = read_weights(file) if file is not None and file.is_file() else {}
+            if len(chunk.get("x", ())) != count:
+                chunk = _chunk(model, count, sampling, derived_generator(seed, "paths", number), no_class, bar)
+                if file is not None:
+                    write_weights(file, chunk)
+            bar.update(count - (bar.n - number * CHUNK))
+            chunks.append(chunk)
+    u = torch.cat([chunk["u"].half() for chunk in chunks], 1)
+    x = torch.cat([chunk["x"] for chunk in chunks])
+    label = torch.cat([chunk["label"] for chunk in chunks]) if "label" in chunks[0] else None
+    return Paths(torch.tensor(planned.table.times, dtype=torch.float64), u, x, label)
+
+
+def _chunk(
+    model: Model, n: int, sampling: Mapping[str, Any], generator: torch.Generator, no_class: float, bar: Any
+) -> dict[str, Tensor]:
+    """Some paths as named tensors."""
+    classes = model.info.classes
+    label = None if classes is None else classes.draw(n, generator)
+    if label is not None:
+        label[torch.rand(n, generator=generator) < no_class] = NO_CLASS
+    states, ends = [], []
+    for first in range(0, n, BATCH):
+        count = min(BATCH, n - first)
+        passed: list[Tensor] = []
+
+        def keep(step: Step, passed: list[Tensor] = passed) -> None:
+            passed.append(step.u.half().cpu())
+
+        own = None if label is None else label[first : first + count]
+        seed = int(torch.randint(2**62, (), generator=generator))
+        out = sample(model, count, label=own, seed=seed, on_step=keep, **sampling)
+        states.append(torch.stack(passed))
+        ends.append(out.x.cpu().float() if model.flow.has_range else out.x.cpu())
+        bar.update(count)
+    found = {"u": torch.cat(states, 1), "x": torch.cat(ends)}
+    return found if label is None else {**found, "label": label}

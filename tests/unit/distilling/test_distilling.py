@@ -1,0 +1,147 @@
+"""A student ends in one call where the teacher's ODE does."""
+
+import pytest
+import torch
+
+import bfn
+import tiny
+from bfn.distilling import distill
+from bfn.distilling.paths import coupled_noise, draw_paths
+from bfn.distilling.tables import choose_tables, energy_distance, renoising_table
+from bfn.exact import GaussianMixture, StringSet
+from bfn.networks import MLP
+from bfn.training import read_log
+
+
+@pytest.fixture(scope="module")
+def mixture():
+    means = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return GaussianMixture(means, stds=torch.full((4,), 0.15))
+
+
+@pytest.fixture(scope="module")
+def strings():
+    return StringSet(torch.tensor([[0, 1, 2, 2], [1, 1, 0, 2], [2, 0, 0, 1]]), n_classes=3)
+
+
+def perceptron(teacher, **sizes):
+    torch.manual_seed(0)
+    network = MLP(*teacher.data_shape, width=64, condition_features=32, **sizes)
+    predicts = "preconditioned" if teacher.flow.has_range else "logits"
+    return bfn.BFN(network, teacher.flow, predicts, teacher.data_shape)
+
+
+def test_one_call_ends_where_the_ode_does(mixture):
+    student = distill(mixture, 600, student=perceptron(mixture), paths=4000, calls=2, lr=3e-3, seed=1)
+    start = torch.randn(1000, 2, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    end = mixture.sample(1000, "fast-ode", 40, initial=start).x
+    one_call, posterior_mean = (
+        float((model.sample(1000, nfe=1, initial=start.to(model.dtype)).x - end).square().mean())
+        for model in (student, mixture)
+    )
+    # The exact model's own one call is the mean of the data, whatever the start.
+    assert posterior_mean == pytest.approx(float((end - mixture.sample(1, nfe=1).x).square().mean()))
+    assert one_call < 0.1 * posterior_mean
+    # Samples of one and of two calls are distributed as the data; those of the teacher's one call are not.
+    data = mixture.sample_data(1000, torch.Generator().manual_seed(8))
+    teacher = energy_distance(mixture.sample(1000, nfe=1, seed=3).x, data)
+    for nfe in (1, 2):
+        out = student.sample(1000, nfe=nfe, seed=3)
+        assert out.nfe == nfe
+        assert energy_distance(out.x, data) < 0.05 * teacher
+
+
+def test_classes_too(strings):
+    student = distill(strings, 300, student=perceptron(strings, n_classes=3), paths=1500, calls=2, lr=3e-3)
+    start = torch.randn(500, 4, 3, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    end = strings.sample(500, "fast-ode", 40, initial=start).x
+    same = {
+        name: float((model.sample(500, nfe=1, initial=start.to(model.dtype)).x == end).all(1).float().mean())
+        for name, model in {"student": student, "teacher": strings}.items()
+    }
+    assert same["student"] > 0.9
+    assert same["teacher"] < 0.5
+
+
+def test_noise_that_leads_to_the_end_gives_the_state_back(mixture, strings):
+    for model in (mixture, strings):
+        paths = draw_paths(model, 40, {"solver": "fast-ode", "nfe": 5}, seed=2)
+        node, index = torch.arange(40) % 5, torch.arange(40)
+        t, u, x, _ = paths.at(node, index)
+        eps = coupled_noise(model.flow, u, x, t)
+        s = model.flow.noise_level(t, 40, u.ndim - 1, like=u).s
+        torch.testing.assert_close(model.flow.noised(x, s, eps), u, atol=1e-4, rtol=1e-4)
+        # At t = 0 it is the noise that the path starts from.
+        torch.testing.assert_close(eps[node == 0] * model.flow.noise_scale(u), u[node == 0])
+
+
+def test_paths_are_kept_and_found_again(mixture, tmp_path):
+    sampling = {"solver": "fast-ode", "nfe": 4}
+    first = draw_paths(mixture, 1200, sampling, seed=5, folder=tmp_path)
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = draw_paths(mixture, 1200, sampling, seed=5, folder=tmp_path)
+    assert len(files) == 2
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == files
+    assert torch.equal(first.u, again.u)
+    assert torch.equal(first.x, again.x)
+    assert not torch.equal(first.x, draw_paths(mixture, 1200, sampling, seed=6).x)
+    torch.testing.assert_close(
+        first.x, mixture.sample(1200, initial=first.u[0].double(), **sampling).x.float(), atol=0.02, rtol=0
+    )
+
+
+def test_noising_again_forgets_the_state(mixture):
+    table = renoising_table(mixture.flow, [0.0, 0.1, 0.2])
+    s = [float(mixture.flow.schedule.s(t)) for t in (0.1, 0.2)]
+    assert [(row.a, row.c) for row in table.rows[:-1]] == [(0.0, 1.0), (0.0, 1.0)]
+    assert [row.b for row in table.rows[:-1]] == [pytest.approx((each,)) for each in s]
+
+
+def test_times_are_chosen_for_samples_like_the_data(mixture):
+    # Of an exact model, whose one call is the mean, two calls are the better the more of the noise the second sees.
+    data = mixture.sample_data(400, torch.Generator().manual_seed(3))
+    tables = choose_tables(mixture, data, None, [1e-3, 0.1, 0.2], 2)
+    distances = {
+        t: energy_distance(mixture.sample(400, renoising_table(mixture.flow, [0.0, t]), seed=0).x, data)
+        for t in (1e-3, 0.1, 0.2)
+    }
+    assert tables[2].times == (0.0, min(distances, key=distances.get))
+
+
+def test_a_distilled_model_is_stored_resumed_and_loaded(tmp_path):
+    teacher = tiny.build("images")
+    options = {"paths": 16, "batch": 8, "calls": 2, "teacher": {"nfe": 3}, "run": tmp_path / "run"}
+    distill(teacher, 4, **options)
+    with pytest.raises(bfn.UserError, match="holds a run already"):
+        distill(teacher, 6, **options)
+    student = distill(teacher, 6, resume=True, **options)
+    assert [entry["step"] for entry in read_log(tmp_path / "run") if entry["kind"] == "eval"] == [4, 6]
+    loaded = bfn.load(tmp_path / "run")
+    assert loaded.info.card["distilled"]["steps"] == 6
+    assert set(loaded.info.tables) == {1, 2}
+    for nfe in (1, 2):
+        ours, theirs = (model.sample(3, nfe=nfe, seed=1) for model in (student, loaded))
+        torch.testing.assert_close(ours.x, theirs.x)
+        assert ours.nfe == nfe
+    # The teacher is as it was, and what was measured of it is not said of the student.
+    untouched = tiny.build("images")
+    assert teacher.info == untouched.info
+    assert all(torch.equal(a, b) for a, b in zip(teacher.parameters(), untouched.parameters(), strict=True))
+    assert "quality" not in loaded.info.card
+
+
+def test_what_cannot_be_distilled_is_told_in_a_line(mixture, tmp_path):
+    network = perceptron(mixture).network
+    noise = bfn.BFN(network, mixture.flow, "noise", (2,))
+    model = perceptron(mixture)
+    for wrong, message in (
+        (lambda: distill(mixture), "an exact model has no network"),
+        (lambda: distill(noise), "a network that predicts noise"),
+        (lambda: distill(model, paths=10), "at least a batch of 128 paths"),
+        (lambda: distill(model, calls=0), "and 1 call"),
+        (lambda: distill(model, teacher={"solvr": "auto"}), "did you mean 'solver'"),
+        (lambda: distill(model, teacher={"solver": "fast-sde"}, run=tmp_path / "a"), "a teacher with noise"),
+        (lambda: distill(mixture, student=bfn.BFN(network, bfn.ContinuousFlow(0.1), "data", (2,))), "expected"),
+    ):
+        with pytest.raises(bfn.UserError, match=message):
+            wrong()
