@@ -9,6 +9,7 @@ a run as any other; only its batches differ.
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from bfn.distilling.paths import coupled_noise, draw_paths
 from bfn.distilling.tables import choose_tables, renoising_table
@@ -127,5 +129,6 @@ class Distiller(Trainer):
         BFN(model.network, model.flow, model.head, model.data_shape, replace(model.info, card=card)).save(folder)
 
     def say(self, line: str) -> None:
-        if not self.quiet:
-            super().say(line)
+        """One line to the user; standard output is for the result."""
+        if self.main and not self.quiet:
+            tqdm.write(line, file=sys.stderr)

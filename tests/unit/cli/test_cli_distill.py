@@ -1,0 +1,33 @@
+"""``bfn distill``: a stored model that samples in one call; wrong input in one line."""
+
+import json
+
+import bfn
+import tiny
+from bfn.cli import main
+
+
+def test_the_command_stores_a_model_that_samples_in_one_call(tmp_path, capsys):
+    folder, out = tiny.save("binary", tmp_path / "m"), tmp_path / "student"
+    arguments = ["--steps", "3", "--paths", "8", "--batch", "4", "--nfe", "3", "--calls", "2", "--json"]
+    assert main(["distill", str(folder), "--out", str(out), *arguments]) == 0
+    told = json.loads(capsys.readouterr().out)
+    model = bfn.load(out)
+    assert told["times"]["2"][0] == 0
+    assert told["end_error_low"] < told["end_error"] < told["end_error_high"]
+    assert model.sample(2, nfe=1).nfe == 1
+    assert model.sample(2, nfe=2).times == model.info.tables[2].times
+    # What was done is not done again; more steps are.
+    assert main(["distill", str(folder), "--out", str(out), *arguments, "--resume"]) == 0
+    assert main(["sample", str(out), "--nfe", "1", "--n", "2", "--out", str(tmp_path / "samples")]) == 0
+
+
+def test_wrong_input_is_told_in_one_line(tmp_path, refused):
+    folder = tiny.save("vectors", tmp_path / "m")
+    out = ["--out", tmp_path / "student"]
+    assert "--steps 0" in refused("distill", folder, *out, "--steps", "0")
+    assert "at least a batch of 128 paths" in refused("distill", folder, *out, "--paths", "20")
+    assert "a teacher with noise" in refused("distill", folder, *out, "--solver", "fast-sde")
+    assert "solver='fast-od'" in refused("distill", folder, *out, "--solver", "fast-od")
+    assert "guidance" in refused("distill", folder, *out, "--guidance", "2")
+    assert "neither a directory nor" in refused("distill", "digitz", *out)
