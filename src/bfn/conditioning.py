@@ -222,6 +222,9 @@ class Given(Output):
     def mode(self) -> Tensor:
         return self._put_in(self.output.mode)
 
+    def nearest(self, prediction: Tensor) -> Tensor:
+        return self._put_in(self.output.nearest(prediction))
+
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         return self._put_in(self.output.draw(generator))
 

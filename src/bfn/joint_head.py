@@ -86,6 +86,9 @@ class JointOutput(Output):
     def mode(self) -> Tensor:
         return self._each(lambda output: output.mode)
 
+    def nearest(self, prediction: Tensor) -> Tensor:
+        return torch.cat([flat(own.nearest(part.state_of(prediction))) for part, own in self._pairs()], 1)
+
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         return self._each(lambda output: output.draw(generator))
 

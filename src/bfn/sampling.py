@@ -162,7 +162,7 @@ def walk(
         raise NetworkError(
             f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
         )
-    return End(run.final(), prediction, u)
+    return End(output.nearest(run.final()), prediction, u)
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ With them anybody can see what a solver does: whatever is wrong with a sample is
 
 from bfn.exact.base import DiscreteExactModel, ExactModel
 from bfn.exact.chains import MarkovChain
+from bfn.exact.circle import VonMisesMixture
 from bfn.exact.gaussian import GaussianMixture
 from bfn.exact.joint import JointMixture
 from bfn.exact.ngram import NGram
@@ -23,4 +24,5 @@ __all__ = [
     "Points",
     "ProductOfCategoricals",
     "StringSet",
+    "VonMisesMixture",
 ]

@@ -5,6 +5,7 @@ A head says what the network is shown and what its output means.
 
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
+from bfn.heads.angle import AngleHead, VonMises, angles_of, pairs_of
 from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
 from bfn.heads.basic import DataHead, LogitsHead, NoiseHead, PreconditionedHead
 from bfn.heads.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
@@ -12,6 +13,7 @@ from bfn.heads.flow_map import FlowMapHead
 
 __all__ = [
     "HEADS",
+    "AngleHead",
     "Categorical",
     "ClippedNoiseHead",
     "DataHead",
@@ -24,7 +26,10 @@ __all__ = [
     "Output",
     "Point",
     "PreconditionedHead",
+    "VonMises",
+    "angles_of",
     "make_head",
+    "pairs_of",
     "unknown_scale",
 ]
 
@@ -34,6 +39,7 @@ HEADS: dict[str, type[Head]] = {
     "preconditioned": PreconditionedHead,
     "discretised": DiscretisedHead,
     "clipped-noise": ClippedNoiseHead,
+    "angle": AngleHead,
     "logits": LogitsHead,
     "logit": LogitHead,
 }

@@ -33,6 +33,10 @@ class Output(ABC):
         """The likeliest data, in the form of a prediction; the mean, unless the distribution knows better."""
         return self.mean
 
+    def nearest(self, prediction: Tensor) -> Tensor:
+        """The possible data nearest to a prediction, in its form: itself, unless data lie on a curve, as angles do."""
+        return prediction
+
     @abstractmethod
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """A sample, in the form of a prediction (one-hot for classes)."""
