@@ -171,7 +171,7 @@ class Known:
         if self.at == "data":
             u = torch.where(self.state_mask, self.shown, u)
             s = torch.as_tensor(level.s, dtype=u.dtype, device=u.device)
-            level = NoiseLevel(level.t, torch.where(self.state_mask, DATA_END, s))
+            level = NoiseLevel(self.flow.told(level.t, self.mask), torch.where(self.state_mask, DATA_END, s))
         output = self.predict(u, level, label) if label is not None else self.predict(u, level)
         return Given(output, self.prediction, self.state_mask, self.x, self.mask)
 

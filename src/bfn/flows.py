@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
-from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time
+from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time, stratified_times
 
 __all__ = ["FLOWS", "ContinuousFlow", "DiscreteFlow", "Flow", "NoiseLevel", "Shape"]
 
@@ -42,7 +42,7 @@ Shape = tuple[int, ...]
 class NoiseLevel:
     """A noise level of a batch, worked out once, before any loop.
 
-    t: (batch,), what the network is told.
+    t: (batch,), what the network is told; (batch, parts) where each part of joint data has a time of its own.
     s: sqrt(beta(t)); one number for the whole batch, or a tensor (batch, ...) that broadcasts against the state: one
         number a sample, or one a variable where parts of the data are known better than others.
     """
@@ -155,6 +155,23 @@ class Flow(ABC):
     def over_variables(self, values: Tensor, state: Tensor) -> Tensor:
         """Values like packed data, such as a mask, so that they broadcast against the state."""
         return values.reshape(*values.shape, *(1,) * (state.ndim - values.ndim))
+
+    @property
+    def time_shape(self) -> Shape:
+        """Shape of a sample's time: () for one, (parts,) where each part has its own."""
+        return ()
+
+    def draw_times(self, n: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
+        """Times to train n samples at, stratified: (n, *time_shape), float64."""
+        return stratified_times(n, generator, device)
+
+    def times_of(self, t: Tensor) -> Mapping[str, Tensor]:
+        """Times, (batch,) or (batch, *time_shape), by part: (batch,) each."""
+        return {"": t}
+
+    def told(self, t: Tensor, known: Tensor) -> Tensor:
+        """The times that the network is told where data, with a mask like them, are shown at the data end."""
+        return t
 
     def noise_scale(self, like: Tensor) -> float | Tensor:
         """sqrt(kappa), to multiply standard normal noise by."""

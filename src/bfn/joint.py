@@ -18,11 +18,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError
+from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow, NoiseLevel, Shape
-from bfn.schedules import Schedule, Time
+from bfn.schedules import Schedule, Time, stratified_times
 
 __all__ = ["JointFlow"]
+
+TIMES = ("together", "separate")
+"""Whether the parts share one time, or have one each."""
 
 
 def flat(x: Tensor) -> Tensor:
@@ -39,6 +42,7 @@ class Part:
     shape: Shape
     data: slice
     state: slice
+    index: int = 0
 
     @property
     def state_shape(self) -> Shape:
@@ -63,12 +67,16 @@ class Part:
 
     def level_of(self, level: NoiseLevel) -> NoiseLevel:
         """The part's own noise level."""
-        return NoiseLevel(level.t, self.scale_of(level.s))
+        t = level.t if level.t.ndim == 1 else level.t[:, self.index]
+        return NoiseLevel(t, self.scale_of(level.s))
 
 
 @dataclass(frozen=True, init=False, eq=False)
 class JointFlow(Flow):
     """Named parts, each with its flow; a model binds it to the parts' shapes.
+
+    times: "together", one time for all parts; or "separate", a time a part: the network is told (batch, parts) of them,
+        in training each part draws its own, and samples may take any path through them.
 
     >>> from bfn.flows import ContinuousFlow, DiscreteFlow
     >>> flow = JointFlow(x=ContinuousFlow(0.02), kind=DiscreteFlow(5)).for_shape({"x": (29, 3), "kind": (29,)})
@@ -78,9 +86,15 @@ class JointFlow(Flow):
 
     kind: ClassVar[str] = "joint"
     flows: Mapping[str, Flow]
+    times: str = "together"
 
     def __init__(
-        self, flows: Mapping[str, Flow] | None = None, *, shapes: Mapping[str, Shape] | None = None, **named: Flow
+        self,
+        flows: Mapping[str, Flow] | None = None,
+        *,
+        times: str = "together",
+        shapes: Mapping[str, Shape] | None = None,
+        **named: Flow,
     ) -> None:
         own = {**(flows or {}), **named}
         if not own:
@@ -88,7 +102,10 @@ class JointFlow(Flow):
         for name, flow in own.items():
             if not isinstance(flow, Flow) or isinstance(flow, JointFlow):
                 raise UserError(f"part {name!r}: {flow!r}: expected a flow of one kind of data")
+        if times not in TIMES:
+            raise UserError(f"times={times!r}: expected one of {', '.join(TIMES)}{did_you_mean(times, TIMES)}")
         object.__setattr__(self, "flows", own)
+        object.__setattr__(self, "times", times)
         object.__setattr__(self, "_shapes", shapes)
 
     @property
@@ -96,14 +113,17 @@ class JointFlow(Flow):
         return self.flows
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, JointFlow) and dict(self.parts) == dict(other.parts)
+        if not isinstance(other, JointFlow):
+            return False
+        return dict(self.parts) == dict(other.parts) and self.times == other.times
 
     __hash__ = None  # type: ignore[assignment]
 
     def for_shape(self, data_shape: Shape | Mapping[str, Shape]) -> JointFlow:
         if not isinstance(data_shape, Mapping) or set(data_shape) != set(self.parts):
             raise UserError(f"data_shape={data_shape}: expected a shape for each of the parts {', '.join(self.parts)}")
-        return JointFlow(self.parts, shapes={name: tuple(data_shape[name]) for name in self.parts})
+        shapes = {name: tuple(data_shape[name]) for name in self.parts}
+        return JointFlow(self.parts, times=self.times, shapes=shapes)
 
     @cached_property
     def layout(self) -> tuple[Part, ...]:
@@ -111,10 +131,11 @@ class JointFlow(Flow):
         shapes: Mapping[str, Shape] | None = getattr(self, "_shapes", None)
         if shapes is None:
             raise UserError("a joint flow without shapes: a model binds it to them, or call flow.for_shape(...)")
-        found, n, d = [], 0, 0
+        found: list[Part] = []
+        n, d = 0, 0
         for name, flow in self.parts.items():
             size, width = math.prod(shapes[name]), math.prod(flow.state_shape(shapes[name]))
-            found.append(Part(name, flow, shapes[name], slice(n, n + size), slice(d, d + width)))
+            found.append(Part(name, flow, shapes[name], slice(n, n + size), slice(d, d + width), len(found)))
             n, d = n + size, d + width
         return tuple(found)
 
@@ -169,23 +190,62 @@ class JointFlow(Flow):
     def state_shape(self, data_shape: Any) -> Shape:
         return (self.layout[-1].state.stop,)
 
-    def noise_level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> NoiseLevel:
-        many = isinstance(t, Tensor) and t.ndim == 1
-        times = t if many else torch.full((1,), float(t), dtype=torch.float64, device=like.device)
-        s = _laid_out([part.flow.schedule.s(times) for part in self.layout], self._state_sizes)
-        return NoiseLevel(torch.as_tensor(times).to(like).expand(batch), s.to(like))
+    @property
+    def time_shape(self) -> Shape:
+        return (len(self.parts),) if self.times == "separate" else ()
 
-    def noise_levels(self, times: Sequence[float], batch: int, state_ndim: int, like: Tensor) -> list[NoiseLevel]:
+    def draw_times(self, n: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
+        if not self.time_shape:
+            return super().draw_times(n, generator, device)
+        # Stratified alone and in random order, so that the time of one part says nothing of another's.
+        columns = [
+            stratified_times(n, generator, device)[torch.randperm(n, generator=generator, device=device)]
+            for _ in self.parts
+        ]
+        return torch.stack(columns, 1)
+
+    def times_of(self, t: Tensor) -> Mapping[str, Tensor]:
+        if t.ndim < 2:
+            return dict.fromkeys(self.parts, t)
+        if tuple(t.shape[1:]) != self.time_shape:
+            raise UserError(
+                f"times of shape {tuple(t.shape)}: this flow has one time for all parts; "
+                "JointFlow(..., times='separate') has one a part"
+                if not self.time_shape
+                else f"times of shape {tuple(t.shape)}: expected (batch, {len(self.parts)}), one a part"
+            )
+        return dict(zip(self.parts, t.unbind(1), strict=True))
+
+    def told(self, t: Tensor, known: Tensor) -> Tensor:
+        """1 for a part that is wholly known, where parts have times of their own."""
+        if t.ndim < 2:
+            return t
+        whole = torch.stack([known[:, part.data].all(1) for part in self.layout], 1)
+        return torch.where(whole, 1.0, t)
+
+    def noise_level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> NoiseLevel:
+        many = isinstance(t, Tensor) and t.ndim > 0
+        times = torch.as_tensor(t if many else [float(t)], dtype=torch.float64, device=like.device)
+        s = _laid_out(
+            [self.parts[name].schedule.s(own) for name, own in self.times_of(times).items()], self._state_sizes
+        )
+        told = times.to(like)
+        told = told.unsqueeze(1) if self.time_shape and told.ndim == 1 else told
+        return NoiseLevel(told.expand(batch, *self.time_shape), s.to(like))
+
+    def noise_levels(self, times: Sequence[Any], batch: int, state_ndim: int, like: Tensor) -> list[NoiseLevel]:
         at = torch.tensor(times, dtype=torch.float64, device=like.device)
-        s = torch.as_tensor(self.noise_level(at, len(at), state_ndim, like).s).unsqueeze(1).unbind()
-        told = at.to(like).unsqueeze(1).repeat(1, batch).unbind()
-        return [NoiseLevel(*pair) for pair in zip(told, s, strict=True)]
+        level = self.noise_level(at, len(at), state_ndim, like)
+        told = level.t.unsqueeze(1).repeat(1, batch, *(1 for _ in self.time_shape)).unbind()
+        return [NoiseLevel(*pair) for pair in zip(told, torch.as_tensor(level.s).unsqueeze(1).unbind(), strict=True)]
 
     def rate(self, t: Tensor, data_ndim: int) -> Tensor:
-        return self._over_data(lambda part: part.flow.schedule.slope(t))
+        times = self.times_of(t)
+        return self._over_data(lambda part: part.flow.schedule.slope(times[part.name]))
 
     def gain(self, t_start: Tensor, t_end: Tensor, data_ndim: int) -> Tensor:
-        return self._over_data(lambda part: part.flow.schedule.increment(t_start, t_end))
+        start, end = self.times_of(t_start), self.times_of(t_end)
+        return self._over_data(lambda part: part.flow.schedule.increment(start[part.name], end[part.name]))
 
     def pack(self, x: Any, data_shape: Any) -> Tensor:
         if isinstance(x, Tensor):

@@ -19,9 +19,8 @@ from torch import Tensor
 from bfn.error_curve import ErrorCurve
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
-from bfn.flows import NoiseLevel
+from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
-from bfn.schedules import stratified_times
 from bfn.solvers.plan import LEAST_T_START
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def continuous_time_loss_values(
     label: Tensor | None = None,
 ) -> Tensor:
     """The same for each variable, like x: its mean over a sample's variables is the loss."""
-    t = stratified_times(len(x), generator, x.device) if t is None else _check_t(t, len(x))
+    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
     output, _ = noised_output(model, x, t, generator, label)
     prediction = output.mean
     errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
@@ -139,7 +138,7 @@ def n_step_loss(
     """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
-    t = stratified_times(len(x), generator, x.device) if t is None else _check_t(t, len(x))
+    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
     output, level = noised_output(model, x, start, generator, label)
     accuracy = model.flow.gain(start, start + 1 / n_steps, x.ndim - 1).to(level.t.dtype)
@@ -160,12 +159,13 @@ def reconstruction_loss(
     return -output.log_prob(x).reshape(len(x), -1).mean(1)
 
 
-def _check_t(t: Tensor, batch: int) -> Tensor:
+def _check_t(t: Tensor, batch: int, flow: Flow) -> Tensor:
     t = torch.as_tensor(t)
     if t.ndim == 0:
         t = t.expand(batch)
-    if tuple(t.shape) != (batch,):
-        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({batch},)")
+    if tuple(t.shape) not in {(batch,), (batch, *flow.time_shape)}:
+        own = f", or one a part, {(batch, *flow.time_shape)}" if flow.time_shape else ""
+        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({batch},){own}")
     if not bool(((t >= 0) & (t <= 1)).all()):
         raise UserError(f"t from {float(t.min())} to {float(t.max())}: expected times in [0, 1]")
     return t

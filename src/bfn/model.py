@@ -210,7 +210,7 @@ class BFN(Model, nn.Module):
             raise NetworkError(f"label given: the network {name} takes no argument 'label'; leave label out") from None
         wrong = self.head.check_raw(self.flow, raw, tuple(u.shape[1:]), len(u))
         if wrong is not None:
-            raise NetworkError(f"the network's output at t={float(level.t[0]):.6g} {wrong}")
+            raise NetworkError(f"the network's output at t={float(level.t.flatten()[0]):.6g} {wrong}")
         return self.head.output(self.flow, raw, u, level)
 
     def _weighting(self, weighting: str | Weighting) -> Weighting:

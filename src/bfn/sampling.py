@@ -21,6 +21,7 @@ from bfn.heads import Output
 from bfn.info import NO_CLASS, Label
 from bfn.sde import InitialGaussian
 from bfn.solvers.base import Solver
+from bfn.solvers.path import Path
 from bfn.solvers.plan import plan
 from bfn.solvers.table import BoundTable, Table
 
@@ -175,6 +176,7 @@ def sample(
     grid: str | Grid | Sequence[float] | Tensor | None = None,
     t_start: float | None = None,
     g: float | None = None,
+    path: Path | None = None,
     clip: Range | Literal[False] | None = None,
     initial: Tensor | InitialGaussian | None = None,
     label: Label | None = None,
@@ -198,6 +200,9 @@ def sample(
     solver: a name from ``bfn.solvers.names()``, a solver, or a table. nfe: network calls to spend, 10 if None.
     grid: None for the solver's own; a name from ``bfn.grids.GRIDS`` or a grid; or increasing times, best in float64.
     t_start: where the grid starts, the paper's eta. g: the stochasticity dial, for solvers that have one.
+    path: of joint data whose parts have times of their own, how to go through them: "together" (as None); the name of a
+        part, or several in order, to draw first, one after another, before the rest; the times of each part at each
+        call, {part: times}; or a function from the grid's time to {part: time}.
     clip: range that predicted data are clipped to, as the released code does on images; None for the range that the
         model's info has, False for no clipping.
     initial: u / sqrt(kappa) at the first time, (n, *state_shape); standard normal if None, which is the exact prior at
@@ -228,7 +233,7 @@ def sample(
     on_step: called after each network call with a :class:`Step`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
-    table = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g).table
+    table = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g, path=path).table
     if n < 1:
         raise UserError(f"n={n}: expected at least 1 sample")
     generator = _generator(model, seed, generator)
@@ -305,6 +310,6 @@ def _initial_state(
             unit = initial(model.flow, table.times[0], noise)
     if start is None and given is None:
         return unit * model.flow.noise_scale(unit)
-    s = model.flow.noise_level(table.times[0], n, unit.ndim - 1, unit).s
+    s = model.flow.noise_levels(table.told(model.flow)[:1], n, unit.ndim - 1, unit)[0].s
     u = unit * model.flow.noise_scale(unit) if start is None else model.flow.noised(start, s, noise)
     return u if given is None else given.start(u, noise, s)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bfn
-from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError
+from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError, losses
 from bfn.conditioning import Guidance, Guided, Steered, Steering
 from bfn.exact import GaussianMixture, JointMixture, MixtureOfProducts
 from bfn.flows import NoiseLevel
@@ -283,3 +283,91 @@ def test_guidance_acts_on_the_logits_of_classes_and_on_numbers() -> None:
         torch.testing.assert_close(guided.parts[name].mean, expected)  # type: ignore[attr-defined]
     expected = 2 * conditional.parts["kind"].logits - none.parts["kind"].logits  # type: ignore[attr-defined]
     torch.testing.assert_close(guided.parts["kind"].logits, expected)  # type: ignore[attr-defined]
+
+
+def separate() -> JointMixture:
+    own = mixture()
+    return JointMixture(
+        {name: (own._get("mean", p).reshape(3, *p.shape), own._get("variance", p).sqrt().reshape(3, *p.shape))
+         for name, p in ((p.name, p) for p in own.flow.layout) if name != "kind"},
+        {"kind": own.log_probs_kind.exp()}, weights=own.log_weights.exp(), flows=own.flow.parts, times="separate",
+    )  # fmt: skip
+
+
+def test_parts_with_times_of_their_own_draw_them_independently() -> None:
+    """Each column has one time in each stratum; what one says of another is no more than chance: five of its errors."""
+    flow, n = separate().flow, 4000
+    t = flow.draw_times(n, torch.Generator().manual_seed(0))
+    assert t.shape == (n, 3)
+    for column in t.unbind(1):
+        assert torch.equal((column * n).floor().sort().values, torch.arange(n).double())
+    correlation = torch.corrcoef(t.T)
+    assert float((correlation - torch.eye(3)).abs().max()) < 5 / math.sqrt(n)
+
+
+def test_the_loss_at_own_times_is_each_parts_rate_times_its_error() -> None:
+    model = separate()
+    generator = torch.Generator().manual_seed(0)
+    data = model.sample_data(5, generator)
+    x, t = model.as_data(data), torch.rand(5, 3, generator=generator, dtype=torch.float64)
+    values = model.flow.split(losses.continuous_time_loss_values(model, x, t, torch.Generator().manual_seed(1)))
+    eps = torch.randn(5, 15, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for i in range(5):
+        s = torch.cat([
+            part.flow.schedule.s(t[i, k]).expand(part.state.stop - part.state.start)
+            for k, part in enumerate(model.flow.layout)
+        ])  # fmt: skip
+        u = model.flow.noised(x[i : i + 1], s[None], eps[i : i + 1])
+        output = model.output(u, NoiseLevel(t[i : i + 1], s[None]))
+        for k, part in enumerate(model.flow.layout):
+            error = part.flow.errors(part.data_of(x[i : i + 1]), part.state_of(output.mean))
+            torch.testing.assert_close(values[part.name][i : i + 1], error * part.flow.schedule.slope(t[i, k]) / 2)
+    same = torch.rand(5, generator=generator, dtype=torch.float64)
+    together, apart = (
+        m.loss(data, times, generator=torch.Generator().manual_seed(2))
+        for m, times in ((mixture(), same), (model, same.unsqueeze(1).expand(5, 3)))
+    )
+    torch.testing.assert_close(together, apart)
+    assert torch.isfinite(model.loss(data, n_steps=5)).all()
+
+
+def test_a_network_is_told_the_time_of_each_part(tmp_path) -> None:
+    """In training all of them apart; while sampling the path's; 1 for a part that is wholly known."""
+    told = []
+
+    class Listening(Network):
+        def forward(self, inputs: dict[str, torch.Tensor], t: torch.Tensor) -> dict[str, torch.Tensor]:
+            told.append(t)
+            return super().forward(inputs, t.mean(1))
+
+    flow = JointFlow(x=ContinuousFlow(0.02), y=ContinuousFlow(0.05), kind=DiscreteFlow(4), times="separate")
+    torch.manual_seed(0)
+    model = BFN(Listening(), flow, {"x": "noise", "y": "data", "kind": "logits"}, SHAPES)
+    data = {"x": torch.zeros(4, 2), "y": torch.zeros(4), "kind": torch.zeros(4, 3, dtype=torch.int64)}
+    model.loss(data).mean().backward()
+    assert told.pop().shape == (4, 3)
+    again = bfn.load(model.save(tmp_path), network=Listening())
+    assert again.flow == model.flow
+    assert again.flow != JointFlow(flow.parts)
+    told.clear()
+    again.sample(2, "fast-ode", 5, path=["kind"], seed=0)
+    times = torch.stack([t[0] for t in told])
+    torch.testing.assert_close(times[:, 2], torch.tensor([0.001, 0.5005, 1, 1, 1]))
+    torch.testing.assert_close(times[:, 0], torch.tensor([0.001, 0.001, 0.001, 0.5005, 1]))
+    told.clear()
+    again.sample(2, "fast-ode", 4, known={"y": 0.3}, seed=0)
+    assert bool((torch.stack(told)[:, :, 1] == 1).all())
+    assert float(torch.stack(told)[0, :, 0].max()) < 0.01
+
+
+def test_wrong_times_are_told_in_one_line() -> None:
+    for make, message in (
+        (
+            lambda: JointFlow(x=ContinuousFlow(), times="seperate"),
+            "times='seperate': expected one of together, separate",
+        ),
+        (lambda: mixture().loss(mixture().sample_data(2), torch.rand(2, 3)), r"expected one time a sample, \(2,\)"),
+        (lambda: separate().loss(mixture().sample_data(2), torch.rand(2, 2)), r"or one a part, \(2, 3\)"),
+    ):
+        with pytest.raises(UserError, match=message):
+            make()

@@ -37,6 +37,7 @@ class JointMixture(ExactModel):
 
     numbers: for each continuous part (means, stds), (M, *shape) each. classes: for each discrete part the probabilities
     (M, *shape, K). weights: (M,), equal if None. flows: of the parts, the usual ones where they are left out.
+    times: as of :class:`bfn.JointFlow`.
 
     >>> model = JointMixture({"x": ([[0.0], [1.0]], [[0.1], [0.2]])}, {"kind": [[0.9, 0.1], [0.2, 0.8]]})
     >>> sorted(model.sample_data(3))
@@ -53,6 +54,7 @@ class JointMixture(ExactModel):
         *,
         weights: Any = None,
         flows: Mapping[str, Flow] | None = None,
+        times: str = "together",
         dtype: torch.dtype = torch.float64,
     ) -> None:
         pairs = {name: tuple(torch.as_tensor(x, dtype=torch.float64) for x in pair) for name, pair in numbers.items()}
@@ -64,7 +66,7 @@ class JointMixture(ExactModel):
         own |= {name: DiscreteFlow(p.shape[-1], 18 / p.shape[-1]) for name, p in probs.items()}
         shapes = {name: tuple(means.shape[1:]) for name, (means, _) in pairs.items()}
         shapes |= {name: tuple(p.shape[1:-1]) for name, p in probs.items()}
-        super().__init__(JointFlow({**own, **(flows or {})}).for_shape(shapes), (0,))
+        super().__init__(JointFlow({**own, **(flows or {})}, times=times).for_shape(shapes), (0,))
         self.data_shape = shapes
         n = counts.pop()
         for name, (means, stds) in pairs.items():

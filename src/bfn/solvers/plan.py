@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from bfn.flows import Flow
 from bfn.grids import Grid, Uniform
 from bfn.solvers.base import Solver, check_nfe
 from bfn.solvers.named import get
+from bfn.solvers.path import Path, path_times, waiting
 from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def plan(
     grid: str | Grid | Sequence[float] | Tensor | None = None,
     t_start: float | None = None,
     g: float | None = None,
+    path: Path | None = None,
 ) -> Plan:
     """The plan of ``model.sample`` with these settings.
 
@@ -80,7 +82,8 @@ def plan(
     >>> print(plan(bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1]), "auto", 8))
     fast-sde (order 2, g = 2, grid log1p-early): 8 calls from t = 0 to 0.2846
     """
-    asked = {"grid": grid, "t_start": t_start, "g": g}
+    path = None if isinstance(path, str) and path == "together" else path
+    asked = {"grid": grid, "t_start": t_start, "g": g, "path": path}
     if isinstance(solver, Table):
         _check_given_table(solver, nfe, asked)
         return Plan(solver)
@@ -88,7 +91,11 @@ def plan(
     times = None if grid is None or isinstance(grid, str | Grid) else grids.check_times(grid)
     if times is not None and t_start is not None:
         raise UserError(f"t_start={t_start:g} beside a grid of times: it starts at its first one; leave t_start out")
+    points = path if isinstance(path, Mapping) else None
+    if points is not None and (grid is not None or t_start is not None):
+        raise UserError("grid or t_start beside a path of given times: it has its own; leave them out")
     calls = len(times) if times is not None else CALLS if nfe is None else nfe
+    calls = calls if points is None else len(next(iter(points.values()), ()))
     check_nfe(calls)
     if wanted.prefers_tuned and calls in model.info.tables and all(value is None for value in asked.values()):
         return Plan(model.info.tables[calls])
@@ -96,24 +103,30 @@ def plan(
     chosen = {name: _solver_for(wanted, flow, calls, curve, g) for name, flow in flows.items()}
     leader = chosen[model.flow.leading_part]
     singular = not (model.starts_at_zero or leader.from_prior)
-    if times is None:
+    lay = None
+    if times is None and points is None:
         # A grid laid by the schedule of one part means nothing to the others: they share equal steps in t.
         own = leader.grid if len(flows) == 1 or isinstance(leader.grid, Uniform) else Uniform()
         named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else own
         start = LEAST_T_START if leader.t_start == 0 and (singular or named.needs_start) else leader.t_start
         leading = flows[model.flow.leading_part]
-        times = leader.nodes(leading, named.with_curve(curve), calls, start if t_start is None else t_start)
+        start = start if t_start is None else t_start
+        times = leader.nodes(leading, named.with_curve(curve), calls, start)
         times = grids.check_times(times, f"grid {str(named)!r} of {len(times)} times")
-    if singular and float(times[0]) == 0:
+        # A part that comes first goes all its way.
+        lay = partial(Uniform() if named.stops_short else named.with_curve(curve), t_start=start)
+    nodes = (0.0,) * calls if times is None else tuple(times.tolist())
+    columns = dict.fromkeys(flows, nodes) if path is None else path_times(path, model.flow, nodes, lay)
+    if singular and min(own[0] for own in columns.values()) == 0:
         raise UserError(
             f"a grid that starts at t = 0 with solver {leader.name!r}: x_hat = (u - eps_hat) / s is 0/0 there; "
             f"start at {LEAST_T_START}, or take a network that predicts the data"
         )
-    nodes = tuple(times.tolist())
-    tables = {name: _table_of(chosen[name], flow, nodes) for name, flow in flows.items()}
+    makers = {name: partial(_table_of, chosen[name], flow) for name, flow in flows.items()}
+    tables = {n: make(nodes) if path is None else waiting(make, columns[n]) for n, make in makers.items()}
     table = Table.side_by_side(tables, model.flow.leading_part) if len(tables) > 1 else next(iter(tables.values()))
     if nfe is not None and nfe != table.nfe:
-        raise UserError(f"nfe={nfe}: the given grid of {len(times)} times makes {table.nfe} calls; leave nfe out")
+        raise UserError(f"nfe={nfe}: the given grid of {len(nodes)} times makes {table.nfe} calls; leave nfe out")
     return Plan(table, leader)
 
 

@@ -48,7 +48,8 @@ class Table:
         unless the rule for the rest of the way knows better.
     draws: the message is a draw from the output distribution instead of its mean (the original sampler on classes).
     record: how a table that was tuned to one model came to be, plain values.
-    parts: tables of the parts of joint data, at the same times; the rows here are then those of the leading part.
+    parts: tables of the parts of joint data, that share the calls, and the times unless each part has its own; the rows
+        here are then those of the leading part.
     """
 
     rows: tuple[Row, ...]
@@ -77,14 +78,19 @@ class Table:
         """Whether a run through it draws anything after the start."""
         return self.draws or any(row.c > 0 for table in (self, *self.parts.values()) for row in table.rows)
 
+    def told(self, flow: Flow) -> Sequence[Any]:
+        """The time of each call, or, where they differ, those of the parts in the flow's order."""
+        apart = any(table.times != self.times for table in self.parts.values())
+        return [*zip(*(self.parts[name].times for name in flow.parts), strict=True)] if apart else self.times
+
     @classmethod
     def side_by_side(cls, parts: Mapping[str, Table], leading: str) -> Table:
         """One table of several parts that share their network calls."""
         first = parts[leading]
-        wrong = next((name for name, table in parts.items() if table.times != first.times), None)
+        wrong = next((name for name, table in parts.items() if table.nfe != first.nfe), None)
         if wrong is not None:
             raise UserError(
-                f"the table of part {wrong!r}: expected the times of {leading!r}, since they share the calls"
+                f"the table of part {wrong!r}: expected {first.nfe} calls as of {leading!r}: they share them"
             )
         return cls(first.rows, first.final, any(table.draws for table in parts.values()), parts=parts)
 
@@ -109,7 +115,7 @@ class Table:
         )
         n_final = max(len(table.final) for table in tables)
         final = flow.over_state([[_at(table.final, j) for table in tables] for j in range(n_final)], like)
-        levels = flow.noise_levels(self.times, len(like), like.ndim - 1, like)
+        levels = flow.noise_levels(self.told(flow), len(like), like.ndim - 1, like)
         return BoundTable(self.times, tuple(levels), rows, tuple(final), self.draws)
 
     def check(self) -> None:
