@@ -9,16 +9,13 @@ at 5 and 10 calls. All for the default solver, the original sampler and a solver
 """
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import bfn
-from bfn import config as configs
-from bfn import data, solvers, storage
-from bfn.files import atomic_write
+from bfn import data, solvers
 from bfn.info import Classes, ModelInfo
 from bfn.quality import Judge, Record, Setting, judge_for, measure
 from bfn.training import read_log
@@ -77,12 +74,10 @@ def card_of(model: bfn.BFN, rows: list[dict[str, Any]], run: Path | None, note: 
 
 
 def write_facts(name: str) -> Path:
-    """The config of a bundled model in the present format, with the classes of its data; the weights stay."""
-    config, info = storage.read_config(BUNDLED / name), storage.read_info(BUNDLED / name)
-    info.classes = classes_of_data(info)
-    path = BUNDLED / name / storage.CONFIG
-    atomic_write(path, json.dumps({**config, "info": configs.encode(info)}, indent=2) + "\n")
-    return path
+    """The bundled model stored anew in the present format, with the classes of its data; its weights stay the same."""
+    model = bfn.load(BUNDLED / name)
+    model.info.classes = classes_of_data(model.info)
+    return model.save(BUNDLED / name, dtype="float16")
 
 
 def main() -> None:

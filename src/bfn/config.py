@@ -7,6 +7,7 @@ that a new field of :class:`bfn.info.ModelInfo` needs no line here. What does no
 
 import dataclasses
 import inspect
+import math
 import reprlib
 import sys
 import types
@@ -39,6 +40,13 @@ REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
 """The parts that a config names, each with the registry that knows them; networks have ``bfn.networks.NETWORKS``."""
 
 LARGEST = sys.float_info.max
+DEEPEST = 50
+"""Lists and objects within each other, that a config has at most."""
+MOST_VALUES = 2**31
+"""Numbers in one sample, that a config may ask for."""
+MOST_CLASSES = 1_000_000
+KEYS = ("format", "flow", "head", "data_shape", "network", "info")
+KEYS_OF_FORMAT_1 = (*KEYS[:-1], "n_labels", "alphabet", "card", "tables")
 PLAIN = {
     bool: "true or false",
     int: "a whole number",
@@ -150,23 +158,42 @@ def check(config: Any) -> dict[str, Any]:
     """The config of a stored model in the present format; one of format 1 is brought up to date."""
     if not isinstance(config, dict):
         raise StorageError(f"{reprlib.repr(config)}: expected an object, the config of a stored model")
-    missing = next((key for key in ("format", "flow", "head", "data_shape", "network") if key not in config), None)
+    missing = next((key for key in KEYS[:-1] if key not in config), None)
     if missing is not None:
         raise StorageError(f"has no {missing!r}: it is not the config of a stored model")
     if config["format"] not in (1, FORMAT):
         raise StorageError(f"format {config['format']!r}: this version reads formats 1 and {FORMAT}; upgrade bfn")
+    known = KEYS if config["format"] == FORMAT else KEYS_OF_FORMAT_1
+    foreign = next((key for key in config if key not in known), None)
+    if foreign is not None:
+        raise StorageError(f"{foreign!r}: a config of format {config['format']} has {', '.join(known)}")
+    _check_depth(config)
     stored = config["data_shape"]
     for name, shape in (stored if isinstance(stored, dict) else {"": stored}).items():
-        if not all(side > 0 for side in decode(tuple[int, ...], shape, f"data_shape{name and '.' + name}")):
-            raise StorageError(f"data_shape {stored}: expected whole numbers above 0")
+        sides = decode(tuple[int, ...], shape, f"data_shape{name and '.' + name}")
+        if not all(side > 0 for side in sides) or math.prod(sides) > MOST_VALUES:
+            raise StorageError(
+                f"data_shape {reprlib.repr(stored)}: expected whole numbers above 0, of product below 2^31"
+            )
     if config["network"] is not None and not isinstance(config["network"], dict):
         raise StorageError(f"network {reprlib.repr(config['network'])}: expected an object or null")
     return config if config["format"] == FORMAT else _from_format_1(config)
 
 
+def _check_depth(value: Any) -> None:
+    layer, depth = [value], 0
+    while layer:
+        layer = [item for one in layer for item in (one.values() if isinstance(one, dict) else one)]
+        layer, depth = [item for item in layer if isinstance(item, dict | list)], depth + 1
+        if depth > DEEPEST:
+            raise StorageError(f"lists and objects within each other, more than {DEEPEST} deep")
+
+
 def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
     """Format 1 had the facts beside the parts: n_labels, alphabet, tables, and the error curve within the card."""
     n_labels = decode(int | None, config.get("n_labels"), "n_labels") or 0
+    if n_labels > MOST_CLASSES:
+        raise StorageError(f"n_labels {n_labels}: expected at most {MOST_CLASSES:,}")
     card = dict(decode(Mapping[str, Any] | None, config.get("card"), "card") or {})
     flow = decode(Flow, config["flow"], "flow")
     info = ModelInfo(

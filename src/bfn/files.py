@@ -2,15 +2,23 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["atomic", "atomic_write", "flush", "home", "sync", "write_arrays"]
+__all__ = [
+    "atomic", "atomic_write", "flush", "home", "locked", "read_text", "regular_size", "sweep", "sync", "write_arrays",
+]  # fmt: skip
+
+MOST_TEXT = 1 << 26
+"""Bytes of a config or of settings, 64 MiB."""
 
 
 @contextmanager
@@ -28,6 +36,52 @@ def atomic(path: Path | str) -> Iterator[Path]:
         sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def sweep(*paths: Path) -> None:
+    """Remove what kills in :func:`atomic` left of these files; only for who holds the lock of their directory."""
+    for path in paths:
+        for left in path.parent.glob(f".{path.name}.*.tmp"):
+            left.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path, message: str, wait: float = -1) -> Iterator[None]:
+    """Hold a lock between processes and threads; a UserError with the message where it is held for longer than wait.
+
+    A process that is killed holds it no more. The lock file is removed while it is held, so that nobody waits for one
+    that another has: filelock looks at this after locking.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=wait)
+    except Timeout:
+        raise UserError(message) from None
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file
+            path.unlink()
+        lock.release()
+
+
+def regular_size(path: Path) -> int:
+    """The bytes of a file; a pipe, a device or a directory, which may have no end, is refused."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path}: not a regular file (a pipe, a device or a directory): copy its content into a file")
+    return found.st_size
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file of at most 64 MiB, a config or settings."""
+    size = regular_size(path)
+    if size > MOST_TEXT:
+        raise UserError(f"{path}: {size:,} bytes: expected at most {MOST_TEXT:,}")
+    return path.read_text(encoding="utf-8")
 
 
 def atomic_write(path: Path | str, content: str | bytes) -> None:

@@ -2,6 +2,9 @@
 
 A directory is enough to build the model again where its network comes from :mod:`bfn.networks`; a network of the user's
 own is stored as weights alone and is given again on loading. Nothing is unpickled, ever.
+
+Each file carries its own SHA-256, and the config that of its weights. The weights hold a copy of the config as it was
+when they were stored: a kill between the two leaves a whole model, and a damaged ``config.json`` can be repaired.
 """
 
 from __future__ import annotations
@@ -10,24 +13,25 @@ import filecmp
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import safetensors
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn import config as configs
-from bfn import networks
+from bfn import weights_file
 from bfn.config import FORMAT, StorageError
 from bfn.errors import UserError, did_you_mean
-from bfn.files import atomic, atomic_write
+from bfn.files import atomic, atomic_write, locked, read_text, sweep
 from bfn.flows import Flow
 from bfn.heads import Head
 from bfn.info import ModelInfo
+from bfn.networks.within import build_for, compare
 from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CONFIG", "WEIGHTS", "StorageError", "bundled", "describe", "locate", "place_for_tables", "read_config",
-    "read_info", "read_parts", "read_weights", "save", "store_tables", "write_weights",
+    "read_info", "read_parts", "read_weights", "repair", "save", "store_tables", "write_weights",
 ]  # fmt: skip
 
 WEIGHTS = "model.safetensors"
@@ -61,7 +65,7 @@ def describe(model: BFN) -> dict[str, Any]:
 
 
 def save(model: BFN, directory: Path | str, *, dtype: str = "float32") -> Path:
-    """Write model.safetensors and config.json into a directory, each atomically, the weights first.
+    """Write model.safetensors and config.json into a directory: whenever it is killed, a whole model is there.
 
     dtype: what the weights are kept in; float16 and bfloat16 halve the file, and are read back as float32.
     """
@@ -70,13 +74,16 @@ def save(model: BFN, directory: Path | str, *, dtype: str = "float32") -> Path:
     if not isinstance(model.network, nn.Module):
         raise UserError(f"network {model.network!r}: only a torch.nn.Module has weights that can be stored")
     directory = Path(directory)
-    config = describe(model)
+    config = _dumped(describe(model))
     weights = {
         name: (value.to(SHIPPED_DTYPES[dtype]) if value.is_floating_point() else value)
         for name, value in model.network.state_dict().items()
     }
-    write_weights(directory / WEIGHTS, weights)
-    _write_config(directory, config)
+    _check_finite(model.network, weights, f"{directory}: not stored")
+    with _lock(directory):
+        sweep(directory / WEIGHTS, directory / CONFIG)
+        digest = weights_file.write(directory / WEIGHTS, weights, {"config": config})
+        _write_config(directory, config, digest)
     return directory
 
 
@@ -91,13 +98,19 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
     if network is None and config["network"] is None:
         raise StorageError(f"{directory}: stored with a network of its own: give it again, load(..., network=...)")
     try:
-        network = networks.build(config["network"]) if network is None else network
         flow = configs.decode(Flow, config["flow"], "flow")
         head = configs.decode(Head, config["head"], "head")
         info = configs.decode(ModelInfo, config.get("info", {}), "info")
-    except (UserError, TypeError, RuntimeError, ArithmeticError) as error:
-        raise StorageError(f"{directory / CONFIG}: {' '.join(str(error).split())}") from None
-    _fill(network, weights, directory)
+        text = info.text_tokenizer
+        if text is not None and len(text) != flow.n_values:
+            raise StorageError(f"a text of {len(text)} symbols or tokens: the flow has {flow.n_values} classes")
+        if network is None:
+            network = build_for(config["network"], weights)
+        compare(network, weights)
+    except Exception as error:  # parts that are asked for with wrong values raise whatever they meet
+        raise StorageError(f"{directory / CONFIG}: {' '.join(str(error).split()) or type(error).__name__}") from None
+    _check_finite(network, weights, str(directory / WEIGHTS))
+    network.load_state_dict(weights)
     shape = config["data_shape"]
     data_shape = {name: tuple(own) for name, own in shape.items()} if isinstance(shape, dict) else tuple(shape)
     return network, flow, head, data_shape, info
@@ -105,15 +118,89 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
 
 def read_config(name: Path | str) -> dict[str, Any]:
     """The config.json of a stored model in the present format: flow, head, data_shape, network, info."""
-    path = locate(name) / CONFIG
+    directory = locate(name)
+    path = directory / CONFIG
     try:
-        return configs.check(json.loads(path.read_text()))
+        config = _parsed(read_text(path))
     except FileNotFoundError:
         raise StorageError(f"{path}: not there: expected a directory with {WEIGHTS} and {CONFIG}") from None
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise StorageError(f"{path}: {reason}: restore it from a copy, or try bfn info {directory} --repair") from None
+    weights = config.pop("weights", None)
+    header = weights_file.read_header(directory / WEIGHTS) if (directory / WEIGHTS).is_file() else None
+    if header is not None and weights != header.digest:
+        if header.digest is None:
+            raise StorageError(
+                f"{directory / WEIGHTS}: not the weights that {CONFIG} was stored with: restore them, or delete "
+                f'the line "weights" in {CONFIG} to use these'
+            )
+        advice = f"using the copy in {WEIGHTS}; bfn info {directory} --repair writes it there"
+        warnings.warn(f"{path}: of other weights, as a save that was killed leaves it: {advice}", stacklevel=2)
+        path, config = directory / WEIGHTS, json.loads(header.metadata.get("config", "null"))
+    try:
+        return configs.check(config)
     except StorageError as error:
         raise StorageError(f"{path}: {error}") from None
+
+
+def repair(name: Path | str, copies: Iterable[Path] = ()) -> str:
+    """Make a damaged stored model whole from what is left of it; returns a line that says what was done.
+
+    A damaged config is written again from the copy in the weights, without tables that were tuned since then. Damaged
+    weights are taken from one of the copies, directories of stored models: of the same weights, or else the first
+    that is whole.
+    """
+    directory = locate(name)
+    with _lock(directory):
+        sweep(directory / WEIGHTS, directory / CONFIG)
+        try:
+            config = _parsed(read_text(directory / CONFIG))
+        except (OSError, ValueError, RecursionError):
+            config = {}
+        digest, from_where = _whole(directory), ""
+        if digest is None:
+            whole = [(found, copy) for copy in copies if (found := _whole(copy)) is not None]
+            same = [copy for found, copy in whole if found == config.get("weights")]
+            source = next(iter(same or [copy for _, copy in whole]), None)
+            if source is None:
+                raise StorageError(
+                    f"{directory / WEIGHTS}: not whole, or without a digest, and no copy is known: restore it from a "
+                    "backup, or train or download it again"
+                )
+            with atomic(directory / WEIGHTS) as temporary:
+                shutil.copyfile(source / WEIGHTS, temporary)
+            digest, from_where = _whole(directory), f"{WEIGHTS} taken from {source}; "
+        if config.get("weights") == digest:
+            return f"{directory}: {from_where}{'' if from_where else 'nothing to repair, '}{CONFIG} is whole"
+        header = weights_file.read_header(directory / WEIGHTS)
+        _write_config(directory, header.metadata["config"], digest)
+    return f"{directory}: {from_where}{CONFIG} written again from the copy in {WEIGHTS}"
+
+
+def _whole(directory: Path) -> str | None:
+    """The digest of a stored model's weights where they are whole."""
+    try:
+        weights_file.verify(directory / WEIGHTS)
+        return weights_file.read_header(directory / WEIGHTS).digest
+    except StorageError:
+        return None
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The values of a config whose digest, where it has one, is right."""
+    try:
+        config = json.loads(text)
     except ValueError as error:
-        raise StorageError(f"{path}: not a whole JSON file ({error}): get it again") from None
+        raise UserError(f"not a whole JSON file ({error})") from None
+    if not isinstance(config, dict):
+        raise UserError("expected an object, the config of a stored model")
+    if "sha256" not in config:
+        return config
+    own = config.pop("sha256")
+    if own != weights_file.sealed_by(text) or own != weights_file.digest_of(text):
+        raise UserError('changed since it was stored; undo the change, or delete the line "sha256" to keep it')
+    return config
 
 
 def read_info(name: Path | str) -> ModelInfo:
@@ -150,14 +237,18 @@ def store_tables(name: Path | str, tables: Mapping[int, Table], out: Path | str 
     The config is written last: without it a directory is no model, so that whole pairs are all that is ever there.
     """
     source, target = locate(name), place_for_tables(name, out)
-    known = target if (target / CONFIG).is_file() else source
-    config, info = read_config(known), read_info(known)
-    info.tables = {**info.tables, **tables}
-    info.check()
-    if not (target / WEIGHTS).is_file():
-        with atomic(target / WEIGHTS) as temporary:
-            shutil.copyfile(source / WEIGHTS, temporary)
-    _write_config(target, {**config, "info": configs.encode(info)})
+    with _lock(target):
+        place_for_tables(name, out)  # another process may have written there in the meantime
+        known = target if (target / CONFIG).is_file() else source
+        config, info = read_config(known), read_info(known)
+        info.tables = {**info.tables, **tables}
+        info.check()
+        sweep(target / WEIGHTS, target / CONFIG)
+        if not (target / WEIGHTS).is_file():
+            with atomic(target / WEIGHTS) as temporary:
+                shutil.copyfile(source / WEIGHTS, temporary)
+        digest = weights_file.read_header(target / WEIGHTS).digest
+        _write_config(target, _dumped({**config, "info": configs.encode(info)}), digest)
     return target
 
 
@@ -185,43 +276,43 @@ def _is_copy(source: Path, target: Path) -> bool:
     return all(ours[key] == theirs[key] for key in ("flow", "head", "data_shape", "network"))
 
 
-def _write_config(directory: Path, config: Mapping[str, Any]) -> None:
-    atomic_write(directory / CONFIG, json.dumps(config, indent=2) + "\n")
+def _lock(directory: Path) -> AbstractContextManager[None]:
+    busy = f"{directory}: another process has been writing there for a minute: try again when it is done"
+    return locked(directory / ".lock", busy, wait=60)
+
+
+def _dumped(config: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(config, indent=2)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UserError(f"the model's config or card cannot be stored ({error}): use plain values") from None
+
+
+def _write_config(directory: Path, config: str, weights: str | None) -> None:
+    """The config with its own digest, and that of its weights if these have one."""
+    seals = {"sha256": weights_file.ZEROS, **({} if weights is None else {"weights": weights})}
+    text = _dumped({**seals, **json.loads(config)}) + "\n"
+    atomic_write(directory / CONFIG, weights_file.seal(text))
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """A safetensors file, atomically."""
-    with atomic(path) as temporary:
-        try:
-            save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, temporary)
-        except safetensors.SafetensorError as error:  # a full disk is told by this, not by an OSError
-            raise StorageError(f"{path}: could not be written ({error})") from None
+    """A safetensors file, atomically, with a digest."""
+    weights_file.write(path, weights)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, floats as float32."""
-    try:
-        weights = load_file(path)
-    except FileNotFoundError:
-        raise StorageError(f"{path}: not there: expected a directory with {WEIGHTS} and {CONFIG}") from None
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise StorageError(f"{path}: not a whole safetensors file ({error}): get it again") from None
+    """The tensors of a safetensors file that is as it was written, floats as float32."""
+    weights = weights_file.read(path)
     return {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
 
 
-def _fill(network: nn.Module, weights: Mapping[str, Tensor], directory: Path) -> None:
-    """Put the weights into the network, or name the first ones that do not fit."""
-    own = network.state_dict()
-    missing = [name for name in own if name not in weights]
-    foreign = [name for name in weights if name not in own]
-    if missing or foreign:
-        parts = [f"no {', '.join(missing[:3])}"] if missing else []
-        parts += [f"{', '.join(foreign[:3])}, which the network does not have"] if foreign else []
-        raise StorageError(f"{directory / WEIGHTS}: weights of another architecture: {'; '.join(parts)}")
-    for name, value in own.items():
-        if value.shape != weights[name].shape:
-            raise StorageError(
-                f"{directory / WEIGHTS}: weights of another architecture: {name} has shape "
-                f"{tuple(weights[name].shape)}, the network's has {tuple(value.shape)}"
-            )
-    network.load_state_dict(dict(weights))
+def _check_finite(network: nn.Module, weights: Mapping[str, Tensor], place: str) -> None:
+    """Refuse NaN anywhere, and infinite parameters; a buffer may be a mask of infinities."""
+    parameters = {name for name, _ in network.named_parameters()}
+    for name, value in weights.items():
+        if not value.is_floating_point():
+            continue
+        wrong = ~value.isfinite() if name in parameters else value.isnan()
+        if wrong.any():
+            what = f"{int(wrong.sum())} of its {value.numel()} values are NaN or infinite"
+            raise StorageError(f"{place}: {name}: {what}, as a training run that diverged leaves them")

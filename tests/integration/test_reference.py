@@ -17,9 +17,9 @@ MODULES = sorted(
     for page in (ROOT / "docs" / "reference").glob("*.md")
     for name in re.findall(r"^::: (bfn[\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 )
-NOT_FOR_USERS = {"app", "bench", "cli", "config", "eval_mode", "files"}
+NOT_FOR_USERS = {"app", "bench", "cli", "config", "eval_mode", "files", "weights_file"}
 """Entrances, and what only the library itself uses."""
-MOST_NAMES = 305
+MOST_NAMES = 306
 """Half of what there was before names were made private."""
 
 

@@ -1,5 +1,7 @@
 """Whatever samples or measures a model leaves dropout out, and gives the model its mode back."""
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -61,3 +63,36 @@ def test_the_mode_comes_back_after_an_error_too() -> None:
     with pytest.raises(KeyError, match="False"):
         fail()
     assert (network.training, network.dropout.training, network.frozen.training) == (True, True, False)
+
+
+def test_threads_that_share_a_model_all_see_it_without_dropout() -> None:
+    network = Dropping()
+    entered, left = threading.Event(), threading.Event()
+    seen = []
+
+    def first() -> None:
+        with evaluating(network):
+            entered.set()
+            second_in.wait()
+        left.set()
+
+    second_in = threading.Event()
+    thread = threading.Thread(target=first)
+    thread.start()
+    entered.wait()
+    with evaluating(network):
+        second_in.set()
+        left.wait()
+        seen = [network.training, network.dropout.training]
+    thread.join()
+    assert seen == [False, False]
+    assert (network.training, network.dropout.training, network.frozen.training) == (True, True, False)
+
+
+def test_blocks_within_each_other() -> None:
+    network = Dropping()
+    with evaluating(network):
+        with evaluating(network):
+            pass
+        assert not network.dropout.training
+    assert network.dropout.training

@@ -13,17 +13,26 @@ if TYPE_CHECKING:
 __all__ = ["info"]
 
 
-def info(model: ModelName, nfe: Counts = (5, 10, 20, 50), json: AsJson = False) -> None:
+def info(model: ModelName, nfe: Counts = (5, 10, 20, 50), repair: bool = False, json: AsJson = False) -> None:
     """Tell about a model: its data, network and card, and what the solver "auto" runs on it.
 
     Example: bfn info mnist --nfe 10 50
 
+    Example: bfn info runs/mine --repair
+
     Args:
         nfe: numbers of network calls to tell the plan of "auto" for.
+        repair: first make a damaged model whole, its config from the copy in its weights, its weights from the run's
+            checkpoints.
     """
+    from bfn import storage
     from bfn.solvers import plan
     from bfn.storage import describe
 
+    if repair:
+        done = storage.repair(model, sorted(storage.locate(model).glob("checkpoints/step-*"), reverse=True))
+        if not json:
+            tell(None, [done], json)
     check_positive(nfe=min(nfe, default=None))
     source = load(model)
     config = describe(source)

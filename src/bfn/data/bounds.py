@@ -2,28 +2,20 @@
 
 import gzip
 import io
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from bfn.errors import UserError
+from bfn.files import regular_size
 
-__all__ = ["Bounded", "check_decoded", "open_file", "regular_size", "telling_damage"]
+__all__ = ["Bounded", "check_decoded", "open_file", "telling_damage"]
 
 ALWAYS = 1 << 30
 """Decoded bytes that any file may have, 1 GiB."""
 TIMES = 64
 """How often its own size a larger one may have. Pictures and text as they are shrink by less; a bomb by a thousand."""
-
-
-def regular_size(path: Path) -> int:
-    """The bytes of a file; a pipe, a device or a directory, which may have no end, is refused."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise UserError(f"{path}: not a regular file (a pipe, a device or a directory): copy its content into a file")
-    return found.st_size
 
 
 def check_decoded(name: Path | str, n_bytes: int, stored: int) -> None:

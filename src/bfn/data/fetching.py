@@ -21,8 +21,7 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +31,7 @@ from tqdm.auto import tqdm
 from bfn.data.optional_packages import require
 from bfn.data.sources import SOURCES, Download
 from bfn.errors import UserError, did_you_mean
-from bfn.files import flush, home
-
-if sys.platform != "win32":
-    import fcntl
+from bfn.files import flush, home, locked
 
 __all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
 
@@ -79,7 +75,7 @@ def fetch(name: str, *, progress: bool = True, verify: bool = True, again: bool 
         return folder
     archives = folder.parent / "downloads" / name
     archives.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.with_name(f".{name}.lock")):
+    with locked(folder.with_name(f".{name}.lock"), f"{name}: another process is fetching it"):
         if not again and _is_complete(folder, verify):  # another process brought it while this one waited
             return folder
         for stale in [*folder.parent.glob(f".{name}-*"), *archives.glob(".client-*")]:  # left by a run that was killed
@@ -227,15 +223,6 @@ def _is_complete(folder: Path, verify: bool) -> bool:
         return not verify or all(_sha256(folder / name) == expected for name, expected in manifest["files"].items())
     except (FileNotFoundError, json.JSONDecodeError, KeyError):
         return False
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock between processes, so that of several that start together one downloads."""
-    with path.open("w") as file:
-        if sys.platform != "win32":
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _sha256(path: Path) -> str:

@@ -9,7 +9,6 @@ from typing import Literal, get_args
 
 import torch
 
-from bfn.data.bounds import regular_size
 from bfn.data.fetching import fetch, is_fetched, read_manifest
 from bfn.data.image_files import read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
 from bfn.data.images import Images, concatenate
@@ -21,6 +20,7 @@ from bfn.data.sources import SOURCES
 from bfn.data.text import Text, read_text
 from bfn.data.tokenizers import Tokenizer
 from bfn.errors import UserError, did_you_mean
+from bfn.files import regular_size
 
 __all__ = ["Part", "is_at_hand", "load", "names"]
 

@@ -12,7 +12,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bfn.data.bounds import check_decoded, regular_size, telling_damage
+from bfn.data.bounds import check_decoded, telling_damage
+from bfn.files import regular_size
 
 __all__ = ["load_npy", "load_npz", "numpy_shapes"]
 

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bfn.data.bounds import check_decoded, open_file, regular_size, telling_damage
+from bfn.data.bounds import check_decoded, open_file, telling_damage
 from bfn.data.numpy_files import load_npy, load_npz
 from bfn.data.optional_packages import require
 from bfn.data.record_columns import RawTable, make_records
 from bfn.data.records import Columns, Records
 from bfn.data.tokenizers import Tokenizer
 from bfn.errors import UserError, did_you_mean
+from bfn.files import regular_size
 
 __all__ = ["is_record_file", "read_records"]
 

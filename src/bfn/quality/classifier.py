@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import safetensors
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bfn import weights_file
 from bfn.errors import UserError
-from bfn.files import atomic
 from bfn.quality.features import check_finite, extract
 
 __all__ = ["BUNDLED_CLASSIFIER", "DigitClassifier", "check_images", "classify", "load_classifier", "save_classifier"]
@@ -92,8 +91,7 @@ def save_classifier(model: DigitClassifier, path: Path | str, metadata: Mapping[
         name: (value.half() if value.is_floating_point() else value).contiguous()
         for name, value in model.state_dict().items()
     }
-    with atomic(path) as temporary:
-        save_file(state, temporary, {"format": _FORMAT, **(metadata or {})})
+    weights_file.write(Path(path), state, {"format": _FORMAT, **(metadata or {})})
 
 
 def check_images(images: Tensor) -> None:

@@ -154,7 +154,10 @@ def test_wrong_input(kind, options, part, models, tmp_path, refused):
 
 def test_weights_of_another_architecture(models, tmp_path, refused):
     mixed = tiny.save("images", tmp_path / "mixed")
-    (mixed / "model.safetensors").write_bytes((models / "text" / "model.safetensors").read_bytes())
+    config = json.loads((mixed / "config.json").read_text())
+    del config["sha256"]  # changed by hand
+    config["network"]["channels"] = 16
+    (mixed / "config.json").write_text(json.dumps(config))
     assert "weights of another architecture" in refused("sample", mixed, "--out", tmp_path / "out")
 
 

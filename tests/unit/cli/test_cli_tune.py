@@ -47,6 +47,7 @@ def test_tables_are_not_stored_over_anything_else(tmp_path):
     folder, other = tiny.save("vectors", tmp_path / "m"), tiny.save("text", tmp_path / "other")
     renamed = tiny.save("vectors", tmp_path / "renamed")
     config = json.loads((renamed / storage.CONFIG).read_text())
+    del config["sha256"]  # changed by hand
     (renamed / storage.CONFIG).write_text(json.dumps({**config, "head": {"name": "noise"}}))
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")

@@ -63,7 +63,7 @@ def test_npm_runs_no_scripts_and_the_manifest_tells_the_source(cache, clients, m
         "files": {"copy": sha(b"data")},
         "sizes": {"copy": 4},
     }
-    assert sorted(path.name for path in cache.iterdir()) == [".set.lock", "downloads", "set"]
+    assert sorted(path.name for path in cache.iterdir()) == ["downloads", "set"]
     assert list((cache / "downloads").iterdir()) == []
 
 
@@ -174,7 +174,7 @@ def test_what_a_killed_run_left_is_cleared(cache, clients, monkeypatch):
     for left in (cache / ".set-abc" / "made", cache / "downloads" / "set" / ".client-abc"):
         left.mkdir(parents=True)
     fetch("set", progress=False)
-    assert sorted(path.name for path in cache.iterdir()) == [".set.lock", "downloads", "set"]
+    assert sorted(path.name for path in cache.iterdir()) == ["downloads", "set"]
 
 
 def test_of_several_that_start_together_one_fetches(cache, clients, monkeypatch):

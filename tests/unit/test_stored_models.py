@@ -1,0 +1,317 @@
+"""Stored models under attack: changed bytes, kills, several writers, configs that ask for too much."""
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import bfn
+import tiny
+from bfn import networks, storage, weights_file
+from bfn.cli import main
+from bfn.errors import UserError
+from bfn.files import sweep
+from bfn.networks.within import build_for
+from bfn.solvers import Row, Table
+from bfn.storage import StorageError
+
+FILES = ("model.safetensors", "config.json")
+
+
+def edit(directory, change):
+    """Change the config by hand, and take out the digest, as the message says one can."""
+    config = json.loads((directory / "config.json").read_text())
+    config.pop("sha256", None)
+    change(config)
+    (directory / "config.json").write_text(json.dumps(config))
+
+
+def damaged(whole: bytes, chance: random.Random) -> bytes:
+    """One bit flipped, one byte replaced, or a block of zeros."""
+    changed = bytearray(whole)
+    place = chance.randrange(len(whole))
+    kind = chance.choice(("bit", "byte", "block"))
+    if kind == "bit":
+        changed[place] ^= 1 << chance.randrange(8)
+    elif kind == "byte":
+        changed[place] = chance.choice([value for value in range(256) if value != whole[place]])
+    else:
+        size = len(whole[place : place + 64])
+        changed[place : place + size] = bytes(size)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_changed_byte_is_seen(tmp_path, name):
+    folder = tiny.save("vectors", tmp_path / "m")
+    whole, chance, seen, tried = (folder / name).read_bytes(), random.Random(0), 0, 0
+    while tried < 250:
+        changed = damaged(whole, chance)
+        if changed == whole:
+            continue
+        (folder / name).write_bytes(changed)
+        tried += 1
+        try:
+            bfn.load(folder)
+        except StorageError as error:
+            seen += "\n" not in str(error) and name in str(error)
+    assert seen == tried
+    (folder / name).write_bytes(whole)
+    bfn.load(folder)
+
+
+def test_the_bundled_models_carry_digests():
+    for name in storage.bundled():
+        path = storage.locate(name) / "model.safetensors"
+        digest = weights_file.read_header(path).digest
+        assert digest is not None
+        assert json.loads((path.parent / "config.json").read_text())["weights"] == digest
+        weights_file.verify(path)
+
+
+def test_models_without_digests_load(tmp_path):
+    model = tiny.build("vectors")
+    save_file(model.network.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(storage.describe(model)))
+    again = bfn.load(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_other_programs_read_the_weights(tmp_path):
+    tensors = {
+        "a": torch.arange(3.0), "b": torch.tensor(True), "c": torch.arange(4, dtype=torch.int64).view(2, 2),
+        "d": torch.randn(3, 5).bfloat16(), "e": torch.empty(0, 3), "f": torch.arange(7, dtype=torch.uint8),
+    }  # fmt: skip
+    weights_file.write(tmp_path / "w.safetensors", tensors, {"who": "me"})
+    again = load_file(tmp_path / "w.safetensors")
+    assert set(again) == set(tensors)
+    assert all(torch.equal(again[name], value) and again[name].dtype == value.dtype for name, value in tensors.items())
+    assert weights_file.read_header(tmp_path / "w.safetensors").shapes == {
+        k: tuple(v.shape) for k, v in tensors.items()
+    }
+
+
+def test_a_kill_between_the_two_files_leaves_a_whole_model(tmp_path, monkeypatch):
+    folder = tiny.save("text", tmp_path / "m")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "_write_config", killed)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.save("vectors", folder)
+    monkeypatch.undo()
+    with pytest.warns(UserWarning, match="of other weights, as a save that was killed leaves it"):
+        model = bfn.load(folder)
+    assert model.data_shape == (2,)
+    assert "written again from the copy" in storage.repair(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bfn.load(folder).data_shape == (2,)
+    assert "nothing to repair" in storage.repair(folder)
+
+
+def save_forever(folder, number):
+    model = tiny.build("vectors")
+    for parameter in model.parameters():
+        torch.nn.init.constant_(parameter, float(number))
+    model.info.card = {"number": number}
+    while True:
+        model.save(folder)
+
+
+def test_whenever_save_is_killed_the_model_is_whole(tmp_path):
+    folder, chance = tiny.save("vectors", tmp_path / "m"), random.Random(0)
+    for number in range(30):
+        process = multiprocessing.get_context("fork").Process(target=save_forever, args=(folder, number))
+        process.start()
+        time.sleep(0.02 + 0.1 * chance.random())
+        process.kill()
+        process.join()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = bfn.load(folder)
+        if "number" in model.info.card:
+            assert all(bool((p == model.info.card["number"]).all()) for p in model.parameters())
+    assert model.info.card["number"] > 20
+    model.save(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_what_kills_left_is_removed_by_the_next_save(tmp_path):
+    folder = tiny.save("vectors", tmp_path / "m")
+    (folder / ".model.safetensors.abc.tmp").write_bytes(b"half")
+    (folder / ".config.json.abc.tmp").write_bytes(b"half")
+    (folder / ".mine.abc.tmp").write_bytes(b"keep")
+    tiny.save("vectors", folder)
+    assert sorted(path.name for path in folder.iterdir()) == [".mine.abc.tmp", "config.json", "model.safetensors"]
+    sweep(folder / "mine")
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_files_have_the_modes_that_the_umask_says(tmp_path):
+    before = os.umask(0o027)
+    try:
+        folder = tiny.save("vectors", tmp_path / "m")
+    finally:
+        os.umask(before)
+    assert {oct(path.stat().st_mode & 0o777) for path in folder.iterdir()} == {"0o640"}
+
+
+def test_weights_that_are_not_finite_are_neither_stored_nor_loaded(tmp_path):
+    model = tiny.build("vectors")
+    folder = model.save(tmp_path / "m")
+    whole = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for value in (float("nan"), float("inf")):
+        with torch.no_grad():
+            next(model.parameters()).view(-1)[0] = value
+        with pytest.raises(StorageError, match=r"not stored: .*: 1 of its \d+ values are NaN or infinite"):
+            model.save(folder)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+        (tmp_path / "old").mkdir(exist_ok=True)
+        save_file(model.network.state_dict(), tmp_path / "old" / "model.safetensors")
+        (tmp_path / "old" / "config.json").write_text(json.dumps(storage.describe(model)))
+        with pytest.raises(StorageError, match=r"model.safetensors: .*: 1 of its \d+ values are NaN or infinite"):
+            bfn.load(tmp_path / "old")
+
+
+def test_a_damaged_config_is_repaired_from_the_weights_by_a_command(tmp_path, capsys):
+    folder = tiny.save("images", tmp_path / "m")
+    whole = (folder / "config.json").read_bytes()
+    (folder / "config.json").write_bytes(whole[:-300])
+    assert main(["info", str(folder)]) == 2
+    assert f"bfn info {folder} --repair" in capsys.readouterr().err
+    assert main(["info", str(folder), "--repair"]) == 0
+    assert (folder / "config.json").read_bytes() == whole
+
+
+def test_damaged_weights_are_taken_from_a_checkpoint_of_the_run(tmp_path, capsys):
+    folder = tiny.save("vectors", tmp_path / "run")
+    whole = (folder / "model.safetensors").read_bytes()
+    old = tiny.build("vectors")
+    torch.nn.init.zeros_(next(old.parameters()))
+    old.save(folder / "checkpoints" / "step-00000020")
+    tiny.save("vectors", folder / "checkpoints" / "step-00000010")
+    (folder / "model.safetensors").write_bytes(whole[:-1] + b"x")
+    assert main(["info", str(folder), "--repair"]) == 0
+    assert "taken from" in capsys.readouterr().out
+    assert (folder / "model.safetensors").read_bytes() == whole
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(StorageError, match="no copy is known: restore it from a backup"):
+        storage.repair(folder)
+
+
+def test_a_config_changed_by_hand_is_refused_or_taken_as_the_message_says(tmp_path):
+    folder = tiny.save("images", tmp_path / "m")
+    text = (folder / "config.json").read_text().replace("1.23456", "9.9")
+    (folder / "config.json").write_text(text)
+    with pytest.raises(StorageError, match='changed since it was stored; undo the change, or delete the line "sha256"'):
+        bfn.load(folder)
+    (folder / "config.json").write_text("".join(line for line in text.splitlines(True) if '"sha256"' not in line))
+    assert bfn.load(folder).info.card["quality"] == {"bits a dimension": 9.9}
+    (folder / "config.json").write_bytes(storage_text(folder).replace("\n", "\r\n").encode())
+    bfn.load(folder)
+
+
+def storage_text(folder):
+    storage.save(bfn.load(folder), folder)
+    return (folder / "config.json").read_text()
+
+
+def test_weights_of_another_program_in_place_of_the_stored_ones(tmp_path):
+    folder = tiny.save("vectors", tmp_path / "m")
+    save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors")
+    with pytest.raises(StorageError, match=r"not the weights that config.json was stored with"):
+        bfn.load(folder)
+
+
+def table(nfe: int) -> Table:
+    times = [i / nfe for i in range(nfe)]
+    return Table((*(Row(t, 1.0, (0.1,)) for t in times[:-1]), Row(times[-1])))
+
+
+def test_of_several_writers_of_tables_none_is_lost(tmp_path):
+    folder = tiny.save("vectors", tmp_path / "m")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda nfe: storage.store_tables(folder, {nfe: table(nfe)}), range(2, 22)))
+    assert sorted(bfn.load(folder).info.tables) == list(range(2, 22))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["network"].update(n_blocks=20_000), "larger than its file"),
+        (lambda c: c["network"].update(n_blocks=2**63), "larger than its file"),
+        (lambda c: c["network"].update(width=10**9), "weights of another architecture"),
+        (lambda c: c["network"].update(width=2**62), "config.json"),
+        (lambda c: c["network"].update(width=8.5), "config.json"),
+        (lambda c: c["network"].update(n_blocks="many"), "config.json"),
+        (lambda c: c["network"].update(n_labels=10**12), "weights of another architecture"),
+        (lambda c: c.update(data_shape=[2**40, 2**40]), "data_shape"),
+        (lambda c: c.update(colour="blue"), "'colour': a config of format 2 has format, flow"),
+        (lambda c: c["info"].update(alphabet="ab"), "a text of 2 symbols or tokens: the flow has None classes"),
+        (lambda c: c["info"]["card"].update(deep=json.loads("[" * 60 + "]" * 60)), "more than 50 deep"),
+    ],
+)
+def test_a_config_that_asks_for_too_much_costs_little(tmp_path, change, message):
+    folder = tiny.save("vectors", tmp_path / "m")
+    edit(folder, change)
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    with pytest.raises(StorageError, match=message) as error:
+        bfn.load(folder)
+    assert "\n" not in str(error.value)
+    assert time.monotonic() - start < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
+
+
+def test_tables_of_positions_are_bounded_too(tmp_path):
+    folder = tiny.save("text", tmp_path / "m")
+    edit(folder, lambda c: c["network"].update(max_length=10**10))
+    with pytest.raises(StorageError, match="larger than its file"):
+        bfn.load(folder)
+
+
+def test_json_nested_without_end_is_one_line(tmp_path):
+    folder = tiny.save("vectors", tmp_path / "m")
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(StorageError, match=r"config.json"):
+        bfn.load(folder)
+
+
+def test_a_huge_number_of_labels_of_format_1(tmp_path):
+    folder = tiny.save("vectors", tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors")
+    old = {key: config[key] for key in ("flow", "head", "data_shape", "network")}
+    (folder / "config.json").write_text(json.dumps({**old, "format": 1, "n_labels": 10**15}))
+    with pytest.raises(StorageError, match="n_labels 1000000000000000: expected at most"):
+        bfn.load(folder)
+
+
+def test_every_network_is_built_for_its_own_weights_and_no_others():
+    from bfn.networks import NETWORKS
+
+    unet = {"width": 8, "n_blocks": 1, "n_heads": 1, "groups": 4}
+    made = {
+        "mlp": {"in_features": 2},
+        "unet": {"in_channels": 1},
+        "transformer": {"n_classes": 5},
+        "official-transformer": {"n_classes": 5, "length": 8, "width": 16, "n_layers": 1, "n_heads": 2},
+        "official-flat-unet": {"channels": 3, "n_outputs": 3, **unet},
+        "official-binary-unet": {"multipliers": [1], "attention_rates": [], **unet},
+    }
+    for name in NETWORKS:
+        config = {"name": name, **made.get(name, {})}
+        network = networks.build(config)
+        weights = network.state_dict()
+        build_for(config, weights)
+        with pytest.raises(UserError, match="another architecture: no"):
+            build_for(config, {key: weights[key] for key in list(weights)[1:]})
