@@ -15,7 +15,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from bfn.data.tokenizers import TOKENIZERS, Tokenizer
+from bfn.data import TOKENIZERS, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow

@@ -19,7 +19,8 @@ from bfn.data.record_files import read_records
 from bfn.data.records import Categories, Column, Columns, Numbers, Records, Sequences
 from bfn.data.sources import SOURCES, Download, Source
 from bfn.data.text import Text, read_text
-from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, TOKENIZERS, Alphabet, Tokenizer, TokenizerFile, TokenList
+from bfn.data.tokenizer_files import TOKENIZERS, TokenizerFile
+from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, Alphabet, Tokenizer, TokenList
 from bfn.files import home
 
 __all__ = [

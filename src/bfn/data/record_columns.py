@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from bfn.data.records import Categories, Column, Columns, Numbers, Records, Sequences
 from bfn.data.text import smallest_type
-from bfn.data.tokenizers import Tokenizer, make_tokenizer
+from bfn.data.tokenizer_files import make_tokenizer
+from bfn.data.tokenizers import Tokenizer
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["RawTable", "make_records"]
+__all__ = ["RawTable", "make_records", "tabular"]
 
 _MOST_CLASSES = 1 << 16  # a column with more different values is not one of classes
 _LABELS, _PRESENCE = ("label", "labels", "y"), ("present", "lengths")  # names of arrays that say what they are for
@@ -37,9 +38,20 @@ class RawTable:
     sequence: str | None = None
     tokenizer: str | None = None
 
+    @classmethod
+    def from_frame(cls, frame: Any, source: str = "the table") -> Self:
+        """The columns of a pandas DataFrame; whole numbers are numbers there, as in a CSV file."""
+        columns = {str(name): tabular(frame[name].to_numpy()) for name in frame.columns}
+        return cls(source, columns, lambda number: f"row {number + 1}")
+
     def error(self, number: int, message: str) -> UserError:
         """A message on one record, with its place."""
         return UserError(f"{self.source}: {self.place(number)}: {message}")
+
+
+def tabular(array: NDArray[Any]) -> NDArray[Any]:
+    """A column of a table: of whole numbers, one a record, it is one of numbers; only arrays are made of classes."""
+    return array.astype(np.float64) if array.ndim == 1 and array.dtype.kind in "iu" else array
 
 
 def make_records(table: RawTable, roles: Columns | None = None, tokenizer: Tokenizer | str | None = None) -> Records:
@@ -68,7 +80,7 @@ def make_records(table: RawTable, roles: Columns | None = None, tokenizer: Token
     as_classes = {*roles.classes, roles.label}
     columns: dict[str, Column] = {}
     for name in roles.named:
-        if name in roles.sequences:
+        if name in roles.sequence:
             columns[name] = _sequences(table, name, tokenizer)
         else:
             columns[name] = _column(table, name, name in as_classes)
@@ -116,6 +128,8 @@ def _sequences(table: RawTable, name: str, wish: Tokenizer | str | None) -> Sequ
             found = tokenizer.encode(text)
         except UserError as error:
             raise table.error(number, str(error)) from None
+        if not len(found):
+            raise table.error(number, f"{name} is {text[:40]!r}, which has no tokens: expected some")
         codes.append(found.to(smallest_type(len(tokenizer))))
         lengths[number] = len(found)
     return Sequences(torch.cat(codes), lengths.cumsum(0) - lengths, lengths, tokenizer)
@@ -133,7 +147,7 @@ def _column(table: RawTable, name: str, as_classes: bool) -> Numbers | Categorie
                 f"{table.source}: column {name} has values of type {array.dtype}: expected numbers or texts"
             )
         if as_classes:
-            return _named(table, name, [f"{value:g}" for value in array.tolist()])
+            return _named(table, name, [repr(value).removesuffix(".0") for value in array.tolist()])
         return _finite(table, name, array)
     texts = [text.strip() for text in _texts(table, name)]
     if as_classes or all(_number(text) is None for text in texts):

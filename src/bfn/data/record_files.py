@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bfn.data.bounds import check_decoded, open_file, telling_damage
 from bfn.data.numpy_files import load_npy, load_npz
 from bfn.data.optional_packages import require
-from bfn.data.record_columns import RawTable, make_records
+from bfn.data.record_columns import RawTable, make_records, tabular
 from bfn.data.records import Columns, Records
 from bfn.data.tokenizers import Tokenizer
 from bfn.errors import UserError, did_you_mean
@@ -235,7 +235,7 @@ def _from_arrow(path: Path, name: str, column: Any) -> NDArray[Any]:
                 f"{path}: row {odd}: {name} has {lengths[odd - 1]} values, the first row {lengths[0]}: expected as many"
             )
         return np.array(values)
-    return np.array(values, dtype=object if values and isinstance(values[0], str) else None)
+    return tabular(np.array(values, dtype=object if values and isinstance(values[0], str) else None))
 
 
 _READERS: dict[str, Callable[[Path], RawTable]] = {

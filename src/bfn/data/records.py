@@ -7,7 +7,7 @@ says what they are for: the sample itself, its label, its conditions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -110,23 +110,31 @@ class Columns:
         classes, arrays. Where sequence and parts name one column, a sample is that; of several it is a mapping.
     label: the class of each record. conditions: what samples may be asked for by: numbers or classes.
     classes: columns among these whose values are classes although they look like numbers.
+    Each but the label may be one name or several; they are kept as tuples.
     """
 
-    sequence: str | tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
+    sequence: str | Sequence[str] = ()
+    parts: str | Sequence[str] = ()
     label: str | None = None
-    conditions: tuple[str, ...] = ()
-    classes: tuple[str, ...] = ()
+    conditions: str | Sequence[str] = ()
+    classes: str | Sequence[str] = ()
 
-    @property
-    def sequences(self) -> tuple[str, ...]:
-        """The columns of texts."""
-        return (self.sequence,) if isinstance(self.sequence, str) else tuple(self.sequence)
+    def __post_init__(self) -> None:
+        for name in ("sequence", "parts", "conditions", "classes"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+        label = () if self.label is None else (self.label,)
+        roles = (*self.samples, *self.conditions, *label)
+        twice = next((name for name in roles if roles.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(
+                f"column {twice!r} is named for several things: expected one of sample, condition and label"
+            )
 
     @property
     def samples(self) -> tuple[str, ...]:
         """The columns that make up a sample."""
-        return tuple(dict.fromkeys((*self.sequences, *self.parts)))
+        return tuple(dict.fromkeys((*self.sequence, *self.parts)))
 
     @property
     def named(self) -> tuple[str, ...]:

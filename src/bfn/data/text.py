@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bfn.data.tokenizers import Alphabet, Tokenizer, make_tokenizer
+from bfn.data.tokenizer_files import make_tokenizer
+from bfn.data.tokenizers import Alphabet, Tokenizer
 from bfn.errors import UserError
 
 __all__ = ["Text", "read_text"]

@@ -2,37 +2,33 @@
 
 A tokenizer is plain values, so that it is stored with a model (``model.info``) and travels with it. Three kinds: the
 characters of an :class:`Alphabet`; a :class:`TokenList`, cut by a regular expression or by longest match; a
-:class:`TokenizerFile`, any tokenizer of the ``tokenizers`` package. None of them has tokens for padding or for the
+:class:`bfn.data.TokenizerFile`, any tokenizer of the ``tokenizers`` package. None has tokens for padding or for the
 unknown: a shorter text has fewer tokens, and a token outside the vocabulary is an error that names its position.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import string
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from bfn.data.optional_packages import require
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["AMINO_ACIDS", "PATTERNS", "TEXT8", "TOKENIZERS", "Alphabet", "TokenList", "Tokenizer", "TokenizerFile"]
+__all__ = ["AMINO_ACIDS", "PATTERNS", "TEXT8", "Alphabet", "TokenList", "Tokenizer"]
 
 _MOST_TOKENS = 8192  # found in data: beyond it, the pattern does not fit the data or the network would be all embedding
-_LARGEST_FILE = 1 << 26
 
 PATTERNS: Mapping[str, str] = {
-    # The grammar of OpenSMILES: atoms in brackets, organic atoms, aromatic atoms, ring numbers, bonds, branches.
-    "smiles": r"\[[^\[\]]+\]|Br|Cl|[BCNOPSFIbcnops*]|%[0-9][0-9]|[0-9]|[-=#$:/\\~]|[().>]",
+    # By the grammar of OpenSMILES: atoms in brackets, of two letters, ring numbers of two digits; then the single ones:
+    # organic and aromatic atoms, ring numbers, bonds, branches, dots.
+    "smiles": r"\[[^\[\]]+\]|Br|Cl|%[0-9][0-9]|[BCNOPSFIbcnops*0-9=#$:/\\~().>-]",
     "words": r"\w+|\s+|[^\w\s]",
 }
 """Regular expressions that cut texts into tokens, by name."""
@@ -91,7 +87,8 @@ class Tokenizer(ABC):
         classes[: len(known)], mask[places] = torch.tensor(known, dtype=torch.int64), True
         return classes, mask
 
-    def _outside(self, piece: str, position: int) -> UserError:
+    def outside(self, piece: str, position: int) -> UserError:
+        """The error that a piece of a text is no token."""
         shown = ", ".join(map(repr, self.pieces[:12])) + (", ..." if len(self) > 12 else "")
         hint = did_you_mean(piece, self.pieces) if len(piece) > 1 else ""
         return UserError(f"{piece!r} at position {position} is not among the {len(self)} tokens {shown}{hint}")
@@ -160,7 +157,7 @@ class TokenList(Tokenizer):
             twice = next(token for number, token in enumerate(self.tokens) if self._numbers[token] != number)
             raise UserError(f"token {twice!r} is in the list more than once: expected each once")
         if self.pattern is not None:
-            _compiled(self.pattern)
+            self._expression  # noqa: B018
 
     @classmethod
     def from_texts(cls, texts: Iterable[str], pattern: str, most: int = _MOST_TOKENS) -> Self:
@@ -171,7 +168,7 @@ class TokenList(Tokenizer):
         expression = _compiled(PATTERNS.get(pattern, pattern))
         found: set[str] = set()
         for text in texts:
-            found.update(piece for piece, _ in _cut(text, expression))
+            found.update(_cut(text, expression))
             if len(found) > most:
                 raise UserError(
                     f"more than {most} different tokens by the pattern {expression.pattern!r}: expected at most that "
@@ -192,23 +189,25 @@ class TokenList(Tokenizer):
         return sorted({len(token) for token in self.tokens}, reverse=True)
 
     def encode(self, text: str) -> Tensor:
-        cut = self._longest(text) if self.pattern is None else _cut(text, _compiled(self.pattern))
-        classes = []
-        for piece, position in cut:
-            number = self._numbers.get(piece)
-            if number is None:
-                raise self._outside(piece, position)
-            classes.append(number)
-        return torch.tensor(classes, dtype=torch.int64)
+        pieces = self._longest(text) if self.pattern is None else _cut(text, self._expression)
+        try:
+            return torch.tensor([self._numbers[piece] for piece in pieces], dtype=torch.int64)
+        except KeyError as error:
+            first = pieces.index(error.args[0])
+            raise self.outside(pieces[first], sum(map(len, pieces[:first]))) from None
 
-    def _longest(self, text: str) -> Iterator[tuple[str, int]]:
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        return _compiled(self.pattern or "")
+
+    def _longest(self, text: str) -> list[str]:
         """The longest token at each place; a character that begins none stands for itself."""
-        position = 0
+        pieces, position = [], 0
         while position < len(text):
             fits = (text[position : position + length] for length in self._lengths)
-            piece = next((piece for piece in fits if piece in self._numbers), text[position])
-            yield piece, position
-            position += len(piece)
+            pieces.append(next((piece for piece in fits if piece in self._numbers), text[position]))
+            position += len(pieces[-1])
+        return pieces
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
@@ -221,129 +220,20 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return compiled
 
 
-def _cut(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:
-    """Matches side by side with their positions; a character that no match covers stands for itself."""
-    end = 0
+def _cut(text: str, pattern: re.Pattern[str]) -> list[str]:
+    """Pieces that together are the text: the matches; a character that no match covers stands for itself."""
+    pieces: list[str] = pattern.findall(text) if pattern.groups == 0 else []
+    if sum(map(len, pieces)) == len(text) and "" not in pieces:
+        return pieces
+    pieces, end = [], 0
     for match in pattern.finditer(text):
-        yield from zip(text[end : match.start()], range(end, match.start()), strict=True)
-        if match.end() > match.start():
-            yield match.group(), match.start()
+        pieces += [*text[end : match.start()], match.group()]
         end = match.end()
-    yield from zip(text[end:], range(end, len(text)), strict=True)
+    return [piece for piece in (*pieces, *text[end:]) if piece]
 
-
-@dataclass(frozen=True)
-class TokenizerFile(Tokenizer):
-    """A tokenizer of the ``tokenizers`` package, kept as its JSON: byte pairs, unigrams, word pieces.
-
-    Its own truncation, padding and special tokens around a text are left out. Decoding gives the text back as far as
-    the tokenizer itself keeps it.
-    """
-
-    content: str
-
-    def __post_init__(self) -> None:
-        self._tokenizer  # noqa: B018
-
-    @classmethod
-    def read(cls, path: Path | str) -> Self:
-        """From a file such as ``tokenizer.json``."""
-        path = Path(path).expanduser()
-        if not path.is_file():
-            raise UserError(f"{path}: no such file: expected a tokenizer, such as tokenizer.json")
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(f"{path}: {path.stat().st_size:,} bytes: a tokenizer has at most {_LARGEST_FILE:,}")
-        try:
-            return cls(json.dumps(json.loads(path.read_bytes()), ensure_ascii=False, separators=(",", ":")))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: not a tokenizer file: {' '.join(str(error).split())}") from None
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        package = require("tokenizers", "for tokenizer files")
-        try:
-            tokenizer = package.Tokenizer.from_str(self.content)
-        except Exception as error:  # the package raises Exception itself
-            raise UserError(f"not a tokenizer of the tokenizers package: {error}") from None
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
-
-    @cached_property
-    def pieces(self) -> tuple[str, ...]:
-        by_number = {number: token for token, number in self._tokenizer.get_vocab(with_added_tokens=True).items()}
-        return tuple(by_number.get(number, "") for number in range(max(by_number, default=-1) + 1))
-
-    @cached_property
-    def _unknown(self) -> int | None:
-        """The class that the tokenizer gives to what it does not know."""
-        model = json.loads(self.content).get("model", {})
-        token, number = model.get("unk_token"), model.get("unk_id")
-        number = self._tokenizer.token_to_id(token) if isinstance(token, str) else number
-        return number if isinstance(number, int) else None
-
-    def encode(self, text: str) -> Tensor:
-        found = self._found(text)
-        if self._unknown in found.ids:
-            start, end = found.offsets[found.ids.index(self._unknown)]
-            raise self._outside(text[start:end], start)
-        if _loses(text, found.offsets):
-            # What was dropped shifts the positions after it: the shortest beginning that loses ends at it.
-            ends = range(1, len(text) + 1)
-            place = bisect_left(ends, True, key=lambda end: _loses(text[:end], self._found(text[:end]).offsets))
-            raise self._outside(text[place], place)
-        return torch.tensor(found.ids, dtype=torch.int64)
-
-    def _found(self, text: str) -> Any:
-        try:
-            return self._tokenizer.encode(text, add_special_tokens=False)
-        except Exception as error:  # the package raises Exception itself, such as for a word outside a word list
-            raise UserError(f"{text[:60]!r}: the tokenizer cannot cut it: {error}") from None
-
-    def _join(self, classes: list[int]) -> str:
-        text: str = self._tokenizer.decode(classes, skip_special_tokens=False)
-        return text
-
-
-def _loses(text: str, covered: Iterable[tuple[int, int]]) -> bool:
-    """Whether some of a text is in no token: byte pairs without a token for the unknown drop it without a word."""
-    seen = bytearray(len(text))
-    for start, end in covered:
-        seen[start:end] = b"\1" * (end - start)
-    return any(not here and not symbol.isspace() for here, symbol in zip(seen, text, strict=True))
-
-
-TOKENIZERS: dict[str, type[Tokenizer]] = {"characters": Alphabet, "tokens": TokenList, "file": TokenizerFile}
-"""The kinds of tokenizers that a model may be stored with, by name."""
 
 TEXT8 = Alphabet(" " + string.ascii_lowercase)
 """The alphabet of text8: space and a to z."""
 
 AMINO_ACIDS = Alphabet("ACDEFGHIKLMNPQRSTVWY")
 """The twenty amino acids of proteins, in the order of their letters."""
-
-
-def make_tokenizer(wish: Tokenizer | str | None, texts: Iterable[str]) -> Tokenizer:
-    """The tokenizer that a user names, with the tokens of these texts where it is made from data.
-
-    wish: "characters" (or None), "amino-acids", a name of ``PATTERNS``, the path of a tokenizer file (``.json``) or of
-    a list of tokens, one a line (``.txt``), or a tokenizer.
-    """
-    if isinstance(wish, Tokenizer):
-        return wish
-    if wish in (None, "characters"):
-        return Alphabet.from_texts(texts)
-    if wish == "amino-acids":
-        return AMINO_ACIDS
-    if wish in PATTERNS:
-        return TokenList.from_texts(texts, str(wish))
-    path = Path(str(wish)).expanduser()
-    if path.suffix == ".json":
-        return TokenizerFile.read(path)
-    if path.suffix == ".txt" and path.is_file():
-        return TokenList(tuple(line for line in path.read_text(encoding="utf-8").split("\n") if line))
-    known = ("characters", "amino-acids", *PATTERNS)
-    raise UserError(
-        f"tokenizer={wish!r}: expected one of {', '.join(known)}, a tokenizer file (.json) or a list of tokens, one a "
-        f"line (.txt){did_you_mean(wish, known)}"
-    )

@@ -97,8 +97,11 @@ def test_parquet_as_csv(tmp_path) -> None:
     at, n = records.columns["at"], records.conditions["n"]
     assert isinstance(at, Numbers)
     assert torch.equal(at.values, torch.tensor(table["at"]))
-    assert isinstance(n, Categories)
+    assert isinstance(n, Numbers)
     assert n.values.tolist() == [3, 2]
+    named = read_records(tmp_path / "a.parquet", Columns(sequence="smiles", label="n"))
+    assert named.label is not None
+    assert (named.label.names, named.label.values.tolist()) == (("2", "3"), [1, 0])
     for column, message in (
         ([0.5, None], "row 2: gap is missing"),
         ([0.5, float("nan")], "record 1: gap is nan|row 2: gap is nan"),
@@ -272,6 +275,33 @@ def test_bombs_are_refused(tmp_path, monkeypatch) -> None:
         archive.writestr("x.npy", header.getvalue())
     with pytest.raises(UserError, match="not a plain numpy file"):
         load(tmp_path / "b.npz")
+
+
+def test_a_frame_as_its_csv(tmp_path) -> None:
+    pandas = pytest.importorskip("pandas")
+    path, roles = write(tmp_path / "drugs.csv", DRUGS), Columns("smiles", conditions="gap", label="kind")
+    frame = pandas.read_csv(path)
+    ours, theirs = read_records(path, roles), make_records(RawTable.from_frame(frame), roles)
+    for name in ("gap", "kind"):
+        assert torch.equal(ours.columns[name].values, theirs.columns[name].values)
+    assert sequences(ours, "smiles").texts() == sequences(theirs, "smiles").texts()
+    frame.loc[2, "smiles"] = None
+    with pytest.raises(UserError, match=r"the table: row 3: smiles is .*: expected text"):
+        make_records(RawTable.from_frame(frame), roles)
+
+
+def test_a_column_is_for_one_thing() -> None:
+    assert Columns("s", conditions="gap") == Columns(("s",), conditions=["gap"])
+    assert Columns("s", parts=("s", "x")).samples == ("s", "x")
+    with pytest.raises(UserError, match="column 'gap' is named for several things"):
+        Columns("s", conditions="gap", label="gap")
+
+
+def test_numbers_as_classes_keep_their_digits() -> None:
+    table = RawTable("here", {"x": np.ones((3, 2)), "year": np.array([1234567.0, 2000.5, 1234567.0])})
+    label = make_records(table, Columns(parts="x", label="year")).label
+    assert label is not None
+    assert label.names == ("2000.5", "1234567")
 
 
 def test_a_missing_file(tmp_path) -> None:

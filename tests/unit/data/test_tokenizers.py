@@ -13,7 +13,7 @@ from torch import nn
 import bfn
 from bfn import config
 from bfn.data import AMINO_ACIDS, PATTERNS, TOKENIZERS, Alphabet, Text, Tokenizer, TokenizerFile, TokenList, load
-from bfn.data.tokenizers import make_tokenizer
+from bfn.data.tokenizer_files import make_tokenizer
 from bfn.errors import UserError
 from bfn.model_data import known_text
 
