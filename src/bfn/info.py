@@ -92,6 +92,7 @@ class ModelInfo:
 
     classes: of a class-conditional model.
     alphabet: symbols of a text model, one a class of its data. tokenizer: the same for text of any other tokens.
+    part_tokenizers: tokenizers of the parts of joint data that are text, by their names.
     value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
     error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
     tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
@@ -101,6 +102,7 @@ class ModelInfo:
     classes: Classes | None = None
     alphabet: str | None = None
     tokenizer: Tokenizer | None = None
+    part_tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
     value_range: tuple[float, float] | None = None
     error_curve: ErrorCurve | None = None
     tables: Mapping[int, Table] = field(default_factory=dict)

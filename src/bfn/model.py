@@ -133,16 +133,18 @@ class Model(ABC):
         """n samples: see :func:`bfn.sample` for the settings."""
         return sample(self, n, solver, nfe, **settings)
 
-    def decode(self, x: Tensor | Mapping[str, Tensor], present: Tensor | None = None) -> Any:
+    def decode(self, x: Tensor | Mapping[str, Tensor], present: Tensor | Mapping[str, Tensor] | None = None) -> Any:
         """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers.
 
         present: like x, where there is data: padding is no part of a string.
         """
         if isinstance(x, Mapping):
-            return {name: value.cpu().numpy() for name, value in x.items()}
+            where = present if isinstance(present, Mapping) else {}
+            texts = {name: t.decode(x[name], where.get(name)) for name, t in self.info.part_tokenizers.items()}
+            return {name: texts.get(name, value.cpu().numpy()) for name, value in x.items()}
         tokenizer = self.info.text_tokenizer
         if tokenizer is not None:
-            return tokenizer.decode(x.flatten(1), None if present is None else present.flatten(1))
+            return tokenizer.decode(x.flatten(1), present.flatten(1) if isinstance(present, Tensor) else None)
         if self.form == "images":
             return pixels(self.flow.values(x)).numpy()
         return x.cpu().numpy()
@@ -186,6 +188,9 @@ class BFN(Model, nn.Module):
             self.info.classes = Classes.equal(n_labels)
         if n_labels is not None and len(self.info.classes or ()) != n_labels:
             raise UserError(f"{len(self.info.classes or ())} classes: the network was made for {n_labels}")
+        tokenizer, n_values = self.info.text_tokenizer, self.flow.n_values
+        if tokenizer is not None and n_values not in (None, len(tokenizer)):
+            raise UserError(f"{len(tokenizer)} {tokenizer.unit}: the flow has {n_values} classes; expected as many")
 
     @property
     def dtype(self) -> torch.dtype:

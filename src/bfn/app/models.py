@@ -41,7 +41,7 @@ class Models:
             model.form,
             drawing.usable_solvers(model),
             model.info.classes.names if model.info.classes else (),
-            model.data_shape[0] if model.form == "text" else 0,
+            _longest_prompt(model),
             len(self.pictures.get(name, ())),
         )
 
@@ -79,6 +79,12 @@ def load_models(directories: Sequence[str] = ()) -> Models:
         raise UserError("no models: none are bundled with this installation; name one with --model DIR")
     found = {name: _pictures(model) for name, model in models.items() if model.form == "images"}
     return Models(models, {name: pictures for name, pictures in found.items() if pictures is not None})
+
+
+def _longest_prompt(model: BFN) -> int:
+    """How many characters a text of the model may have; 0 where it is not one of text."""
+    tokenizer = model.info.text_tokenizer
+    return 0 if tokenizer is None else model.data_shape[0] * max(map(len, tokenizer.pieces))
 
 
 def _pictures(model: BFN) -> Tensor | None:

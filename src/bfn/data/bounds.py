@@ -1,5 +1,6 @@
 """Bounds on what is read, in bytes as decoded: a small or damaged file costs little memory and ends in one line."""
 
+import errno
 import gzip
 import io
 from collections.abc import Iterator
@@ -64,7 +65,8 @@ def telling_damage(path: Path | str, what: str = "a damaged file") -> Iterator[N
     except UserError:
         raise
     except Exception as error:  # decoders of damaged files raise whatever they meet
-        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+        # A place before the beginning of a file, as a damaged archive may name, is an invalid argument to the system.
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)):
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path}: {what} ({reason}): get it again") from error

@@ -121,7 +121,10 @@ def _sequences(table: RawTable, name: str, wish: Tokenizer | str | None) -> Sequ
     for number, text in enumerate(texts):
         if not text.strip():
             raise table.error(number, f"{name} is empty: expected a sequence")
-    tokenizer = make_tokenizer(wish or table.tokenizer, texts)
+    try:
+        tokenizer = make_tokenizer(wish or table.tokenizer, texts)
+    except UserError as error:
+        raise UserError(f"{table.source}: {error}") from None
     codes, lengths = [], torch.empty(len(texts), dtype=torch.int64)
     for number, text in enumerate(texts):
         try:
@@ -168,7 +171,9 @@ def _texts(table: RawTable, name: str) -> list[str]:
     texts = list(table.columns[name])
     wrong = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
     if wrong is not None:
-        raise table.error(wrong, f"{name} is {texts[wrong]!r}: expected text, as others of this column are")
+        raise table.error(
+            wrong, f"{name} is {repr(texts[wrong])[:40]}: expected text, or an array as long as the others"
+        )
     return list(map(str, texts))
 
 

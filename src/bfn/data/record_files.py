@@ -176,7 +176,7 @@ def _read_csv(path: Path) -> RawTable:
             line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(f'{path}: line {line}: {error}: expected values between {delimiter!r}, quoted by "') from None
-    header = [name.strip() for name in rows[0]]
+    header = [" ".join(name.split()) for name in rows[0]]
     twice = next((name for name in header if header.count(name) > 1), None)
     if twice is not None or not all(header):
         shown = "an empty name" if not all(header) else f"{twice!r} more than once"
@@ -215,27 +215,22 @@ def _read_parquet(path: Path) -> RawTable:
         least = 8 * described.num_rows * described.num_columns
         check_decoded(path, max(sum(group.total_byte_size for group in groups), least), regular_size(path))
         table = file.read()
-    if len(set(table.column_names)) < len(table.column_names):
-        raise UserError(f"{path}: columns {', '.join(table.column_names)}: expected each name once")
-    columns = {name: _from_arrow(path, name, table.column(name)) for name in table.column_names}
+        if len(set(table.column_names)) < len(table.column_names):
+            raise UserError(f"{path}: columns {', '.join(table.column_names)}: expected each name once")
+        columns = {name: _from_arrow(table.column(name)) for name in table.column_names}
     return RawTable(str(path), columns, lambda number: f"row {number + 1}")
 
 
-def _from_arrow(path: Path, name: str, column: Any) -> NDArray[Any]:
-    """Texts as objects, numbers as they are, lists of one length as arrays; a value that is missing is told."""
-    if column.null_count:
-        row = column.is_null().to_pylist().index(True) + 1
-        raise UserError(f"{path}: row {row}: {name} is missing: fill it in, or remove the row")
+def _from_arrow(column: Any) -> NDArray[Any]:
+    """Numbers as they are, NaN where one is missing; lists of one length as arrays; anything else as objects."""
+    array: NDArray[Any] = column.to_numpy()
+    if array.dtype != object:
+        return tabular(array)
     values = column.to_pylist()
-    if values and isinstance(values[0], list):
-        lengths = [len(value) for value in values]
-        odd = next((row for row, length in enumerate(lengths, 1) if length != lengths[0]), None)
-        if odd is not None:
-            raise UserError(
-                f"{path}: row {odd}: {name} has {lengths[odd - 1]} values, the first row {lengths[0]}: expected as many"
-            )
+    if values and all(isinstance(value, list) and len(value) == len(values[0]) for value in values):
         return np.array(values)
-    return tabular(np.array(values, dtype=object if values and isinstance(values[0], str) else None))
+    array[:] = values
+    return array
 
 
 _READERS: dict[str, Callable[[Path], RawTable]] = {

@@ -114,8 +114,8 @@ def read_text(path: Path | str, tokenizer: Tokenizer | str | None = None) -> Tex
 def _read_tokens(path: Path, tokenizer: Tokenizer | str) -> Text:
     """A text as numbers of tokens."""
     text = _decoded(path)
-    found = make_tokenizer(tokenizer, [text])
     try:
+        found = make_tokenizer(tokenizer, [text])
         codes = found.encode(text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None

@@ -227,6 +227,22 @@ def test_temperature_is_the_librarys(models, tmp_path):
     assert (tmp_path / "samples.txt").read_text(encoding="utf-8").splitlines() == [*expected]
 
 
+def test_a_model_of_tokens_is_sampled_and_told(tmp_path, capsys):
+    tokens = bfn.data.TokenList(("Ala", "Gly", *(f"[{number}]" for number in range(25))))
+    model = tiny.build("text")
+    model.info = bfn.ModelInfo.of_text(tokens)
+    model.save(tmp_path / "model")
+    run("sample", tmp_path / "model", "--prompt", "Gly_Ala", "--nfe", 3, "--n", 4, "--seed", 5, "--out", tmp_path)
+    lines = (tmp_path / "samples.txt").read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        classes = tokens.encode(line).tolist()
+        assert (len(classes), classes[0], classes[2]) == (20, 1, 0)
+    capsys.readouterr()
+    run("info", tmp_path / "model")
+    assert "27: 'Ala', 'Gly', '[0]'" in capsys.readouterr().out
+
+
 def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     np.savez(tmp_path / "large.npz", x=np.zeros((4, 9, 9), dtype=np.uint8))
     assert "'T' at position 0 is not among the symbols" in refused("sample", models / "text", "--prompt", "The")

@@ -103,13 +103,15 @@ def test_parquet_as_csv(tmp_path) -> None:
     assert named.label is not None
     assert (named.label.names, named.label.values.tolist()) == (("2", "3"), [1, 0])
     for column, message in (
-        ([0.5, None], "row 2: gap is missing"),
-        ([0.5, float("nan")], "record 1: gap is nan|row 2: gap is nan"),
-        ([[1.0], [1.0, 2.0]], "row 2: gap has 2 values, the first row 1"),
+        ([0.5, None], "row 2: gap is nan: expected finite numbers"),
+        ([1, None], "row 2: gap is nan: expected finite numbers"),
+        (["a", None], "row 2: gap is None: expected text"),
+        ([[1.0], [1.0, 2.0]], r"row 1: gap is \[1.0\]: expected text, or an array as long as the others"),
     ):
         parquet.write_table(pyarrow.table(table | {"gap": column}), tmp_path / "a.parquet")
         with pytest.raises(UserError, match=message):
             read_records(tmp_path / "a.parquet", roles)
+    read_records(tmp_path / "a.parquet", Columns("smiles"))  # what is not asked for may be wrong
     with pytest.raises(UserError, match="not a Parquet file that can be read"):
         read_records(write(tmp_path / "b.parquet", "PAR1 not"))
 
@@ -302,6 +304,26 @@ def test_numbers_as_classes_keep_their_digits() -> None:
     label = make_records(table, Columns(parts="x", label="year")).label
     assert label is not None
     assert label.names == ("2000.5", "1234567")
+
+
+ANYTHING = st.one_of(st.binary(max_size=60), st.text('ab1.,;"\t\n\r> -', max_size=60).map(str.encode))
+
+
+@given(ANYTHING, st.sampled_from([".txt", ".smi", ".fasta", ".csv", ".tsv", ".npy", ".npz", ".parquet", ".csv.gz"]))
+@settings(max_examples=300)
+def test_any_file_is_read_or_refused_in_one_line(tmp_path_factory, content: bytes, suffix: str) -> None:
+    path = write(tmp_path_factory.getbasetemp() / f"any{suffix}", content)
+    told = None
+    try:
+        records = read_records(path)
+    except UserError as error:
+        told = str(error)
+    if told is None:
+        assert len(records) > 0
+        assert all(len(column) == len(records) for column in records.columns.values())
+    else:
+        assert told.startswith(str(path))
+        assert "\n" not in told
 
 
 def test_a_missing_file(tmp_path) -> None:

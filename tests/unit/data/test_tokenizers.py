@@ -184,6 +184,25 @@ def test_characters_are_stored_as_an_alphabet() -> None:
         bfn.ModelInfo(alphabet="ab", tokenizer=SMILES)
 
 
+def test_the_parts_of_joint_data_have_tokenizers_of_their_own(tmp_path) -> None:
+    flow = bfn.JointFlow(chain=bfn.DiscreteFlow(20), charge=bfn.ContinuousFlow(0.02))
+    info = bfn.ModelInfo(part_tokenizers={"chain": AMINO_ACIDS})
+    predicts, shape = {"chain": "logits", "charge": "data"}, {"chain": (3,), "charge": ()}
+    bfn.BFN(nn.Linear(2, 2), flow, predicts, shape, info).save(tmp_path)
+    model = bfn.load(tmp_path, network=nn.Linear(2, 2))
+    x = {"chain": torch.tensor([[0, 1, 2], [3, 4, 0]]), "charge": torch.tensor([0.5, 1.5])}
+    decoded = model.decode(x)
+    assert decoded["chain"] == ["ACD", "EFA"]
+    assert decoded["charge"].tolist() == [0.5, 1.5]
+    present = {"chain": torch.tensor([[True] * 3, [True, True, False]])}
+    assert model.decode(x, present)["chain"] == ["ACD", "EF"]
+
+
+def test_as_many_tokens_as_the_flow_has_classes() -> None:
+    with pytest.raises(UserError, match="20 characters: the flow has 21 classes; expected as many"):
+        bfn.BFN(nn.Linear(2, 2), bfn.DiscreteFlow(21), "logits", (4,), bfn.ModelInfo(tokenizer=AMINO_ACIDS))
+
+
 def test_a_damaged_stored_tokenizer_is_told_with_its_place() -> None:
     with pytest.raises(config.StorageError, match=r"info.tokenizer 'token': expected one of characters, tokens, file"):
         config.decode(Tokenizer, {"name": "token"}, "info.tokenizer")
