@@ -19,7 +19,7 @@ from bfn.errors import UserError, did_you_mean
 
 __all__ = ["TOKENIZERS", "TokenizerFile", "make_tokenizer"]
 
-_LARGEST_FILE = 1 << 26
+_LARGEST_FILE = 1 << 24  # it goes into the config of a model, which may have four times that with its escapes
 
 
 @dataclass(frozen=True)
