@@ -200,7 +200,7 @@ class Flow(ABC):
     def noise_levels(self, times: Sequence[float], batch: int, state_ndim: int, like: Tensor) -> list[NoiseLevel]:
         """:meth:`noise_level` of each of several times, the same for all of a batch."""
         told = torch.tensor(times, dtype=like.dtype, device=like.device).unsqueeze(1).repeat(1, batch)
-        return [NoiseLevel(t, s) for t, s in zip(told.unbind(), self.schedule.s_of(times), strict=True)]
+        return [*map(NoiseLevel, told.unbind(), self.schedule.s_of(times))]
 
 
 def _check_shape(x: Tensor, data_shape: Shape) -> None:

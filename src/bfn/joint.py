@@ -150,7 +150,7 @@ class JointFlow(Flow):
         return self.parts[self.leading_part].schedule
 
     def over_state(self, rows: Sequence[Sequence[float]], like: Tensor) -> Sequence[float | Tensor]:
-        alike = [all(number == row[0] for number in row) for row in rows]
+        alike = [len(set(row)) == 1 for row in rows]
         apart = [row for row, same in zip(rows, alike, strict=True) if not same]
         values = torch.tensor(apart, dtype=like.dtype, device=like.device).view(-1, len(self.parts))
         vectors = iter(values[:, self._part_of_state.to(like.device)])

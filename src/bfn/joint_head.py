@@ -15,6 +15,7 @@ from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Head, Output, make_head
 from bfn.joint import JointFlow, Part, flat
+from bfn.joint_flat import FlatMap
 
 __all__ = ["JointHead"]
 
@@ -23,7 +24,8 @@ __all__ = ["JointHead"]
 class JointHead(Head):
     """A head a part. flat: the network takes and gives one vector (batch, ...) instead of mappings of parts.
 
-    A flat network sees the parts' inputs side by side and gives their outputs the same way.
+    A flat network sees the parts' inputs side by side and gives their outputs the same way; where heads allow it, this
+    takes a few operations for all parts together.
     """
 
     kind: ClassVar[str] = "joint"
@@ -43,17 +45,36 @@ class JointHead(Head):
         return all(head.starts_at_zero for head in self.parts.values())
 
     def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Any:
+        whole = self._flat_map(flow)
+        if whole is not None:
+            return whole.inputs(u, level)
         shown = {p.name: self.parts[p.name].inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
         return torch.cat([flat(x) for x in shown.values()], 1) if self.flat else shown
 
     def output(self, flow: Flow, raw: Any, u: Tensor, level: NoiseLevel) -> Output:
         layout = _layout(flow)
-        given = self._split(layout, raw) if self.flat else raw
-        return JointOutput(layout, {
-            p.name: self.parts[p.name].output(p.flow, given[p.name], p.state_of(u), p.level_of(level)) for p in layout
-        })  # fmt: skip
+        whole = self._flat_map(flow)
+
+        def parts() -> dict[str, Output]:
+            given = self._split(layout, raw) if self.flat else raw
+            heads = ((part, self.parts[part.name]) for part in layout)
+            return {p.name: own.output(p.flow, given[p.name], p.state_of(u), p.level_of(level)) for p, own in heads}
+
+        if whole is None:
+            return JointOutput(layout, parts())
+        return FlatOutput(layout, _Later(layout, parts), lambda: whole.prediction(raw, u, level))
+
+    def _flat_map(self, flow: Flow) -> FlatMap | None:
+        """All parts at once, for a network of one vector where the heads allow it; kept for the flow of the model."""
+        kept: tuple[Flow, FlatMap | None] | None = self.__dict__.get("_kept")
+        if kept is None or kept[0] is not flow:
+            kept = flow, FlatMap.make(_layout(flow), self.parts) if self.flat else None
+            self.__dict__["_kept"] = kept
+        return kept[1]
 
     def check_raw(self, flow: Flow, raw: Any, state_shape: Shape, batch: int) -> str | None:
+        if self._flat_map(flow) is not None:
+            return super().check_raw(flow, raw, state_shape, batch)
         if self.flat:
             expected: object = (batch, sum(math.prod(self._raw_shape(part)) for part in _layout(flow)))
             found: object = tuple(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
@@ -116,6 +137,37 @@ class JointOutput(Output):
 
     def _each(self, act: Callable[[Output], Tensor]) -> Tensor:
         return torch.cat([flat(act(own)) for _, own in self._pairs()], 1)
+
+
+@dataclass(frozen=True)
+class FlatOutput(JointOutput):
+    """The same with a mean that all parts have in common; the parts are made where one asks for them."""
+
+    make_mean: Callable[[], Tensor]
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self.make_mean()
+
+
+class _Later(Mapping[str, Output]):
+    """The distributions of parts, made when the first of them is asked for."""
+
+    def __init__(self, layout: tuple[Part, ...], make: Callable[[], dict[str, Output]]) -> None:
+        self._names, self._make = [part.name for part in layout], make
+
+    @cached_property
+    def _made(self) -> dict[str, Output]:
+        return self._make()
+
+    def __getitem__(self, name: str) -> Output:
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def _layout(flow: Flow) -> tuple[Part, ...]:

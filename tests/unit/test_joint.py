@@ -371,3 +371,73 @@ def test_wrong_times_are_told_in_one_line() -> None:
     ):
         with pytest.raises(UserError, match=message):
             make()
+
+
+COLUMNS = {"a": 2, "x": None, "b": 7, "c": 40, "y": None, "d": 3}
+
+
+def columns(flat: bool, order: tuple[str, ...] = tuple(COLUMNS)) -> BFN:
+    """A table of classes and numbers; the network answers with some mix of what it sees, times ten."""
+    flows = {k: ContinuousFlow(0.02) if COLUMNS[k] is None else DiscreteFlow.with_separation(COLUMNS[k]) for k in order}
+    flow = JointFlow(flows)
+    heads = {k: "logits" if COLUMNS[k] else PreconditionedHead(0.7) if k == "x" else "data" for k in order}
+    width = sum(COLUMNS[k] or 1 for k in order)
+    mix = torch.randn(width, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    network = Mix(mix) if flat else Apart(mix, {k: COLUMNS[k] for k in order})
+    head = JointHead.make(heads, flow, flat=flat)
+    return BFN(network, flow, head, {k: () for k in order})
+
+
+class Mix(nn.Module):
+    def __init__(self, mix: torch.Tensor) -> None:
+        super().__init__()
+        self.mix, self.scale = nn.Parameter(mix), 10.0
+
+    def forward(self, inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return self.scale * inputs @ self.mix
+
+
+class Apart(Mix):
+    def __init__(self, mix: torch.Tensor, sizes: dict) -> None:
+        super().__init__(mix)
+        self.sizes = sizes
+
+    def forward(self, inputs: dict, t: torch.Tensor) -> dict:
+        both = super().forward(torch.cat([x.reshape(len(t), -1) for x in inputs.values()], 1), t)
+        pieces = both.split([k or 1 for k in self.sizes.values()], 1)
+        return {key: x if self.sizes[key] else x[:, 0] for key, x in zip(self.sizes, pieces, strict=True)}
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0, 1000.0], ids=["small", "usual", "beyond float32"])
+@pytest.mark.parametrize("order", [("a", "x", "b", "c", "y", "d"), ("a", "b", "c", "d", "x", "y")])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_all_parts_at_once_are_each_part_alone(scale: float, order: tuple, dtype: torch.dtype) -> None:
+    """Inputs, predictions and losses of a flat network, whatever the size of its logits and the order of the parts."""
+    models = [columns(flat, order).to(dtype) for flat in (True, False)]
+    assert models[0].head._flat_map(models[0].flow) is not None
+    generator = torch.Generator().manual_seed(0)
+    u = (torch.randn(8, models[0].flow.state_shape(None)[0], generator=generator) * 3).to(dtype)
+    level = models[0].flow.noise_level(torch.linspace(0.1, 0.9, 8, dtype=torch.float64), 8, 1, u)
+    for model in models:
+        model.network.scale = scale
+    tolerance = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 0.1}[dtype]
+    ours, theirs = (model.head.inputs(model.flow, u, level) for model in models)
+    theirs = torch.cat([x.reshape(8, -1) for x in theirs.values()], 1)
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+    raw = scale * theirs @ models[0].network.mix
+    pieces = dict(zip(order, raw.split([COLUMNS[k] or 1 for k in order], 1), strict=True))
+    apart = {k: x if COLUMNS[k] else x[:, 0] for k, x in pieces.items()}
+    ours, theirs = (m.head.output(m.flow, given, u, level) for m, given in zip(models, (raw, apart), strict=True))
+    torch.testing.assert_close(ours.mean, theirs.mean, rtol=tolerance, atol=tolerance)
+    assert list(ours.parts) == list(order)
+    assert all(torch.equal(ours.parts[k].mean, theirs.parts[k].mean) for k in order)
+
+
+def test_gradients_of_all_parts_at_once_are_those_of_each() -> None:
+    data = {k: torch.randint(n, (5,)) if n else torch.randn(5, dtype=torch.float64) for k, n in COLUMNS.items()}
+    gradients = []
+    for flat in (True, False):
+        model = columns(flat)
+        model.loss(data, generator=torch.Generator().manual_seed(1)).mean().backward()
+        gradients.append(model.network.mix.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)

@@ -10,7 +10,7 @@ module holds the rows and the one function that applies them, ``bfn.sampling`` t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -97,24 +97,26 @@ class Table:
     def bind(self, flow: Flow, like: Tensor) -> BoundTable:
         """The table for a batch of states ``like`` this one; coefficients that differ by part become vectors."""
         tables = [self.parts.get(name, self) for name in flow.parts]
-        together = [
-            [*zip(rows, flow.parts.values(), strict=True)] for rows in zip(*(t.rows for t in tables), strict=True)
+        maps = [part.message_map for part in flow.parts.values()]
+        depths = [max(map(len, weights)) for weights in zip(*([row.b for row in t.rows] for t in tables), strict=True)]
+
+        def over(numbers: Iterable[Sequence[float]]) -> Sequence[Number]:
+            """From the numbers of each part, one a row."""
+            return flow.over_state([*zip(*numbers, strict=True)], like)
+
+        a, c = over([row.a for row in t.rows] for t in tables), over([row.c for row in t.rows] for t in tables)
+        b = [
+            over([scale * _at(row.b, j) for row in t.rows] for t, (scale, _) in zip(tables, maps, strict=True))
+            for j in range(max(depths))
         ]
-
-        def over(number: Callable[[Row, Flow], float]) -> Sequence[Number]:
-            return flow.over_state([[number(row, part) for row, part in rows] for rows in together], like)
-
-        depths = [max(len(row.b) for row, _ in rows) for rows in together]
-        a, c = over(lambda row, _: row.a), over(lambda row, _: row.c)
-        b = [over(lambda row, part, j=j: part.message_map[0] * _at(row.b, j)) for j in range(max(depths))]  # type: ignore[misc]
-        moved = over(lambda row, part: part.message_map[1] * sum(row.b))
+        moved = over([shift * sum(row.b) for row in t.rows] for t, (_, shift) in zip(tables, maps, strict=True))
         offset = [torch.as_tensor(x, dtype=like.dtype, device=like.device) if _counts(x) else None for x in moved]
         rows = tuple(
             BoundRow(a[i], tuple(own[i] for own in b[:depth]), c[i], offset[i], self.rows[i].commit)
             for i, depth in enumerate(depths)
         )
         n_final = max(len(table.final) for table in tables)
-        final = flow.over_state([[_at(table.final, j) for table in tables] for j in range(n_final)], like)
+        final = over([_at(table.final, j) for j in range(n_final)] for table in tables)
         levels = flow.noise_levels(self.told(flow), len(like), like.ndim - 1, like)
         return BoundTable(self.times, tuple(levels), rows, tuple(final), self.draws)
 
