@@ -21,7 +21,7 @@ from bfn.flows import ContinuousFlow, DiscreteFlow, NoiseLevel
 from bfn.heads import DataHead, Head, LogitsHead, PreconditionedHead
 from bfn.joint import Part
 
-__all__ = ["FlatMap", "Segments"]
+__all__ = ["FlatMap"]
 
 RANGE = 60.0
 """Logits up to this size need no shift before their exponentials are taken: float32 goes beyond e^87 both ways."""
