@@ -23,7 +23,7 @@ The state kept everywhere is ``u``: it has no singularity at t = 0 and stays fin
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -129,6 +129,10 @@ class Flow(ABC):
     def leading_part(self) -> str:
         """The part by whose schedule grids are laid."""
         return ""
+
+    def with_schedules(self, schedules: Mapping[str, Schedule]) -> "Flow":
+        """The same flow on other schedules, one for each of :attr:`parts`."""
+        return replace(self, schedule=schedules[""])  # type: ignore[type-var]
 
     def for_shape(self, data_shape: Any) -> "Flow":
         """The flow for data of that shape; only parts that lie side by side need to know."""

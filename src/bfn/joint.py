@@ -119,6 +119,10 @@ class JointFlow(Flow):
 
     __hash__ = None  # type: ignore[assignment]
 
+    def with_schedules(self, schedules: Mapping[str, Schedule]) -> JointFlow:
+        flows = {name: flow.with_schedules({"": schedules[name]}) for name, flow in self.parts.items()}
+        return JointFlow(flows, times=self.times, shapes=getattr(self, "_shapes", None))
+
     def for_shape(self, data_shape: Shape | Mapping[str, Shape]) -> JointFlow:
         if not isinstance(data_shape, Mapping) or set(data_shape) != set(self.parts):
             raise UserError(f"data_shape={data_shape}: expected a shape for each of the parts {', '.join(self.parts)}")

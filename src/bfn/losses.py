@@ -10,7 +10,7 @@ sample, drawn stratified over the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,7 +30,9 @@ __all__ = [
     "continuous_time_loss",
     "continuous_time_loss_values",
     "error_curve",
+    "error_curves",
     "errors_and_values",
+    "even_flow",
     "n_step_loss",
     "noised_output",
     "reconstruction_loss",
@@ -99,6 +101,54 @@ def error_curve(
     with evaluating(model):
         errors = [float(squared_error(model, x, t.expand(len(x)), generator, label).double().mean()) for t in times]
     return ErrorCurve(tuple(times.tolist()), tuple(errors))
+
+
+@torch.no_grad()
+def error_curves(
+    model: Model,
+    x: Tensor,
+    n_times: int = 64,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+    times: Mapping[str, Tensor] | None = None,
+) -> dict[str, ErrorCurve]:
+    """:func:`error_curve` of each part of joint data, "" where data are of one kind.
+
+    times: (n_times,) of each part, where parts have times of their own; equally spaced and the same for all if None.
+    """
+    first = 0.0 if model.starts_at_zero else LEAST_T_START
+    even = torch.linspace(first, 1, n_times, dtype=torch.float64)
+    own = dict.fromkeys(model.flow.parts, even) if times is None else times
+    calls = even if times is None else torch.stack([own[name] for name in model.flow.parts], 1)
+    errors: dict[str, list[float]] = {name: [] for name in own}
+    with evaluating(model):
+        for t in calls:
+            prediction = noised_output(model, x, t.expand(len(x), *t.shape), generator, label)[0].mean
+            for name, values in model.flow.split(model.flow.errors(x, prediction)).items():
+                errors[name].append(float(values.double().mean()))
+    return {name: ErrorCurve(tuple(own[name].tolist()), tuple(errors[name])) for name in own}
+
+
+def even_flow(
+    model: Model,
+    x: Tensor,
+    n_times: int = 64,
+    generator: torch.Generator | None = None,
+    label: Tensor | None = None,
+    n_rounds: int = 6,
+) -> Flow:
+    """The model's flow on schedules by which what it learns of each part grows evenly in t: for a new model.
+
+    What is learnt of a part depends on how far the others are. Where parts have times of their own, the errors are
+    measured again along the schedules just found, n_rounds times; else once, along the model's own.
+    """
+    flow, times = model.flow, None
+    for _ in range(n_rounds if flow.time_shape else 1):
+        curves = error_curves(model, x, n_times, generator, label, times)
+        schedules = {name: curves[name].even_schedule(own) for name, own in flow.parts.items()}
+        even = torch.linspace(0, 1, n_times, dtype=torch.float64)
+        times = {name: own.schedule.inverse(schedules[name].beta(even)) for name, own in flow.parts.items()}
+    return flow.with_schedules(schedules)
 
 
 def continuous_time_loss(

@@ -122,6 +122,10 @@ class Model(ABC):
         """-log p_O(x) at t = 1: (batch,), nats a dimension."""
         return losses.reconstruction_loss(self, self.as_data(x), generator, label)
 
+    def even_flow(self, x: Data, n_times: int = 64, generator: torch.Generator | None = None) -> Flow:
+        """The flow on which what this model learns of each part grows evenly in t: :func:`bfn.losses.even_flow`."""
+        return losses.even_flow(self, self.as_data(x), n_times, generator)
+
     def as_data(self, x: Data) -> Tensor:
         """A batch of data as a tensor that the flow takes; arrays are converted, with floats in the model's type."""
         if not isinstance(x, Tensor | Mapping):

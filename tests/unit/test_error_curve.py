@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bfn
+from bfn import config
 from bfn.error_curve import ErrorCurve
-from bfn.exact import GaussianMixture, StringSet
-from bfn.losses import error_curve
+from bfn.exact import GaussianMixture, JointMixture, StringSet
+from bfn.losses import error_curve, error_curves, even_flow
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.02)
 
@@ -105,3 +106,75 @@ def test_on_the_even_schedule_information_grows_evenly(flow: bfn.Flow) -> None:
 def test_no_schedule_without_information() -> None:
     with pytest.raises(bfn.UserError, match="0 everywhere: there is no information to share"):
         ErrorCurve((0.0,), (0.0,)).even_schedule(FLOW)
+
+
+def coupled(**settings: object) -> JointMixture:
+    """Numbers that tell the class and classes that tell the number, on schedules of very different pace."""
+    return JointMixture(
+        {"x": ([[-1.0], [1.0], [0.3]], [[0.05], [0.05], [0.05]])},
+        {"kind": [[0.98, 0.01, 0.01], [0.01, 0.98, 0.01], [0.01, 0.01, 0.98]]},
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def unevenness(flow: bfn.Flow, data: dict[str, torch.Tensor], generator: torch.Generator) -> dict[str, float]:
+    """How far the information of each part is from growing evenly in t, measured on an exact model of that flow."""
+    model, t = coupled(flows=flow.parts), torch.linspace(0, 1, 65, dtype=torch.float64)
+    found = {}
+    for name, curve in error_curves(model, model.as_data(data), 65, generator).items():
+        gained = curve.information(flow.parts[name], t)
+        found[name] = float((gained / gained[-1] - t).abs().max())
+    return found
+
+
+def test_parts_have_curves_of_their_own_that_make_up_the_whole() -> None:
+    model = coupled()
+    x = model.as_data(model.sample_data(50, torch.Generator().manual_seed(0)))
+    own = error_curves(model, x, 9, torch.Generator().manual_seed(1))
+    whole = error_curve(model, x, 9, torch.Generator().manual_seed(1))
+    mean = [(a + b) / 2 for a, b in zip(own["x"].squared_error, own["kind"].squared_error, strict=True)]
+    assert whole.squared_error == pytest.approx(mean)
+
+
+def test_an_even_flow_is_even_in_each_part() -> None:
+    """Within 0.03 of the line, where the given schedules are far off it, and those of one measurement still off."""
+    generator = torch.Generator().manual_seed(0)
+    flows = {"x": bfn.ContinuousFlow(0.02), "kind": bfn.DiscreteFlow(3, 6.0)}
+    model = coupled(flows=flows, times="separate")
+    data = model.sample_data(6000, generator)
+    given = unevenness(model.flow, data, generator)
+    once = unevenness(even_flow(model, model.as_data(data), 65, generator, n_rounds=1), data, generator)
+    even = unevenness(model.even_flow(data, 65, generator), data, generator)
+    assert max(even.values()) < 0.03 < max(once.values()) / 2 < max(given.values()) / 4
+
+
+def test_an_even_flow_of_one_kind_of_data() -> None:
+    """Normal data: beta_even(t) v = (1 + beta_1 v)^t - 1."""
+    model = GaussianMixture(torch.zeros(1, 4), stds=torch.full((1,), 0.3**0.5), flow=FLOW)
+    generator = torch.Generator().manual_seed(0)
+    flow = model.even_flow(model.sample_data(4000, generator), 256, generator)
+    t = torch.linspace(0.1, 1, 10, dtype=torch.float64)
+    beta_1 = FLOW.schedule.beta(1.0)
+    torch.testing.assert_close((1 + 0.3 * flow.schedule.beta(t)).log(), (1 + 0.3 * beta_1).log() * t, rtol=0.02, atol=0)
+
+
+def test_even_schedules_come_back_from_disk_and_falling_ones_do_not(tmp_path) -> None:
+    model = coupled(times="separate")
+    flow = model.even_flow(model.sample_data(200, torch.Generator().manual_seed(0)), 17)
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, inputs: dict[str, torch.Tensor], t: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {name: value * self.scale for name, value in inputs.items()}
+
+    ours = bfn.BFN(Network(), flow, {"x": "data", "kind": "logits"}, {"x": (1,), "kind": ()})
+    ours.save(tmp_path)
+    assert bfn.load(tmp_path, network=Network()).flow == ours.flow
+    stored = config.encode(ours.flow)
+    stored["flows"]["x"]["schedule"]["betas"][3] = 0.0
+    with pytest.raises(bfn.UserError, match=r"flows.x.*betas\[3\]=0 after .*: betas must increase") as told:
+        config.decode(bfn.Flow, stored, "flow")
+    assert "\n" not in str(told.value)
