@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bfn import data
 from bfn.data import Images, Part, Records, Text
+from bfn.data.own_paths import from_card
 from bfn.errors import UserError
 from bfn.flows import Shape
 
@@ -122,9 +123,7 @@ def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tenso
 
 def _own_source(model: Model) -> str:
     """The name of the set that the model was trained on, which must be here."""
-    name = model.info.trained_on.get("name")
-    if not isinstance(name, str):
-        raise UserError("the model's card does not say what it was trained on; give data, a standard set or a path")
+    name = from_card(model.info.trained_on.get("name"))
     if name in data.names() and not data.is_at_hand(name):
         raise UserError(f"{name} is not in the cache: run bfn data fetch {name}, or give other data")
     return name

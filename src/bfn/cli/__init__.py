@@ -17,9 +17,10 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
+from bfn.cli.plain_output import PlainOutput, printable
 from bfn.errors import UserError, did_you_mean
 
 __all__ = ["Command", "bind", "explain", "main"]
@@ -96,7 +97,9 @@ def _run(arguments: Sequence[str]) -> int:
 
         print(f"bfn {__version__}")
         return 0
-    return bind(arguments)() or 0
+    command = bind(arguments)
+    with redirect_stdout(PlainOutput(sys.stdout)):
+        return command() or 0
 
 
 def bind(arguments: Sequence[str]) -> Callable[[], int | None]:
@@ -172,4 +175,4 @@ def _overview(commands: Mapping[str, Command]) -> str:
 
 
 def _say(line: str) -> None:
-    print(f"bfn: {line}", file=sys.stderr)
+    print(printable(f"bfn: {line}"), file=sys.stderr)

@@ -25,6 +25,7 @@ from bfn.cli.common import (
     progress_bar,
     table,
 )
+from bfn.cli.plain_output import printable
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def compare(
     judge, problems = (judge, []) if metric is not None else judge.suited(n)
     notes = [f"{problem}; it is left out" for problem in problems]
     for note in notes:
-        print(f"bfn: warning: {note}", file=sys.stderr)
+        print(printable(f"bfn: warning: {note}"), file=sys.stderr)
     kept = store or quality.default_store()
     records: list[Record] = []
     try:

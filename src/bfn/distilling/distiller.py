@@ -49,6 +49,8 @@ class Distiller(Trainer):
     teacher: whose paths are learned. first: the student at the first step. quiet: nothing is said.
     """
 
+    resumed_by = "bfn distill MODEL --out {run} --resume --lr {lr:.3g}"
+
     def __init__(
         self,
         teacher: Model,

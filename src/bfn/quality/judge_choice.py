@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from bfn.data.own_paths import from_card
 from bfn.errors import UserError, did_you_mean
 from bfn.files import home
 from bfn.model import Model
@@ -50,7 +51,8 @@ def judge_for(
     features: a TorchScript file with Inception, for that metric; its code is run.
     n: samples to judge; too few for Inception's features are told of before all real images went through it.
     """
-    source = model.info.trained_on.get("name") if data is None else data
+    own = model.info.trained_on.get("name")
+    source = data if data is not None or own is None else from_card(own)
     name = metric_for(model, metric, source)
     if features is not None and name != "inception":
         raise UserError(f"features={str(features)!r}: only metric 'inception' reads features from a file")

@@ -21,7 +21,7 @@ from bfn.errors import UserError
 from bfn.files import atomic_write, sync
 from bfn.storage import read_weights, write_weights
 
-__all__ = ["CheckpointError", "existing", "latest", "read", "verify", "write"]
+__all__ = ["CheckpointError", "existing", "is_finite", "latest", "read", "verify", "write"]
 
 KEEP = 2
 FOLDER = "checkpoints"
@@ -37,15 +37,23 @@ class CheckpointError(UserError):
 def write(
     run: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any], save: Callable[[Path], object]
 ) -> Path:
-    """Write the checkpoint of a step, then remove all but the last two. ``save(folder)`` adds the stored model."""
+    """Write the checkpoint of a step, then remove all but the last two. ``save(folder)`` adds the stored model.
+
+    Only for a state that is good: see :func:`is_finite`.
+    """
     folder = run / FOLDER / f"step-{step:08d}"
     temporary = run / FOLDER / f".{folder.name}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for left in (run / FOLDER).glob(".step-*.tmp"):  # of a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
         save(temporary)
         write_weights(temporary / WEIGHTS, weights)
-        torch.save(dict(state), temporary / STATE)
+        try:
+            torch.save(dict(state), temporary / STATE)
+        except RuntimeError as error:  # a full disk is told by this, not by an OSError
+            reason = str(error).splitlines()[0]
+            raise CheckpointError(f"{folder}: could not be written, is the disk full? ({reason})") from None
         sync(temporary / STATE)
         files = {path.name: _fingerprint(path) for path in sorted(temporary.iterdir())}
         atomic_write(temporary / MANIFEST, json.dumps({"step": step, "files": files}, indent=2) + "\n")
@@ -58,6 +66,15 @@ def write(
     for old in existing(run)[:-KEEP]:
         shutil.rmtree(old)
     return folder
+
+
+def is_finite(state: Any) -> bool:
+    """Whether all floats in tensors are finite, in a state of mappings and lists."""
+    if isinstance(state, Tensor):
+        return not state.is_floating_point() or bool(state.isfinite().all())
+    if isinstance(state, Mapping):
+        return all(is_finite(value) for value in state.values())
+    return all(is_finite(value) for value in state) if isinstance(state, list | tuple) else True
 
 
 def existing(run: Path) -> list[Path]:

@@ -15,17 +15,19 @@ from typing import Any
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
 
+from bfn import storage
 from bfn.errors import UserError
-from bfn.files import atomic_write
+from bfn.files import atomic_write, locked, sweep
 from bfn.training import checkpoints
 from bfn.training.process import Signals, surroundings
-from bfn.training.reports import Log
-from bfn.training.settings import HARMLESS, Settings, differences, read_settings
+from bfn.training.reports import LOG, Log
+from bfn.training.settings import HARMLESS, RECORDED, Settings, differences, read_settings
 from bfn.training.trainer import Trainer
 
 __all__ = ["Result", "train"]
 
 SETTINGS = "settings.json"
+LOCK = ".run.lock"
 PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -50,31 +52,38 @@ def train(
     """Train a model; checkpoints, log and samples go to the directory ``run``, and in the end the model itself.
 
     settings: may be None on resuming: the run's own are used then. Those given may differ in what does not change the
-        result (and in ``steps``).
+        result, in ``steps``, and in the learning rate and clipping, which is recorded in the log and the card.
     resume: go on from the newest whole checkpoint; start from nothing if there is none yet.
     trainer_type: what makes the moving parts of the run; distillation has its own.
     SIGTERM and Ctrl-C write a checkpoint and end the run in order; a second one ends it at once.
     """
     run = Path(run)
-    settings = _agreed_settings(settings, run, resume)
-    with surroundings(settings):
-        accelerator = Accelerator(mixed_precision=PRECISIONS[settings.precision], cpu=cpu)
-        trainer = trainer_type(settings, run, accelerator, progress)
-        if accelerator.is_main_process:
-            atomic_write(run / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
-        folder = checkpoints.latest(run) if resume else None
-        if folder is not None:
-            trainer.restore(folder)
-            trainer.say(f"resuming from {folder} at step {trainer.step}")
-        result = _loop(trainer)
-        accelerator.wait_for_everyone()
-        return result
+    first, _ = _agreed_settings(settings, run, resume)
+    with surroundings(first):
+        accelerator = Accelerator(mixed_precision=PRECISIONS[first.precision], cpu=cpu)
+        busy = f"{run}: another process is training there: wait until it is done, or choose another directory"
+        with locked(run / LOCK, busy, wait=0) if accelerator.is_main_process else nullcontext():
+            # Once more, now that nobody else writes there.
+            settings, changes = _agreed_settings(settings, run, resume)
+            trainer = trainer_type(settings, run, accelerator, progress)
+            if accelerator.is_main_process:
+                sweep(run / SETTINGS, run / LOG)
+                atomic_write(run / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
+            folder = checkpoints.latest(run) if resume else None
+            if folder is not None:
+                trainer.restore(folder)
+                trainer.say(f"resuming from {folder} at step {trainer.step}")
+            result = _loop(trainer, changes)
+            accelerator.wait_for_everyone()
+            return result
 
 
-def _loop(trainer: Trainer) -> Result:
+def _loop(trainer: Trainer, changes: Mapping[str, Any]) -> Result:
     settings, run = trainer.settings, trainer.run
     opened = closing(Log(run, trainer.step, settings.tensorboard)) if trainer.main else nullcontext()
     with opened as log, Signals() as signals:
+        if changes:
+            _write(log, "settings", trainer.step, changes)
         bar = tqdm(
             total=settings.steps, initial=trainer.step, desc="training", unit="step", smoothing=0.05,
             disable=None if trainer.progress and trainer.main else True,
@@ -112,8 +121,8 @@ def _loop(trainer: Trainer) -> Result:
     return Result(run, trainer.step)
 
 
-def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> Settings:
-    """The settings to train with, after a look at what the run's directory holds."""
+def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> tuple[Settings, dict[str, Any]]:
+    """The settings to train with, after a look at what the run's directory holds, and changes to be recorded."""
     stored = run / SETTINGS
     own = read_settings(stored) if resume and stored.exists() else None
     chosen = settings or own
@@ -123,10 +132,13 @@ def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> Sett
         raise UserError("settings=None: say what to train; only a run that is resumed has settings of its own")
     if not resume and checkpoints.existing(run):
         raise UserError(f"{run}: holds a run already: resume it, or choose another directory")
-    for name, (theirs, ours) in differences(own or chosen, chosen).items():
-        if name not in HARMLESS:
+    if not checkpoints.existing(run) and any((run / name).exists() for name in (storage.CONFIG, storage.WEIGHTS)):
+        raise UserError(f"{run}: holds a model and no checkpoints: training would write over it, choose another place")
+    changed = differences(own or chosen, chosen)
+    for name, (theirs, ours) in changed.items():
+        if name not in HARMLESS | RECORDED:
             raise UserError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or run anew")
-    return chosen
+    return chosen, {name: {"before": old, "now": new} for name, (old, new) in changed.items() if name in RECORDED}
 
 
 def _write(log: Log | None, kind: str, step: int, values: Mapping[str, Any]) -> None:

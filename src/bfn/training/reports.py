@@ -7,9 +7,10 @@ from typing import Any
 
 from bfn.files import atomic_write
 
-__all__ = ["Log", "read_log"]
+__all__ = ["LOG", "Log", "read_log"]
 
 LOG = "log.jsonl"
+"""The file of a run's log."""
 
 
 class Log:

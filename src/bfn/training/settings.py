@@ -13,8 +13,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from bfn.config import encode
 from bfn.errors import UserError, did_you_mean
+from bfn.files import read_text
 
-__all__ = ["HARMLESS", "Settings", "differences", "read_settings", "recipe", "recipes"]
+__all__ = ["HARMLESS", "RECORDED", "Settings", "differences", "read_settings", "recipe", "recipes"]
 
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
@@ -25,8 +26,10 @@ HARMLESS = frozenset(
     {"steps", "decay_from", "threads", "compile", "log_every", "eval_every", "eval_count", "sample_every"}
     | {"sample_count", "sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
 )
-"""What may differ between a run and its continuation, the rest of its learning-rate schedule included. All else would
-make it another run."""
+"""What may differ between a run and its continuation without a word."""
+RECORDED = frozenset({"lr", "final_lr", "warmup", "grad_clip"})
+"""What may differ too, so that a run that diverged can go on, and is told in its log and card. All else would make it
+another run."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +153,10 @@ def read_settings(path: Path | str) -> Settings:
     """Settings from a .yaml, .yml, .toml or .json file."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file: expected settings as .yaml, .toml or .json") from None
-    except (UnicodeDecodeError, IsADirectoryError):
+    except UnicodeDecodeError:
         raise UserError(f"{path}: not a text file: expected settings as .yaml, .toml or .json") from None
     return _parsed(text, path.suffix, str(path))
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
+from bfn.data.own_paths import remember_path
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.likelihood import held_out_bits
@@ -20,6 +21,7 @@ from bfn.model import BFN
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import derived_generator, derived_seed, open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
+from bfn.training.reports import LOG, read_log
 from bfn.training.settings import Settings
 from bfn.viz import write_samples
 from bfn.weightings import LossByTime, Weighting
@@ -50,6 +52,9 @@ class TrainingErrors(nn.Module):
 
 class Trainer:
     """The moving parts of a run: model, optimiser, averaged weights, measured loss."""
+
+    resumed_by = "bfn train --out {run} --resume lr={lr:.3g}{clip}"
+    """The command to go on with a lower learning rate."""
 
     def __init__(self, settings: Settings, run: Path, accelerator: Accelerator, progress: bool) -> None:
         self.settings, self.run, self.accelerator, self.progress = settings, run, accelerator, progress
@@ -86,6 +91,7 @@ class Trainer:
     def open_data(self) -> None:
         """What the run learns from, and what it is measured on."""
         name = self.settings.flow["name"]
+        remember_path(self.settings.data["name"])
         self.data = open_source(self.settings.data, name, "train", self.progress and self.main)
         self.held_out = open_source(self.settings.data, name, "validation", False)
 
@@ -153,8 +159,7 @@ class Trainer:
         """Mean training loss since the last look, speed, learning rate. The one place that waits for the device."""
         loss = float(self.accelerator.reduce(self.total, "mean")) / max(self.counted, 1)
         if not math.isfinite(loss):
-            lr = self.settings.lr
-            raise TrainingError(f"loss {loss} at step {self.step}: lower lr={lr} or grad_clip, and resume")
+            raise self.diverged(f"loss {loss}")
         now = time.monotonic()
         elapsed, count = now - self.clock, self.counted
         self.seconds, self.clock = self.seconds + elapsed, now
@@ -166,6 +171,23 @@ class Trainer:
             "samples_per_second": count * self.settings.batch / elapsed if elapsed > 0 else 0.0,
             "minutes": self.seconds / 60,
         }
+
+    def diverged(self, what: str) -> TrainingError:
+        """The line that says what to do where the state is good no more; the last good one has been kept."""
+        kept, settings = checkpoints.existing(self.run), self.settings
+        last = f"the last good state, {kept[-1].name}, is kept" if kept else "nothing was stored yet"
+        clip = "" if settings.grad_clip else " grad_clip=1"
+        advice = self.resumed_by.format(run=self.run, lr=settings.lr / 10, clip=clip)
+        return TrainingError(f"{what} at step {self.step}: {last}; go on with a lower learning rate: {advice}")
+
+    @torch.no_grad()
+    def is_good(self, *stored: object) -> bool:
+        """Whether what is to be stored is finite, and what the next batch costs too; all processes agree."""
+        x, label, t, _, eps = self.batch(self.step)
+        rows = slice(0, self.share // self.settings.accumulate)
+        _, values = self.module(x[rows], t[rows], eps[rows], None if label is None else label[rows])
+        good = checkpoints.is_finite([values, self.total, *stored])
+        return not self.accelerator.reduce(torch.tensor(float(not good), device=self.device), "sum")
 
     def evaluate(self) -> dict[str, float]:
         """Bits a dimension of held-out data under the averaged weights, with their intervals."""
@@ -217,11 +239,14 @@ class Trainer:
     def save(self, model: BFN, folder: Path) -> None:
         """Store the averaged model with what is known of it by now: its error curve and its card."""
         card = {"settings": self.settings.to_dict(), "step": self.step, "minutes": self.seconds / 60}
+        log = read_log(self.run) if (self.run / LOG).exists() else []
+        changes = [line for line in log if line["kind"] == "settings"]
+        card |= {"changed settings": changes} if changes else {}
         info = replace(model.info, error_curve=ErrorCurve.from_bins(self.record.summary()), card=card)
         BFN(model.network, model.flow, model.head, model.data_shape, info).save(folder)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint; all processes take part."""
+        """Write a checkpoint, of a good state only; all processes take part."""
         recent = self.accelerator.reduce(self.record.recent.clone(), "sum")
         total = self.accelerator.reduce(self.total.clone(), "mean")
         now = time.monotonic()
@@ -240,6 +265,8 @@ class Trainer:
         }
         weights = sharding.whole_weights(self.model, self.sharded)
         model = self.exported()
+        if not self.is_good(weights, state["optimiser"], model.state_dict()):
+            raise self.diverged("NaN or infinite numbers")
         if self.main:
             checkpoints.write(self.run, self.step, weights, state, lambda folder: self.save(model, folder))
         self.accelerator.wait_for_everyone()

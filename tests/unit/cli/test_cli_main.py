@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import bfn
+import tiny
 from bfn import __version__
 from bfn.cli import explain, main
 from bfn.cli.commands import COMMANDS
@@ -190,3 +191,14 @@ assert "torch" not in sys.modules and "numpy" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_a_card_holds_has_no_power_over_the_terminal(tmp_path, capsys):
+    model = tiny.build("vectors")
+    model.info.card = {"source": "\x1b]0;owned\x07\x9b31m\r\u202e", "settings": {"data": {"name": "\x1b[2J"}}}
+    model.save(tmp_path / "m")
+    assert main(["info", str(tmp_path / "m")]) == 0
+    assert main(["evaluate", str(tmp_path / "m")]) == 2
+    told = "".join(capsys.readouterr())
+    assert "\\x1b]0;owned\\x07\\x9b31m\\x0d\\u202e" in told
+    assert not [symbol for symbol in told if symbol != "\n" and not symbol.isprintable()]

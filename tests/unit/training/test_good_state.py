@@ -1,0 +1,163 @@
+"""A run never destroys its own good state: divergence, other writers, full disks."""
+
+import multiprocessing
+import os
+import random
+import resource
+import time
+import warnings
+
+import pytest
+import torch
+
+import bfn
+import tiny
+from bfn.data import own_paths
+from bfn.errors import UserError
+from bfn.training import CheckpointError, TrainingError, checkpoints, read_log, train
+from bfn.training.checkpoints import is_finite
+from bfn.training.trainer import Trainer
+
+WILD = {"lr": 1e18, "grad_clip": 0.0, "warmup": 0}
+
+
+def states(run):
+    """The steps of the checkpoints, all of which must be good."""
+    for folder in checkpoints.existing(run):
+        checkpoints.verify(folder)
+        assert is_finite(list(checkpoints.read(folder)))
+        bfn.load(folder)
+    return [int(folder.name[-8:]) for folder in checkpoints.existing(run)]
+
+
+def test_a_run_that_diverges_keeps_its_last_good_state_and_goes_on_with_a_lower_rate(settings, tmp_path, capsys):
+    calm = settings.override({"steps": 4, "checkpoint_every": 2, "log_every": 50})
+    train(calm, tmp_path, progress=False)
+    wild = calm.override({**WILD, "steps": 100, "checkpoint_every": 1})
+    with pytest.raises(TrainingError) as error:
+        train(wild, tmp_path, resume=True, progress=False)
+    last = states(tmp_path)[-1]
+    assert f"step-{last:08d}, is kept" in str(error.value)
+    assert f"bfn train --out {tmp_path} --resume lr=1e+17 grad_clip=1" in str(error.value)
+    done = wild.override({"lr": 1e-4, "grad_clip": 1.0, "steps": last + 3})
+    assert train(done, tmp_path, resume=True, progress=False).step == last + 3
+    changes = [line for line in read_log(tmp_path) if line["kind"] == "settings"]
+    assert changes[-1]["lr"] == {"before": 1e18, "now": 1e-4}
+    assert bfn.load(tmp_path).info.card["changed settings"] == changes
+    assert states(tmp_path)
+
+
+def test_a_run_that_diverges_at_once_stores_nothing(settings, tmp_path):
+    wild = settings.override({**WILD, "checkpoint_every": 1, "log_every": 50})
+    with pytest.raises(TrainingError, match="nothing was stored yet; go on with a lower learning rate"):
+        train(wild, tmp_path, progress=False)
+    assert states(tmp_path) == []
+
+
+def test_a_state_whose_next_loss_is_not_finite_is_not_good(settings, tmp_path, monkeypatch):
+    def explode(self):
+        original(self)
+        if self.step == 3:
+            with torch.no_grad():
+                for parameter in self.model.parameters():
+                    parameter.mul_(1e30)
+
+    original = Trainer.train_step
+    monkeypatch.setattr(Trainer, "train_step", explode)
+    with pytest.raises(TrainingError, match="NaN or infinite numbers at step 3: the last good state, step-00000002"):
+        train(settings.override({"checkpoint_every": 1, "log_every": 50}), tmp_path, progress=False)
+    assert states(tmp_path) == [1, 2]
+
+
+def diverge(settings, run):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(settings, run, resume=True, progress=False)
+
+
+@pytest.mark.long
+def test_a_diverging_run_that_is_killed_and_restarted_keeps_a_good_state(settings, tmp_path):
+    train(settings.override({"steps": 3, "checkpoint_every": 1}), tmp_path, progress=False)
+    wild = settings.override({**WILD, "steps": 10_000, "checkpoint_every": 1, "log_every": 50})
+    chance = random.Random(0)
+    for _ in range(20):
+        process = multiprocessing.get_context("fork").Process(target=diverge, args=(wild, tmp_path))
+        process.start()
+        time.sleep(chance.random())
+        process.kill()
+        process.join()
+        assert states(tmp_path)
+
+
+def test_two_processes_do_not_train_in_one_directory(settings, tmp_path):
+    first = multiprocessing.get_context("fork").Process(
+        target=diverge, args=(settings.override({"steps": 10_000, "eval_every": 0}), tmp_path)
+    )
+    first.start()
+    try:
+        while not (tmp_path / "log.jsonl").exists():
+            time.sleep(0.05)
+        with pytest.raises(UserError, match="another process is training there"):
+            train(settings, tmp_path, resume=True, progress=False)
+    finally:
+        first.kill()
+        first.join()
+    assert train(settings.override({"steps": 1}), tmp_path / "other", progress=False).step == 1
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_model_without_checkpoints_is_not_written_over(settings, tmp_path, resume):
+    tiny.save("vectors", tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="holds a model and no checkpoints: training would write over it"):
+        train(settings, tmp_path, resume=resume, progress=False)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def limited(run, answer):
+    """A disk that is full after 200,000 bytes of a file, as the system tells it."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    weights = {"w": torch.zeros(10)}
+    try:
+        state = {"optimiser": {"m": torch.ones(100_000)}}
+        checkpoints.write(run, 2, weights, state, lambda folder: tiny.save("vectors", folder))
+    except Exception as error:
+        answer.put((type(error).__name__, str(error)))
+
+
+def test_a_disk_that_is_full_within_the_optimisers_state_is_one_line(tmp_path):
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+    process = context.Process(target=limited, args=(tmp_path, answer))
+    process.start()
+    kind, line = answer.get(timeout=60)
+    process.join()
+    assert kind == CheckpointError.__name__
+    assert "could not be written, is the disk full?" in line
+    assert "\n" not in line
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_removed(settings, tmp_path):
+    left = tmp_path / "checkpoints" / ".step-00000099.tmp"
+    left.mkdir(parents=True)
+    (left / "state.pt").write_bytes(b"half")
+    (tmp_path / ".settings.json.abc.tmp").write_text("{")
+    train(settings.override({"steps": 1}), tmp_path, progress=False)
+    assert not [path for path in tmp_path.rglob(".*") if path.name.endswith((".tmp", ".lock"))]
+
+
+def test_a_path_in_a_card_is_opened_only_where_the_user_trained_on_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
+    (tmp_path / "secret.txt").write_text("words")
+    with pytest.raises(UserError, match="where you have not trained on this machine: if you trust it"):
+        own_paths.from_card(str(tmp_path / "secret.txt"))
+    own_paths.remember_path(str(tmp_path / "secret.txt"))
+    own_paths.remember_path("digits")
+    assert own_paths.from_card(str(tmp_path / "secret.txt")) == str(tmp_path / "secret.txt")
+    monkeypatch.chdir(tmp_path)
+    assert own_paths.from_card("secret.txt") == "secret.txt"
+    assert own_paths.from_card("digits") == "digits"
+    for name in (None, 5, os.devnull):
+        with pytest.raises(UserError):
+            own_paths.from_card(name)
