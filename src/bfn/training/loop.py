@@ -61,11 +61,11 @@ def train(
     first, _ = _agreed_settings(settings, run, resume)
     with surroundings(first):
         accelerator = Accelerator(mixed_precision=PRECISIONS[first.precision], cpu=cpu)
+        trainer = trainer_type(first, run, accelerator, progress)
         busy = f"{run}: another process is training there: wait until it is done, or choose another directory"
         with locked(run / LOCK, busy, wait=0) if accelerator.is_main_process else nullcontext():
             # Once more, now that nobody else writes there.
-            settings, changes = _agreed_settings(settings, run, resume)
-            trainer = trainer_type(settings, run, accelerator, progress)
+            settings, changes = _agreed_settings(first, run, resume)
             if accelerator.is_main_process:
                 sweep(run / SETTINGS, run / LOG)
                 atomic_write(run / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
