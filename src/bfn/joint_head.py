@@ -99,6 +99,11 @@ class JointOutput(Output):
     layout: tuple[Part, ...]
     parts: Mapping[str, Output]
 
+    @property
+    def is_density(self) -> bool:  # type: ignore[override]
+        """Whether that of any part is a density's."""
+        return any(self.parts[part.name].is_density for part in self.layout)
+
     @cached_property
     def mean(self) -> Tensor:
         return self._each(lambda output: output.mean)

@@ -21,7 +21,7 @@ from bfn.errors import UserError
 from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import batches, checked_labels
 from bfn.likelihood.bits import Likelihood
-from bfn.losses import noised_output, squared_error
+from bfn.losses import continuous_time_loss_values, noised_output, squared_error
 
 if TYPE_CHECKING:
     from bfn.info import Label
@@ -39,8 +39,7 @@ def continuous_bound(
     losses = []
     for i in range(times):
         t = (i + shift) / times
-        error = squared_error(model, x, t, generator, label).double()
-        losses.append(error * model.flow.schedule.slope(t) / 2 * x[0].numel())
+        losses.append(continuous_time_loss_values(model, x, t, generator, label).double().flatten(1).sum(1))
     return _with_reconstruction(model, x, torch.stack(losses, 1), 1.0, label, generator)
 
 
@@ -53,7 +52,7 @@ def n_step_bound(
     for i in range(steps):
         t = torch.full((len(x),), i / steps, dtype=torch.float64, device=x.device)
         output, _ = noised_output(model, x, t, generator, label)
-        alpha = model.flow.schedule.increment(t, t + 1 / steps).view(-1, *(1,) * (x.ndim - 1))
+        alpha = model.flow.gain(t, t + 1 / steps, x.ndim - 1)
         if variance is None:
             kl = output.message_kl(x, alpha.to(output.mean.dtype), generator).double()
         else:

@@ -15,22 +15,28 @@ with s = sinh(c) / d: what is left, dv/dc = w_hat / (sqrt(kappa) d) - tanh(c) v,
 - Discrete data: log P(x) >= E log mean_k [ p(u_k) P(x | u_k) / q(u_k | x) ] with draws u_k ~ q(u | x) = N(s w(x), K I)
   and the model's own classes P(x | u) at the data end. A shift of all K components of a variable changes no softmax:
   p and q agree along it, and the state is kept without it.
+- Joint data: numbers as they are, classes as draws, all at once: a bound on the density of the numbers times the
+  probability of the classes. Each part has its own c, a function of the time that all share; the parts run together
+  along the c of one of them.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bfn.errors import NetworkError
-from bfn.flows import NoiseLevel
+from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
+from bfn.joint import JointFlow, Part, flat
 from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.integrators import adams, dormand_prince
 from bfn.likelihood.settings import Settings
+from bfn.schedules import as_float64
 from bfn.solvers.plan import LEAST_T_START
 
 if TYPE_CHECKING:
@@ -46,47 +52,58 @@ class Ode:
         self, model: Model, x: Tensor, label: Tensor | None, settings: Settings, generator: torch.Generator | None
     ) -> None:
         self.model, self.flow, self.settings = model, model.flow, settings
-        self.d, self.draws = model.flow.unit_std, settings.importance
+        self.draws = settings.importance
         self.state_shape = self.flow.state_shape(model.data_shape)
+        self.parts = _parts_of(self.flow, model.data_shape)
+        # Numbers resolve last; near t = 0 their s is the steepest, so that along theirs all others are smooth.
+        self.leader = max(self.parts, key=lambda part: (part.flow.has_range, part.data.stop - part.data.start))
         self.probes = None if settings.is_exact(math.prod(self.state_shape)) else settings.probes
         self.x = x.repeat_interleave(self.draws, 0)
         self.label = None if label is None else label.repeat_interleave(self.draws)
-        self.n_classes = None if self.flow.has_range else self.state_shape[-1]
-        self.density = self.n_classes is None and settings.levels is None
+        self.density = all(part.flow.has_range for part in self.parts) and settings.levels is None
         self.random = self.draws > 1 or self.probes is not None or not self.density
         first = 0.0 if model.starts_at_zero else LEAST_T_START
-        s_end = float(self.flow.schedule.s(1.0))
-        self.c_start = math.asinh(float(self.flow.schedule.s(first)) * self.d)
-        self.c_end = math.asinh(s_end * self.d)
-        self.free = math.prod(model.data_shape) * (1 if self.n_classes is None else self.n_classes - 1)
-        u, self.log_volume = self._data_end(s_end, generator)
-        self.v = u.double() / (math.sqrt(self.flow.kappa) * math.cosh(self.c_end))
-        signs = torch.rand((self.probes or 0, *u.shape), generator=generator, device=u.device) < 0.5
+        self.c_start, self.c_end = (float(_c(self.leader.flow, as_float64(t))) for t in (first, 1.0))
+        self.last_class = [last for part in self.parts for last in _last_classes(part)]
+        u, self.log_volume = self._data_end(generator)
+        at_end = torch.ones(1, dtype=torch.float64, device=u.device)
+        self.v = u / self._over_state(lambda part: _scale(part.flow, at_end))
+        signs = torch.rand((self.probes or 0, len(u), *self.state_shape), generator=generator, device=u.device) < 0.5
         self.signs = signs.to(model.dtype) * 2 - 1
 
-    def _data_end(self, s: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        """States at the data end, and what turns the log-density of v there into the weight of the draw, (batch,)."""
-        constant = torch.full((len(self.x),), -self.free * math.log(math.cosh(self.c_end)), dtype=torch.float64)
-        constant = constant.to(self.x.device)
-        if self.n_classes is not None:
-            shape = (len(self.x), *self.state_shape)
-            eps = torch.randn(shape, generator=generator, dtype=torch.float64, device=self.x.device)
+    def _over_state(self, numbers: Callable[[Part], Tensor]) -> Tensor:
+        """A number (n,) of each part on all of its places: (n, D)."""
+        wide = [numbers(part).unsqueeze(1).expand(-1, part.state.stop - part.state.start) for part in self.parts]
+        return torch.cat(wide, 1)
+
+    def _data_end(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """States (batch, D) at the data end, and what turns the log-density of v there into the draw's weight."""
+        ends = [self._part_at_end(part, generator) for part in self.parts]
+        return torch.cat([flat(u) for u, _ in ends], 1), torch.stack([volume for _, volume in ends]).sum(0)
+
+    def _part_at_end(self, part: Part, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        s, free = float(part.flow.schedule.s(1.0)), _free(part)
+        x = self.x if self.parts == (part,) else part.data_of(self.x)
+        log_cosh = math.log(math.cosh(math.asinh(s * part.flow.unit_std)))
+        constant = torch.full((len(x),), -free * log_cosh, dtype=torch.float64, device=x.device)
+        if not part.flow.has_range:
+            eps = torch.randn((len(x), *part.state_shape), generator=generator, dtype=torch.float64, device=x.device)
             eps = eps - eps.mean(-1, keepdim=True)
             # The normalising constants of p and q are the same.
-            return self.flow.noised(self.x, s, eps), constant + eps.flatten(1).square().sum(1) / 2
-        constant = constant + self.free * (math.log(s) - math.log(2 * math.pi) / 2)
-        x = self.x.double()
+            return part.flow.noised(x, s, eps), constant + flat(eps).square().sum(1) / 2
+        constant = constant + free * (math.log(s) - math.log(2 * math.pi) / 2)
+        x = x.double()
         if self.settings.levels is None:
             return s * x, constant
         edge = 1 / (self.settings.levels - 1)
         uniform = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=x.device)
         if self.settings.dequantise == "uniform":
-            return s * (x + (2 * uniform - 1) * edge), constant + self.free * math.log(2 * edge)
+            return s * (x + (2 * uniform - 1) * edge), constant + free * math.log(2 * edge)
         reach = torch.tensor(edge * s, dtype=torch.float64)
         inside = torch.special.ndtr(reach) - torch.special.ndtr(-reach)
         eps = torch.special.ndtri(torch.special.ndtr(-reach) + uniform * inside)
         log_q = -eps.square() / 2 - math.log(2 * math.pi) / 2 + math.log(s) - inside.log()
-        return s * x + eps, constant - log_q.flatten(1).sum(1)
+        return s * x + eps, constant - flat(log_q).sum(1)
 
     def run(self) -> Likelihood:
         """Run with as many calls as the settings say; with a tolerance, with at most that many."""
@@ -96,8 +113,10 @@ class Ode:
         y = torch.cat([self.v.flatten(1), self.v.new_zeros(len(rows), columns)], 1)
         output, slope = self._call(rows, torch.full((len(y),), self.c_end, dtype=y.dtype, device=y.device), y)
         reconstruction, log_volume = None, self.log_volume
-        if self.n_classes is not None:
-            reconstruction = -output.log_prob(self.x).double().flatten(1).sum(1)
+        classes = [part for part in self.parts if not part.flow.has_range]
+        if classes:
+            log_probs = output.log_prob(self.x).double().flatten(1)
+            reconstruction = -torch.cat([log_probs[:, part.data] for part in classes], 1).sum(1)
             log_volume = log_volume - reconstruction
         if tolerance is None:
             y = adams(self.slope, y, slope, self.c_end, self.c_start, nfe)
@@ -112,7 +131,8 @@ class Ode:
         calls = calls.view(-1, self.draws).sum(1)
         # With several draws there is no one reconstruction to tell.
         part = reconstruction if self.draws == 1 else None
-        return Likelihood(log_prob, error, calls, self.x[0].numel(), not self.density, self.density, part)
+        is_density = self.settings.levels is None and any(part.flow.has_range for part in self.parts)
+        return Likelihood(log_prob, error, calls, self.x[0].numel(), not self.density, is_density, part)
 
     def slope(self, rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
         """d/dc of the states v of these rows, flattened, and of the log-change of volume: one column a probe."""
@@ -121,11 +141,18 @@ class Ode:
     def _call(self, rows: Tensor, c: Tensor, y: Tensor) -> tuple[Output, Tensor]:
         model, flow = self.model, self.flow
         v = y[:, : math.prod(self.state_shape)]
-        cosh, s = c.cosh(), c.sinh() / self.d
-        u = (v * (cosh * math.sqrt(flow.kappa)).unsqueeze(1)).to(model.dtype).view(-1, *self.state_shape)
+        lead = self.leader.flow
+        s_lead = c.sinh() / lead.unit_std
+        t = lead.schedule.time_of_s(s_lead).clamp(max=1)
+        pace = {part.name: _pace(part.flow, t) / _pace(lead, t) for part in self.parts}
+        own_c = {part.name: c if part is self.leader else _c(part.flow, t) for part in self.parts}
+        root = self._over_state(lambda part: own_c[part.name].cosh() * math.sqrt(part.flow.kappa))
+        u = (v * root).to(model.dtype).view(-1, *self.state_shape)
         u.requires_grad_()
-        t = flow.schedule.time_of_s(s).clamp(max=1)
-        level = NoiseLevel(t.to(u), s.to(u).view(-1, *(1,) * (u.ndim - 1)))
+        if len(self.parts) == 1 and self.leader.flow is flow:
+            level = NoiseLevel(t.to(u), s_lead.to(u).view(-1, *(1,) * (u.ndim - 1)))
+        else:
+            level = flow.noise_level(t, len(u), u.ndim - 1, u)
         with torch.enable_grad():
             label = None if self.label is None else self.label[rows]
             output = model.output(u, level) if label is None else model.output(u, level, label)
@@ -136,15 +163,58 @@ class Ode:
                 )
             if not bool(torch.isfinite(prediction).all()):
                 raise NetworkError(f"the network's prediction at t={float(t[0]):.6g} has NaN or infinite values")
+            # What a change of the prediction with u is to the change of dv/dc with v: the same for a whole part.
+            grows = self._over_state(
+                lambda part: pace[part.name] * (part.flow.message_map[0] / part.flow.unit_std) * own_c[part.name].cosh()
+            )
             if self.probes is None:
-                trace = _exact_trace(prediction, u, self.n_classes).unsqueeze(1)
+                trace = _exact_trace(prediction, u, grows, self.last_class).unsqueeze(1)
             else:
-                trace = _hutchinson_traces(prediction, u, self.signs[:, rows], level.s, self.n_classes)
-        scale, shift = flow.message_map
-        w_hat = (prediction.detach().double() * scale + shift).flatten(1)
-        drift = w_hat / (math.sqrt(flow.kappa) * self.d) - c.tanh().unsqueeze(1) * v
-        volume = trace.double() * (scale * cosh / self.d).unsqueeze(1) - (self.free * c.tanh()).unsqueeze(1)
-        return output, torch.cat([drift, volume], 1)
+                trace = _hutchinson_traces(prediction, u, self.signs[:, rows], grows, level.s, self.parts)
+        scale, shift = (self._over_state(lambda part, i=i: t.new_full((1,), part.flow.message_map[i])) for i in (0, 1))  # type: ignore[misc]
+        per_c = self._over_state(lambda part: pace[part.name] / (math.sqrt(part.flow.kappa) * part.flow.unit_std))
+        decay = self._over_state(lambda part: pace[part.name] * own_c[part.name].tanh())
+        drift = (prediction.detach().double().flatten(1) * scale + shift) * per_c - decay * v
+        shrinks = torch.stack([_free(part) * pace[part.name] * own_c[part.name].tanh() for part in self.parts]).sum(0)
+        return output, torch.cat([drift, trace - shrinks.unsqueeze(1)], 1)
+
+
+def _parts_of(flow: Flow, data_shape: Any) -> tuple[Part, ...]:
+    """The parts of joint data; data of one kind are one part."""
+    if isinstance(flow, JointFlow):
+        return flow.layout
+    shape = tuple(data_shape)
+    return (Part("", flow, shape, slice(0, math.prod(shape)), slice(0, math.prod(flow.state_shape(shape)))),)
+
+
+def _free(part: Part) -> int:
+    """Dimensions of a part's state, without the one of each variable that no softmax sees."""
+    return math.prod(part.shape) * (1 if part.flow.has_range else part.state_shape[-1] - 1)
+
+
+def _c(flow: Flow, t: Tensor) -> Tensor:
+    """asinh(s d)."""
+    return (flow.schedule.s(t) * flow.unit_std).asinh()
+
+
+def _scale(flow: Flow, t: Tensor) -> Tensor:
+    """sqrt(kappa) cosh(c): u over v."""
+    return _c(flow, t).cosh() * math.sqrt(flow.kappa)
+
+
+def _pace(flow: Flow, t: Tensor) -> Tensor:
+    """dc/dt = d / cosh(c) beta' / (2 s); 0/0 at t = 0, so taken a little after it."""
+    t = t.clamp(min=1e-14)
+    return flow.unit_std / _c(flow, t).cosh() * flow.schedule.slope(t) / (2 * flow.schedule.s(t))
+
+
+def _last_classes(part: Part) -> list[int | None]:
+    """For each place of a part's state, where the last class of its variable is; None for numbers."""
+    first, places = part.state.start, range(part.state.stop - part.state.start)
+    if part.flow.has_range:
+        return [None for _ in places]
+    k = part.state_shape[-1]
+    return [first + i - i % k + k - 1 for i in places]
 
 
 def _average(weights: Tensor, exact: bool, random: bool) -> tuple[Tensor, Tensor]:
@@ -169,42 +239,47 @@ def _average(weights: Tensor, exact: bool, random: bool) -> tuple[Tensor, Tensor
     return each.mean(1), torch.stack(errors).square().sum(0).sqrt()
 
 
-def _exact_trace(prediction: Tensor, u: Tensor, n_classes: int | None) -> Tensor:
-    """sum_i d prediction_i / d u_i, (batch,): one backward pass a dimension.
+def _exact_trace(prediction: Tensor, u: Tensor, weights: Tensor, last_class: Sequence[int | None]) -> Tensor:
+    """sum_i weight_i d prediction_i / d u_i, (batch,) float64: one backward pass a dimension.
 
     Class probabilities sum to 1 and do not change under shifts, so that the last class of each variable follows from
     the others: its diagonal term is minus the sum of what the others' gradients hold at its place.
     """
-    flat = prediction.flatten(1)
-    trace = u.new_zeros(len(u))
-    for i in range(flat.shape[1]):
-        last = None if n_classes is None else i - i % n_classes + n_classes - 1
+    predicted = prediction.flatten(1)
+    trace = torch.zeros_like(weights[:, 0])
+    for i, last in enumerate(last_class):
         if i == last:
             continue
-        (gradient,) = torch.autograd.grad(flat[:, i].sum(), u, retain_graph=True)
+        (gradient,) = torch.autograd.grad(predicted[:, i].sum(), u, retain_graph=True)
         gradient = gradient.flatten(1)
-        trace = trace + gradient[:, i]
-        if last is not None:
-            trace = trace - gradient[:, last]
+        own = gradient[:, i] if last is None else gradient[:, i] - gradient[:, last]
+        trace = trace + weights[:, i] * own
     return trace
 
 
 def _hutchinson_traces(
-    prediction: Tensor, u: Tensor, signs: Tensor, s: float | Tensor, n_classes: int | None
+    prediction: Tensor, u: Tensor, signs: Tensor, weights: Tensor, s: float | Tensor, parts: tuple[Part, ...]
 ) -> Tensor:
-    """e . J e for each probe e of random signs, (batch, probes): the trace of J on average.
+    """e . W J e for each probe e of random signs, (batch, probes): the weighted trace of J on average.
 
     Of classes the Jacobian's blocks about the diagonal are known well, s (diag p - p p^T) were the model exact. What
     their own quadratic form misses of their trace, s (|p|^2 - (p . e)^2), is subtracted: 0 on average, and a good part
     of the estimate's noise.
     """
     traces = []
-    for sign in signs:
-        (gradient,) = torch.autograd.grad(prediction, u, sign, retain_graph=True)
-        trace = (gradient * sign).flatten(1).sum(1)
-        if n_classes is not None:
-            p = prediction.detach()
-            missed = p.square().sum(-1, keepdim=True) - (p * sign).sum(-1, keepdim=True).square()
-            trace = trace - (s * missed).flatten(1).sum(1)
+    p, s = (
+        prediction.detach().flatten(1),
+        torch.as_tensor(s, dtype=u.dtype, device=u.device).flatten(1).expand(len(u), -1),
+    )
+    classes = [part for part in parts if not part.flow.has_range]
+    for sign in signs.flatten(2):
+        weighted = (sign * weights).to(u).view_as(u)
+        (gradient,) = torch.autograd.grad(prediction, u, weighted, retain_graph=True)
+        trace = (gradient.flatten(1) * sign).sum(1).double()
+        for part in classes:
+            own, drawn = part.state_of(p), part.state_of(sign)
+            missed = own.square().sum(-1) - (own * drawn).sum(-1).square()
+            first = min(part.state.start, s.shape[1] - 1)
+            trace = trace - s[:, first] * weights[:, part.state.start] * flat(missed).sum(1)
         traces.append(trace)
     return torch.stack(traces, 1)
