@@ -154,6 +154,9 @@ class FlatOutput(JointOutput):
     def mean(self) -> Tensor:
         return self.make_mean()
 
+    def nearest(self, prediction: Tensor) -> Tensor:
+        return prediction  # numbers and classes alone
+
 
 class _Later(Mapping[str, Output]):
     """The distributions of parts, made when the first of them is asked for."""

@@ -441,3 +441,28 @@ def test_gradients_of_all_parts_at_once_are_those_of_each() -> None:
         model.loss(data, generator=torch.Generator().manual_seed(1)).mean().backward()
         gradients.append(model.network.mix.grad)
     torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_a_network_of_one_vector_learns_at_times_of_their_own(tmp_path) -> None:
+    """The class tells the sign of the number: whichever comes first, the other follows from it."""
+    torch.manual_seed(0)
+    flow = JointFlow(x=ContinuousFlow(0.1), kind=DiscreteFlow.with_separation(2), times="separate")
+    head = JointHead.make({"x": PreconditionedHead(1.0), "kind": "logits"}, flow, flat=True)
+    network = bfn.networks.MLP(3, width=48, n_blocks=1, condition_features=32, n_times=2)
+    model = BFN(network, flow, head, {"x": (1,), "kind": ()})
+    generator = torch.Generator().manual_seed(0)
+    optimiser = torch.optim.Adam(model.parameters(), 4e-3)
+    for _ in range(300):
+        kind = torch.randint(2, (256,), generator=generator)
+        x = (2 * kind - 1 + 0.1 * torch.randn(256, generator=generator)).unsqueeze(1)
+        optimiser.zero_grad()
+        model.loss({"x": x, "kind": kind}, generator=generator).mean().backward()
+        optimiser.step()
+    again = bfn.load(model.save(tmp_path))
+    for path in ("together", "x", "kind"):
+        out = again.sample(400, "fast-ode", 20, path=path, seed=0).x
+        agree = (out["x"][:, 0] > 0) == (out["kind"] == 1)
+        assert float(agree.double().mean()) > 0.97, path
+        assert 0.4 < float(out["kind"].double().mean()) < 0.6, path
+    given = again.sample(200, "fast-ode", 10, known={"kind": torch.tensor(1)}, seed=0).x["x"]
+    assert float((given > 0).double().mean()) > 0.97

@@ -54,15 +54,17 @@ def refuse_label(label: Tensor | None) -> None:
         raise UserError("label given to a network without labels: the published networks know none, pass label=None")
 
 
-def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str]) -> None:
-    """Raise a UserError unless inputs has the expected shape (names stand for any size) and t is (batch,)."""
+def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str], n_times: int = 1) -> None:
+    """Raise a UserError unless inputs has the expected shape (names stand for any size) and t its n_times a sample."""
     wanted = ", ".join(str(size) for size in expected)
     if inputs.ndim != len(expected) or any(
         isinstance(size, int) and size != actual for size, actual in zip(expected, inputs.shape, strict=True)
     ):
         raise UserError(f"inputs of shape {tuple(inputs.shape)}: this network takes ({wanted})")
-    if t.shape != inputs.shape[:1]:
-        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({inputs.shape[0]},)")
+    if tuple(t.shape) != (len(inputs), *((n_times,) if n_times > 1 else ())):
+        many = f"{n_times} times a sample, ({len(inputs)}, {n_times})"
+        one = f"one time a sample, ({len(inputs)},)"
+        raise UserError(f"t of shape {tuple(t.shape)}: expected {many if n_times > 1 else one}")
 
 
 def require_present(present: Tensor, *shapes: Sequence[int]) -> None:

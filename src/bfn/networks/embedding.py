@@ -57,12 +57,20 @@ class Context(NamedTuple):
 
 
 class Conditioning(nn.Module):
-    """Time and conditions, the label one of them, as the blocks get them: t (batch,), any (batch, ...) -> Context."""
+    """Time and conditions, the label one of them, as the blocks get them: t (batch,), any (batch, ...) -> Context.
+
+    n_times: how many times a sample has, where parts of joint data have their own; t is then (batch, n_times).
+    """
 
     frequencies: Tensor
 
     def __init__(
-        self, features: int, n_labels: int = 0, n_frequencies: int = 32, conditions: Declarations | None = None
+        self,
+        features: int,
+        n_labels: int = 0,
+        n_frequencies: int = 32,
+        conditions: Declarations | None = None,
+        n_times: int = 1,
     ) -> None:
         super().__init__()
         if n_labels < 0:
@@ -72,7 +80,7 @@ class Conditioning(nn.Module):
         self.register_buffer("frequencies", 2 * math.pi * turns, persistent=False)
         self.specs = [*([ConditionSpec("label", (), n_labels)] if n_labels else []), *declared(conditions)]
         self.sequences = [spec.name for spec in self.specs if spec.is_sequence]
-        self.time = nn.Linear(2 * n_frequencies, features)
+        self.time = nn.Linear(2 * n_frequencies * n_times, features)
         self.label = self.specs[0].embedding(features) if n_labels else None
         self.out = nn.Linear(features, features)
         for spec in self.specs[1 if n_labels else 0 :]:
@@ -83,7 +91,7 @@ class Conditioning(nn.Module):
         """Embed; a condition that is None or left out is null, as -1 is for classes and NaN for numbers."""
         given = conditions if label is None else {"label": label, **conditions}
         self._require_known(*given)
-        phase = t.to(self.frequencies.dtype)[:, None] * self.frequencies
+        phase = (t.to(self.frequencies.dtype).unsqueeze(-1) * self.frequencies).flatten(1)
         hidden = self.time(torch.cat((phase.sin(), phase.cos()), dim=1))
         tokens, attended = [], []
         for spec in self.specs:

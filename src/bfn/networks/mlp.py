@@ -47,6 +47,7 @@ class MLP(nn.Module):
         dropout: probability of dropping a hidden feature.
         conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
             {"shape": [], "n_classes": 5}.
+        n_times: times of a sample, the number of parts of joint data that have their own.
     """
 
     def __init__(
@@ -61,16 +62,24 @@ class MLP(nn.Module):
         n_labels: int = 0,
         dropout: float = 0.0,
         conditions: Declarations | None = None,
+        n_times: int = 1,
     ) -> None:
         out_features = in_features if out_features is None else out_features
         super().__init__()
         self.config = config_of("mlp", locals())
-        require_positive(self.config, "in_features", "out_features", "width", "n_blocks", "condition_features")
+        require_positive(
+            self.config, "in_features", "out_features", "width", "n_blocks", "condition_features", "n_times"
+        )
         if n_classes < 0 or n_classes == 1:
             raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
-        self.in_features, self.out_features, self.n_classes = in_features, out_features, n_classes
+        self.in_features, self.out_features, self.n_classes, self.n_times = (
+            in_features,
+            out_features,
+            n_classes,
+            n_times,
+        )
         places = max(n_classes, 1)
-        self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions)
+        self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions, n_times=n_times)
         if self.conditioning.sequences:
             name = self.conditioning.sequences[0]
             raise UserError(f"condition {name} is a sequence: an MLP takes none, a transformer and a U-Net do")
@@ -93,7 +102,7 @@ class MLP(nn.Module):
         where there is none.
         """
         classes = (self.n_classes,) if self.n_classes else ()
-        require_shape(inputs, t, ("batch", self.in_features, *classes))
+        require_shape(inputs, t, ("batch", self.in_features, *classes), self.n_times)
         context = self.conditioning(t, label, **conditions)
         entries = centre(inputs) if self.n_classes else inputs
         if present is not None:
