@@ -30,7 +30,7 @@ class LinearModel(Model):
     def dtype(self) -> torch.dtype:
         return torch.float64
 
-    def output(self, u: torch.Tensor, level: NoiseLevel, label: torch.Tensor | None = None) -> Output:
+    def output(self, u: torch.Tensor, level: NoiseLevel, **conditions: torch.Tensor) -> Output:
         w_hat = level.s * self.variance / (self.flow.kappa + level.s**2 * self.variance) * u
         return Point(data_from_message(w_hat, self.flow), 1.0)
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from bfn.conditioning import conditions_for
+from bfn.conditions import Conditions, rows_of
 from bfn.errors import UserError
 from bfn.grids import Grid
 from bfn.info import Label
@@ -28,15 +30,25 @@ __all__ = ["BatchedSamples", "sample_in_batches"]
 class BatchedSamples:
     """Samples on the CPU and how they were drawn.
 
-    x: (n, *data_shape). label: their classes, (n,), if any. plan: what they ran through. calls: network calls of all
+    x: (n, *data_shape). conditions: those of each, by name. plan: what they ran through. calls: network calls of all
     batches together.
     """
 
     x: Tensor
-    label: Tensor | None
+    conditions: Conditions
     plan: Plan
     calls: int
     seconds: float
+
+    @property
+    def label(self) -> Tensor | None:
+        """The classes of the samples, (n,), if any."""
+        return self.conditions.get("label")
+
+    @property
+    def present(self) -> Tensor | None:
+        """What of the samples is there, where they have different lengths."""
+        return self.conditions.get("present")
 
 
 Generators = Callable[[int], Mapping[str, Any]]
@@ -55,6 +67,7 @@ def sample_in_batches(
     t_start: float | None = None,
     g: float | None = None,
     label: Label | None = None,
+    condition: Mapping[str, Any] | None = None,
     known: Tensor | None = None,
     on_step: Callable[[Step], object] | None = None,
     progress: bool = False,
@@ -69,10 +82,12 @@ def sample_in_batches(
         raise UserError(f"n={n}, batch={batch}: expected at least 1 of each")
     planned = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g)
     one = None if callable(seed) else torch.Generator(model.device).manual_seed(seed)
-    labels = None if label is None else model.info.labels(label, n)
+    asked = None
+    if label is not None or condition:
+        asked = conditions_for(model.info, n, label, condition, drawn=False)
     one_each = known is not None and known.ndim > len(model.data_shape)
     calls = math.ceil(n / batch) * planned.table.nfe
-    x, classes = [], []
+    x, conditions = [], []
     start = time.perf_counter()
     with tqdm(total=calls, desc="sampling", unit="call", delay=1.0, leave=False, disable=not progress) as bar:
 
@@ -85,12 +100,12 @@ def sample_in_batches(
             rows = slice(first, min(n, first + batch))
             out = sample(
                 model, rows.stop - rows.start, planned.table, on_step=after_step,
-                label=None if labels is None else labels[rows],
+                condition=None if asked is None else rows_of(asked, rows),
                 known=known[rows] if known is not None and one_each else known,
                 **(seed(index) if callable(seed) else {"generator": one}), **settings,
             )  # fmt: skip
             x.append(out.x.cpu())
-            if out.label is not None:
-                classes.append(out.label.cpu())
+            conditions.append(out.conditions)
     seconds = time.perf_counter() - start
-    return BatchedSamples(torch.cat(x), torch.cat(classes) if classes else None, planned, calls, seconds)
+    together = {name: torch.cat([one[name].cpu() for one in conditions]) for name in conditions[0]}
+    return BatchedSamples(torch.cat(x), together, planned, calls, seconds)

@@ -46,7 +46,7 @@ class _Answered(Model):
     data_shape: tuple[int, ...]
     answer: Output
 
-    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
+    def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
         return self.answer
 
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bfn.conditioning import Given, Known, Predict
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output
 from bfn.joint import JointFlow
 from bfn.joint_head import JointOutput
+from bfn.known import Given, Known, Predict
 
 if TYPE_CHECKING:
     from bfn.model import Model
@@ -41,9 +41,9 @@ class Controlled:
     temperature: float
     allowed: Mapping[str, Tensor]
 
-    def __call__(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
+    def __call__(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
         """One network call."""
-        return self._act(self.predict(u, level, label) if label is not None else self.predict(u, level))
+        return self._act(self.predict(u, level, **conditions))
 
     def _act(self, output: Output) -> Output:
         if isinstance(output, Given):

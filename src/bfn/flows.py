@@ -30,28 +30,13 @@ import torch
 from torch import Tensor
 
 from bfn.errors import UserError
+from bfn.process import NoiseLevel, OneKind, Shape
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time, stratified_times
 
 __all__ = ["FLOWS", "ContinuousFlow", "DiscreteFlow", "Flow", "NoiseLevel", "Shape"]
 
-Shape = tuple[int, ...]
-"""Of one sample, without the batch."""
 
-
-@dataclass(frozen=True)
-class NoiseLevel:
-    """A noise level of a batch, worked out once, before any loop.
-
-    t: (batch,), what the network is told; (batch, parts) where each part of joint data has a time of its own.
-    s: sqrt(beta(t)); one number for the whole batch, or a tensor (batch, ...) that broadcasts against the state: one
-        number a sample, or one a variable where parts of the data are known better than others.
-    """
-
-    t: Tensor
-    s: float | Tensor
-
-
-class Flow(ABC):
+class Flow(OneKind, ABC):
     """A kind of data: its message, kappa, network input and decoding."""
 
     kind: ClassVar[str]
@@ -60,6 +45,15 @@ class Flow(ABC):
     unit_std: ClassVar[float] = 1.0
     """About the standard deviation of w(x) / sqrt(kappa) over data."""
     schedule: Schedule
+
+    @property
+    def parts(self) -> Mapping[str, "Flow"]:
+        """The flows that make up this one, by the names of their parts; of one kind of data alone, itself."""
+        return {"": self}
+
+    def for_shape(self, data_shape: Any) -> "Flow":
+        """The flow for data of that shape; only parts that lie side by side need to know."""
+        return self
 
     @property
     @abstractmethod
@@ -120,23 +114,9 @@ class Flow(ABC):
     def errors(self, x: Tensor, prediction: Tensor) -> Tensor:
         """||w(x) - w_hat||^2 / kappa of each variable, like x."""
 
-    @property
-    def parts(self) -> Mapping[str, "Flow"]:
-        """The flows that make up this one, by the names of their parts; of one kind of data alone, itself."""
-        return {"": self}
-
-    @property
-    def leading_part(self) -> str:
-        """The part by whose schedule grids are laid."""
-        return ""
-
     def with_schedules(self, schedules: Mapping[str, Schedule]) -> "Flow":
         """The same flow on other schedules, one for each of :attr:`parts`."""
         return replace(self, schedule=schedules[""])  # type: ignore[type-var]
-
-    def for_shape(self, data_shape: Any) -> "Flow":
-        """The flow for data of that shape; only parts that lie side by side need to know."""
-        return self
 
     def pack(self, x: Any, data_shape: Any) -> Tensor:
         """Data as a user gives them, checked, as the one tensor that the library works with."""
@@ -144,38 +124,9 @@ class Flow(ABC):
         packed: Tensor = x
         return packed
 
-    def unpack(self, x: Tensor) -> Any:
-        """The inverse of :meth:`pack`."""
-        return x
-
-    def split(self, values: Tensor) -> dict[str, Tensor]:
-        """Values like packed data, such as losses of each variable, by part."""
-        return {"": values}
-
-    def over_state(self, rows: Sequence[Sequence[float]], like: Tensor) -> Sequence[float | Tensor]:
-        """Rows of a number a part, to multiply states by: numbers, or vectors where parts lie side by side."""
-        return [number for (number,) in rows]
-
-    def over_variables(self, values: Tensor, state: Tensor) -> Tensor:
-        """Values like packed data, such as a mask, so that they broadcast against the state."""
-        return values.reshape(*values.shape, *(1,) * (state.ndim - values.ndim))
-
-    @property
-    def time_shape(self) -> Shape:
-        """Shape of a sample's time: () for one, (parts,) where each part has its own."""
-        return ()
-
     def draw_times(self, n: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         """Times to train n samples at, stratified: (n, *time_shape), float64."""
         return stratified_times(n, generator, device)
-
-    def times_of(self, t: Tensor) -> Mapping[str, Tensor]:
-        """Times, (batch,) or (batch, *time_shape), by part: (batch,) each."""
-        return {"": t}
-
-    def told(self, t: Tensor, known: Tensor) -> Tensor:
-        """The times that the network is told where data, with a mask like them, are shown at the data end."""
-        return t
 
     def noise_scale(self, like: Tensor) -> float | Tensor:
         """sqrt(kappa), to multiply standard normal noise by."""
@@ -191,7 +142,8 @@ class Flow(ABC):
 
     def squared_error(self, x: Tensor, prediction: Tensor) -> Tensor:
         """:meth:`errors` averaged over the data's dimensions: (batch,)."""
-        return _mean_over_dimensions(self.errors(x, prediction))
+        errors = self.errors(x, prediction)
+        return errors.flatten(1).mean(1) if errors.ndim > 1 else errors
 
     def noise_level(self, t: Time, batch: int, state_ndim: int, like: Tensor) -> NoiseLevel:
         """The noise level of a batch: t a number (the same for all) or (batch,); ``like`` gives dtype and device."""
@@ -210,11 +162,6 @@ class Flow(ABC):
 def _check_shape(x: Tensor, data_shape: Shape) -> None:
     if x.ndim == 0 or tuple(x.shape[1:]) != tuple(data_shape):
         raise UserError(f"data of shape {tuple(x.shape)}: expected (batch, *data_shape) with data_shape={data_shape}")
-
-
-def _mean_over_dimensions(values: Tensor) -> Tensor:
-    """(batch, ...) -> (batch,)."""
-    return values.flatten(1).mean(1) if values.ndim > 1 else values
 
 
 @dataclass(frozen=True, init=False)

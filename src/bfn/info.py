@@ -12,16 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bfn.conditions import NO_CLASS, Condition
 from bfn.data.tokenizers import Alphabet, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
+from bfn.presence import Lengths
 from bfn.schedules import stratified_times
 from bfn.solvers.table import Table
 
 __all__ = ["NO_CLASS", "Classes", "Label", "ModelInfo"]
-
-NO_CLASS = -1
-"""The label that asks a class-conditional network for its prediction without a class."""
 
 Label = int | str | Sequence[int | str] | Tensor
 """Classes as a user gives them: one for all samples or one each, numbers or names; arrays will do too."""
@@ -90,7 +89,7 @@ class Classes:
 class ModelInfo:
     """The facts of a model. All are optional, and plain attributes that may be set.
 
-    classes: of a class-conditional model.
+    classes: of a class-conditional model. conditions: others, by name. lengths: of samples that differ in it.
     alphabet: symbols of a text model, one a class of its data. tokenizer: the same for text of any other tokens.
     part_tokenizers: tokenizers of the parts of joint data that are text, by their names.
     value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
@@ -107,6 +106,8 @@ class ModelInfo:
     error_curve: ErrorCurve | None = None
     tables: Mapping[int, Table] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    lengths: Lengths | None = None
 
     def __post_init__(self) -> None:
         self.check()
@@ -143,6 +144,14 @@ class ModelInfo:
         settings = self.card.get("settings")
         data = settings.get("data") if isinstance(settings, Mapping) else None
         return data if isinstance(data, Mapping) else {}
+
+    def in_turn(self, n: int) -> dict[str, Tensor]:
+        """Conditions of n samples as measurements ask for them: classes in turn, others spread over the data's."""
+        found = {} if self.classes is None else {"label": self.classes.in_turn(n)}
+        for name, one in self.conditions.items():
+            k = one.n_examples
+            found[name] = one.rows(torch.arange(n) % k if n >= k else torch.arange(n) * k // n) if k else one.null(n)
+        return found
 
     def labels(
         self, label: Label | None, n: int, generator: torch.Generator | None = None, device: torch.device | None = None

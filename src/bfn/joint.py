@@ -169,9 +169,9 @@ class JointFlow(Flow):
     def _state_sizes(self) -> list[int]:
         return [part.state.stop - part.state.start for part in self.layout]
 
-    def _over_data(self, values: Callable[[Part], Tensor]) -> Tensor:
-        """(batch, N) float64: a part's numbers (batch,) on all of its variables."""
-        return _laid_out([values(part) for part in self.layout], [p.data.stop - p.data.start for p in self.layout])
+    def over_data(self, values: Mapping[str, Tensor]) -> Tensor:
+        sizes = [part.data.stop - part.data.start for part in self.layout]
+        return _laid_out([values[part.name] for part in self.layout], sizes)
 
     @cached_property
     def kappa(self) -> Tensor:  # type: ignore[override]
@@ -245,11 +245,13 @@ class JointFlow(Flow):
 
     def rate(self, t: Tensor, data_ndim: int) -> Tensor:
         times = self.times_of(t)
-        return self._over_data(lambda part: part.flow.schedule.slope(times[part.name]))
+        return self.over_data({name: flow.schedule.slope(times[name]) for name, flow in self.parts.items()})
 
     def gain(self, t_start: Tensor, t_end: Tensor, data_ndim: int) -> Tensor:
         start, end = self.times_of(t_start), self.times_of(t_end)
-        return self._over_data(lambda part: part.flow.schedule.increment(start[part.name], end[part.name]))
+        return self.over_data(
+            {name: flow.schedule.increment(start[name], end[name]) for name, flow in self.parts.items()}
+        )
 
     def pack(self, x: Any, data_shape: Any) -> Tensor:
         if isinstance(x, Tensor):

@@ -131,8 +131,8 @@ class JointOutput(Output):
     def with_mean(self, mean: Tensor, level: NoiseLevel) -> Output:
         return self._made_of(lambda p, own: own.with_mean(p.state_of(mean), p.level_of(level)))
 
-    def guided(self, scale: float, rescale: float, level: NoiseLevel) -> Output:
-        return self._made_of(lambda p, own: own.guided(scale, rescale, p.level_of(level)))
+    def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> Output:
+        return self._made_of(lambda p, own: own.guided(scales, rescale, p.level_of(level)))
 
     def _made_of(self, act: Callable[[Part, Output], Output]) -> Output:
         return JointOutput(self.layout, {part.name: act(part, own) for part, own in self._pairs()})

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bfn.conditions import Conditions
 from bfn.error_curve import ErrorCurve
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
+from bfn.presence import mean_over_present
 from bfn.solvers.plan import LEAST_T_START
 
 if TYPE_CHECKING:
@@ -45,19 +47,19 @@ def noised_output(
     x: Tensor,
     t: Tensor,
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
     eps: Tensor | None = None,
 ) -> tuple[Output, NoiseLevel]:
     """One network call on x noised to the times t, (batch,); eps is the noise, (batch, *state_shape), drawn if None."""
     flow = model.flow
-    shape = (len(x), *flow.state_shape(model.data_shape))
+    shape = (len(x), *flow.state_shape(tuple(x.shape[1:])))
     if eps is None:
         eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
     elif tuple(eps.shape) != shape:
         raise UserError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
     level = flow.noise_level(t, len(x), len(shape) - 1, like=eps)
     u = flow.noised(x, level.s, eps)
-    output = model.output(u, level, label) if label is not None else model.output(u, level)
+    output = model.output(u, level, **(conditions or {}))
     if output.mean.shape != shape:
         raise NetworkError(f"the network's prediction has shape {tuple(output.mean.shape)}: expected {shape}")
     return output, level
@@ -68,38 +70,52 @@ def squared_error(
     x: Tensor,
     t: Tensor,
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
     eps: Tensor | None = None,
 ) -> Tensor:
     """||w(x) - w_hat||^2 / kappa a dimension at the times t: (batch,). Every weighting of the loss multiplies this."""
-    return errors_and_values(model, x, t, lambda output, x, error: error, generator, label, eps)[0]
+    return errors_and_values(model, x, t, lambda flow, output, x, errors: errors, generator, conditions, eps)[0]
 
 
 def errors_and_values(
     model: Model,
     x: Tensor,
     t: Tensor,
-    values: Callable[[Output, Tensor, Tensor], Tensor],
+    values: Callable[[Flow, Output, Tensor, Tensor], Tensor],
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
     eps: Tensor | None = None,
+    factor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The squared error, and what a weighting makes of (output, x, squared error), from one call: (batch,) each."""
-    output, _ = noised_output(model, x, t, generator, label, eps)
-    prediction = output.mean
-    error = model.flow.squared_error(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
-    return error, values(output, x, error)
+    """The squared error, and what a weighting makes of (flow, output, x, squared errors), from one call: (batch,) each.
+
+    values: like x, one value a variable. factor: multiplies the values, (batch,) or like x.
+    """
+    output, _ = noised_output(model, x, t, generator, conditions, eps)
+    prediction, present = output.mean, (conditions or {}).get("present")
+    errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    own = values(model.flow, output, x, errors)
+    if factor is None or factor.ndim == 1:
+        mean = mean_over_present(own, present)
+        return mean_over_present(errors, present), mean if factor is None else mean * factor.to(mean)
+    return mean_over_present(errors, present), mean_over_present(own * factor.to(own), present)
 
 
 @torch.no_grad()
 def error_curve(
-    model: Model, x: Tensor, n_times: int = 64, generator: torch.Generator | None = None, label: Tensor | None = None
+    model: Model,
+    x: Tensor,
+    n_times: int = 64,
+    generator: torch.Generator | None = None,
+    conditions: Conditions | None = None,
 ) -> ErrorCurve:
     """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
     first = 0.0 if model.starts_at_zero else LEAST_T_START
     times = torch.linspace(first, 1, n_times, dtype=torch.float64)
     with evaluating(model):
-        errors = [float(squared_error(model, x, t.expand(len(x)), generator, label).double().mean()) for t in times]
+        errors = [
+            float(squared_error(model, x, t.expand(len(x)), generator, conditions).double().mean()) for t in times
+        ]
     return ErrorCurve(tuple(times.tolist()), tuple(errors))
 
 
@@ -109,7 +125,7 @@ def error_curves(
     x: Tensor,
     n_times: int = 64,
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
     times: Mapping[str, Tensor] | None = None,
 ) -> dict[str, ErrorCurve]:
     """:func:`error_curve` of each part of joint data, "" where data are of one kind.
@@ -123,7 +139,7 @@ def error_curves(
     errors: dict[str, list[float]] = {name: [] for name in own}
     with evaluating(model):
         for t in calls:
-            prediction = noised_output(model, x, t.expand(len(x), *t.shape), generator, label)[0].mean
+            prediction = noised_output(model, x, t.expand(len(x), *t.shape), generator, conditions)[0].mean
             for name, values in model.flow.split(model.flow.errors(x, prediction)).items():
                 errors[name].append(float(values.double().mean()))
     return {name: ErrorCurve(tuple(own[name].tolist()), tuple(errors[name])) for name in own}
@@ -134,7 +150,7 @@ def even_flow(
     x: Tensor,
     n_times: int = 64,
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
     n_rounds: int = 6,
 ) -> Flow:
     """The model's flow on schedules by which what it learns of each part grows evenly in t: for a new model.
@@ -144,7 +160,7 @@ def even_flow(
     """
     flow, times = model.flow, None
     for _ in range(n_rounds if flow.time_shape else 1):
-        curves = error_curves(model, x, n_times, generator, label, times)
+        curves = error_curves(model, x, n_times, generator, conditions, times)
         schedules = {name: curves[name].even_schedule(own) for name, own in flow.parts.items()}
         even = torch.linspace(0, 1, n_times, dtype=torch.float64)
         times = {name: own.schedule.inverse(schedules[name].beta(even)) for name, own in flow.parts.items()}
@@ -156,10 +172,11 @@ def continuous_time_loss(
     x: Tensor,
     t: Tensor | None = None,
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
 ) -> Tensor:
     """beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats a dimension, (batch,)."""
-    return continuous_time_loss_values(model, x, t, generator, label).flatten(1).mean(1)
+    values = continuous_time_loss_values(model, x, t, generator, conditions)
+    return mean_over_present(values, (conditions or {}).get("present"))
 
 
 def continuous_time_loss_values(
@@ -167,11 +184,11 @@ def continuous_time_loss_values(
     x: Tensor,
     t: Tensor | None = None,
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
 ) -> Tensor:
     """The same for each variable, like x: its mean over a sample's variables is the loss."""
     t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
-    output, _ = noised_output(model, x, t, generator, label)
+    output, _ = noised_output(model, x, t, generator, conditions)
     prediction = output.mean
     errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
     return errors * (model.flow.rate(t, x.ndim - 1) / 2).to(errors.dtype)
@@ -183,21 +200,21 @@ def n_step_loss(
     n_steps: int,
     t: Tensor | None = None,
     generator: torch.Generator | None = None,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
 ) -> Tensor:
     """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
     t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
-    output, level = noised_output(model, x, start, generator, label)
+    output, level = noised_output(model, x, start, generator, conditions)
     accuracy = model.flow.gain(start, start + 1 / n_steps, x.ndim - 1).to(level.t.dtype)
     kl = output.message_kl(x, accuracy, generator)
-    return n_steps * kl.reshape(len(x), -1).mean(1)
+    return n_steps * mean_over_present(kl, (conditions or {}).get("present"))
 
 
 def reconstruction_loss(
-    model: Model, x: Tensor, generator: torch.Generator | None = None, label: Tensor | None = None
+    model: Model, x: Tensor, generator: torch.Generator | None = None, conditions: Conditions | None = None
 ) -> Tensor:
     """-log p_O(x) at t = 1, nats a dimension, (batch,).
 
@@ -205,8 +222,8 @@ def reconstruction_loss(
     standard deviation sigma_1 that the flow leaves unknown.
     """
     t = torch.ones(len(x), dtype=torch.float64, device=x.device)
-    output, _ = noised_output(model, x, t, generator, label)
-    return -output.log_prob(x).reshape(len(x), -1).mean(1)
+    output, _ = noised_output(model, x, t, generator, conditions)
+    return -mean_over_present(output.log_prob(x), (conditions or {}).get("present"))
 
 
 def _check_t(t: Tensor, batch: int, flow: Flow) -> Tensor:

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from bfn import likelihood, losses, storage
+from bfn.conditions import as_values
 from bfn.errors import NetworkError, UserError, did_you_mean
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Head, Output, PreconditionedHead, make_head
 from bfn.info import Classes, ModelInfo
 from bfn.joint_head import JointHead
 from bfn.likelihood import Likelihood
+from bfn.presence import n_present, pack_present
 from bfn.sampling import Samples, sample
-from bfn.weightings import EDM, WEIGHTINGS, Weighting, weighted_loss
+from bfn.weightings import EDM, WEIGHTINGS, JointWeighting, Weighting, weighted_loss
 
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A batch of data as users give it: a tensor, an array, or a mapping of parts."""
@@ -64,8 +66,11 @@ class Model(ABC):
         return "images" if len(self.data_shape) == 3 and self.data_shape[0] in (1, 3) else "numbers"
 
     @abstractmethod
-    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
-        """Distribution over the data given the state u, (batch, *state_shape), at that noise level."""
+    def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
+        """Distribution over the data given the state u, (batch, *state_shape), at that noise level.
+
+        conditions: by name, each (batch, ...); ``present``, like packed data, is one of them.
+        """
 
     def loss(
         self,
@@ -74,27 +79,48 @@ class Model(ABC):
         n_steps: int | None = None,
         generator: torch.Generator | None = None,
         label: Tensor | None = None,
-        weighting: str | Weighting | None = None,
+        weighting: str | Weighting | Mapping[str, str | Weighting] | None = None,
+        condition: Mapping[str, Tensor] | None = None,
+        present: Any = None,
     ) -> Tensor:
         """The continuous-time loss, or the n-step loss if ``n_steps`` is given: (batch,), nats a dimension.
 
         t: (batch,), drawn stratified if None. Draws: the times, then the noise (then the message, for n steps).
         weighting: what to train instead of the bound, for better samples: a name of ``bfn.weightings.WEIGHTINGS``, such
-            as "edm" for numbers and "cross-entropy" for classes, or a weighting; it draws the times itself.
+            as "edm" for numbers and "cross-entropy" for classes, or a weighting; it draws the times itself. Of joint
+            data one for each part, by name.
+        label, condition: what the network is to be told of each sample; -1 and NaN tell it nothing.
+        present: bool, like the data, True where there is data: the rest is padding and counts nowhere.
         """
-        x = self.as_data(x)
+        x, given = self._batch(x, label, condition, present)
         if weighting is not None:
             if t is not None or n_steps is not None:
                 raise UserError("weighting beside t or n_steps: a weighting draws its own times; leave them out")
-            return weighted_loss(self, x, self._weighting(weighting), generator, label)
+            return weighted_loss(self, x, self._weighting(weighting), generator, given)
         if n_steps is not None:
-            return losses.n_step_loss(self, x, n_steps, t, generator, label)
-        return losses.continuous_time_loss(self, x, t, generator, label)
+            return losses.n_step_loss(self, x, n_steps, t, generator, given)
+        return losses.continuous_time_loss(self, x, t, generator, given)
 
-    def _weighting(self, weighting: str | Weighting) -> Weighting:
+    def _batch(
+        self, x: Data, label: Tensor | None, condition: Mapping[str, Tensor] | None, present: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A batch of data, packed, and all that is given beside it."""
+        x = self.as_data(x)
+        n, device = len(x), x.device
+        given = {name: as_values(name, value, n).to(device) for name, value in (condition or {}).items()}
+        if label is not None:
+            given["label"] = torch.as_tensor(label, device=device)
+        if present is not None:
+            shape = self.data_shape if isinstance(self.data_shape, Mapping) else tuple(x.shape[1:])
+            given["present"] = pack_present(self.flow, present, shape, n, device)
+        return x, given
+
+    def _weighting(self, weighting: str | Weighting | Mapping[str, str | Weighting]) -> Weighting:
         """The weighting of that name."""
         if isinstance(weighting, Weighting):
             return weighting
+        if isinstance(weighting, Mapping):
+            return JointWeighting({name: self._weighting(own) for name, own in weighting.items()})
         if weighting not in WEIGHTINGS:
             hint = did_you_mean(weighting, WEIGHTINGS)
             raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
@@ -106,11 +132,15 @@ class Model(ABC):
         t: Tensor | None = None,
         generator: torch.Generator | None = None,
         label: Tensor | None = None,
+        condition: Mapping[str, Tensor] | None = None,
+        present: Any = None,
     ) -> dict[str, Tensor]:
         """Each part's share of the continuous-time loss, (batch,), nats: together they are :meth:`loss`."""
-        x = self.as_data(x)
-        values = losses.continuous_time_loss_values(self, x, t, generator, label)
-        n = values[0].numel()
+        x, given = self._batch(x, label, condition, present)
+        there = given.get("present")
+        values = losses.continuous_time_loss_values(self, x, t, generator, given)
+        values = values if there is None else torch.where(there, values, 0.0)
+        n = n_present(x, there)
         return {name: own.reshape(len(x), -1).sum(1) / n for name, own in self.flow.split(values).items()}
 
     def reconstruction_loss(
@@ -118,9 +148,12 @@ class Model(ABC):
         x: Data,
         generator: torch.Generator | None = None,
         label: Tensor | None = None,
+        condition: Mapping[str, Tensor] | None = None,
+        present: Any = None,
     ) -> Tensor:
         """-log p_O(x) at t = 1: (batch,), nats a dimension."""
-        return losses.reconstruction_loss(self, self.as_data(x), generator, label)
+        x, given = self._batch(x, label, condition, present)
+        return losses.reconstruction_loss(self, x, generator, given)
 
     def even_flow(self, x: Data, n_times: int = 64, generator: torch.Generator | None = None) -> Flow:
         """The flow on which what this model learns of each part grows evenly in t: :func:`bfn.losses.even_flow`."""
@@ -131,7 +164,23 @@ class Model(ABC):
         if not isinstance(x, Tensor | Mapping):
             x = torch.as_tensor(x, device=self.device)
             x = x.to(self.dtype) if x.is_floating_point() else x
-        return self.flow.pack(x, self.data_shape)
+        shape = self.data_shape
+        if self.info.lengths is not None and isinstance(x, Tensor) and 1 < x.ndim == len(shape) + 1:
+            # Batches of short sequences need not be padded up to the longest of all.
+            shape = (min(x.shape[1], shape[0]), *shape[1:])
+        packed = self.flow.pack(x, shape)
+        if self.info.value_range is not None and isinstance(shape, tuple) and packed.numel():
+            self._check_range(packed, self.info.value_range)
+        return packed
+
+    def _check_range(self, x: Tensor, value_range: tuple[float, float]) -> None:
+        low, high = value_range
+        margin = (high - low) / 2
+        if float(x.min()) < low - margin or float(x.max()) > high + margin:
+            raise UserError(
+                f"data from {float(x.min()):g} to {float(x.max()):g}: the model was made for {low:g} to {high:g}; "
+                "scale them first"
+            )
 
     def sample(self, n: int, solver: Any = "auto", nfe: int | None = None, **settings: Any) -> Samples:
         """n samples: see :func:`bfn.sample` for the settings."""
@@ -167,7 +216,8 @@ class Model(ABC):
 class BFN(Model, nn.Module):
     """A Bayesian flow network: any network, on a flow, read by a head, with what is known of it.
 
-    network: ``network(inputs, t) -> output``; ``network(inputs, t, label=label)`` where labels are given.
+    network: ``network(inputs, t) -> output``; conditions are passed on by their names, ``network(inputs, t,
+        label=label)``, and so is what of padded data is there, ``present=``, to a network that takes it.
         inputs: continuous mu, (batch, *data_shape); discrete theta, (batch, *data_shape, K). t: (batch,).
     predicts: "noise", "data", "preconditioned" (continuous), "logits" (discrete), or a :class:`bfn.heads.Head`.
     info: facts such as classes and alphabet; a network that says how many classes it knows gets them equally frequent.
@@ -208,21 +258,30 @@ class BFN(Model, nn.Module):
     def starts_at_zero(self) -> bool:
         return self.head.starts_at_zero
 
-    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
+    def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
+        present = conditions.pop("present", None)
+        if present is not None:
+            # Nothing is known where nothing is: networks that know no padding see the same there, whatever it was.
+            u = torch.where(self.flow.over_variables(present, u), u, torch.zeros((), dtype=u.dtype, device=u.device))
+            if takes(self.network, "present"):
+                conditions["present"] = self.flow.unpack(present)
         inputs = self.head.inputs(self.flow, u, level)
         try:
-            raw = self.network(inputs, level.t) if label is None else self.network(inputs, level.t, label=label)
+            raw = self.network(inputs, level.t, **conditions)
         except TypeError:
-            if label is None or _takes_label(self.network):
+            unknown = next((name for name in conditions if not takes(self.network, name)), None)
+            if unknown is None:
                 raise
             name = type(self.network).__name__
-            raise NetworkError(f"label given: the network {name} takes no argument 'label'; leave label out") from None
+            raise NetworkError(
+                f"{unknown} given: the network {name} takes no argument {unknown!r}; leave {unknown} out"
+            ) from None
         wrong = self.head.check_raw(self.flow, raw, tuple(u.shape[1:]), len(u))
         if wrong is not None:
             raise NetworkError(f"the network's output at t={float(level.t.flatten()[0]):.6g} {wrong}")
         return self.head.output(self.flow, raw, u, level)
 
-    def _weighting(self, weighting: str | Weighting) -> Weighting:
+    def _weighting(self, weighting: str | Weighting | Mapping[str, str | Weighting]) -> Weighting:
         if weighting == "edm" and isinstance(self.head, PreconditionedHead):
             return EDM(data_std=self.head.data_std)
         return super()._weighting(weighting)
@@ -237,10 +296,11 @@ def pixels(values: Tensor) -> Tensor:
     return ((values + 1) / 2).clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
 
 
-def _takes_label(network: Any) -> bool:
+def takes(network: Any, name: str) -> bool:
+    """Whether a network may be called with an argument of that name."""
     call = network.forward if isinstance(network, nn.Module) else network
     parameters = inspect.signature(call).parameters.values()
-    return any(parameter.name == "label" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _n_labels(network: Any) -> int | None:

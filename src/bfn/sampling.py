@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from bfn.conditioning import Guidance, Known, KnownAt, Predict, Steering, anything_known, conditioned
+from bfn.conditioning import Guidance, Steering, conditioned, conditions_for
+from bfn.conditions import Conditions
 from bfn.controls import controlled, starting_data
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
 from bfn.heads import Output
-from bfn.info import NO_CLASS, Label
+from bfn.info import Label
+from bfn.known import Known, KnownAt, Predict, anything_known
+from bfn.presence import present_of
 from bfn.sde import InitialGaussian
 from bfn.solvers.base import Solver
 from bfn.solvers.path import Path
@@ -50,7 +53,7 @@ class Samples:
     x: the samples, floats or int64 classes; of joint data a mapping of parts.
     final: the prediction that x was read from, x_hat or class probabilities: the last one, or the mix of the last few
     that the solver says. prediction: the last call's. u: the last state. nfe, times: the network calls.
-    label: the classes that were asked for or drawn, (n,), if any.
+    conditions: those that were asked for or drawn, by name, each (n, ...).
     """
 
     x: Any
@@ -59,7 +62,17 @@ class Samples:
     u: Tensor
     nfe: int
     times: tuple[float, ...]
-    label: Tensor | None = None
+    conditions: Conditions = field(default_factory=dict)
+
+    @property
+    def label(self) -> Tensor | None:
+        """The classes of the samples, (n,), if any."""
+        return self.conditions.get("label")
+
+    @property
+    def present(self) -> Tensor | None:
+        """What of the samples is there, like packed data, where they have different lengths."""
+        return self.conditions.get("present")
 
 
 class Run:
@@ -121,7 +134,7 @@ def walk(
     u: Tensor,
     noise: Callable[[], Tensor],
     *,
-    label: Tensor | None = None,
+    conditions: Conditions | None = None,
     clip: Range | None = None,
     class_generator: torch.Generator | None = None,
     on_step: Callable[[Step], None] | None = None,
@@ -134,14 +147,14 @@ def walk(
     The rest as in :func:`sample`.
     """
     run = Run(table, u, clip)
-    shape, prediction = u.shape, u
+    shape, prediction, given = u.shape, u, conditions or {}
     totals = []
     cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
     levels = tqdm(table.levels, desc="sampling", unit="call") if progress else table.levels
     for index, level in enumerate(levels):
         try:
             with cast:
-                output = predict(u, level, label) if label is not None else predict(u, level)
+                output = predict(u, level, **given)
         except NetworkError as error:
             raise NetworkError(f"call {index}: {error}") from None
         prediction = run.prediction(output, class_generator)
@@ -180,7 +193,10 @@ def sample(
     clip: Range | Literal[False] | None = None,
     initial: Tensor | InitialGaussian | None = None,
     label: Label | None = None,
-    guidance: float | Guidance | None = None,
+    condition: Mapping[str, Any] | None = None,
+    guidance: float | Mapping[str, float] | Guidance | None = None,
+    present: Any = None,
+    lengths: Any = None,
     steer: Callable[[Tensor], Tensor] | Steering | None = None,
     known: Tensor | Mapping[str, Any] | None = None,
     known_mask: Tensor | Mapping[str, Tensor] | None = None,
@@ -209,25 +225,31 @@ def sample(
         t = 0 and the paper's choice at t_start; or an :class:`InitialGaussian`.
     label: classes for a class-conditional network, one for all or one a sample, numbers or names; -1 is the network
         without classes. If None they are drawn by their shares in the training data, or left out where data are known
-        or started from.
-    guidance: scale by which the classes count, without a classifier: 1 as they are, 2 twice as much; or a
-        :class:`bfn.Guidance`. Each call then sees twice the batch, and still counts once.
+        or started from, or another condition is given.
+    condition: any conditions that the network takes, by name: one value for all or one a sample. If nothing is asked
+        for they are drawn from the training data's own; those that are not named are left out.
+    guidance: scale by which the conditions count, without a classifier: 1 as they are, 2 twice as much; one for all, or
+        by name; or a :class:`bfn.Guidance`. Each call then sees twice the batch (one more for each scale), and still
+        counts once.
+    present: bool, like the data, True where a sample has data; the rest is padding, 0 in x.
+    lengths: the samples' lengths, one for all or one each, instead of ``present``; drawn from the training data's own
+        if neither is given.
     steer: function of the predicted data, (batch, *state_shape) -> (batch,), that samples should make large; or a
         :class:`bfn.Steering`.
     known, known_mask: data, and a bool tensor, True where they are known: (n, *data_shape) or data_shape. The
         sample has them to the last bit, the rest is filled in. Of joint data mappings: whole parts, or
         pieces of those that known_mask has.
     known_at: where the network is shown the known part, at the "data" end or on its noisy "path"
-        (:class:`bfn.conditioning.Known`).
+        (:class:`bfn.known.Known`).
     temperature: the logits of classes are divided by it at every call: below 1 samples are surer and less diverse.
     allowed: bool tensor, True for classes that may be drawn, (K,), (*data_shape, K) or (n, *data_shape, K); all others
         have probability 0 at every call. One True forces a class. Of joint data a mapping of parts.
     start_from: data, (n, *data_shape) or data_shape, of joint data a mapping of parts, that are noised to ``t_start``,
         a time in (0, 1), for the initial state: the later, the more of them stays.
     seed: of a generator that is made here, instead of one that is given.
-    generator: draws the classes where none are given, then, in the state's shape and dtype, the initial state and the
-        noise of each noisy row (a solver that draws classes takes one uniform number a variable before that row's
-        noise).
+    generator: draws conditions and lengths where none are given, then, in the state's shape and dtype, the initial
+        state and the noise of each noisy row (a solver that draws classes takes one uniform number a variable before
+        that row's noise).
     class_generator: draws those uniform numbers instead: samplers with and without drawn classes then see the same
         Gaussian noise.
     on_step: called after each network call with a :class:`Step`.
@@ -239,12 +261,16 @@ def sample(
     generator = _generator(model, seed, generator)
     bounds = clip_range(model, clip)
     given_data = anything_known(known, known_mask) or start_from is not None
-    if label is None and model.info.classes is not None and given_data:
-        label = NO_CLASS  # a class drawn at random might contradict what is known
-    labels = model.info.labels(label, n, generator, model.device)
+    # A condition drawn at random might contradict what is known.
+    conditions = conditions_for(model.info, n, label, condition, generator, model.device, drawn=not given_data)
     predict, given = conditioned(
-        model, n, label=labels, guidance=guidance, steer=steer, known=known, known_mask=known_mask, known_at=known_at
-    )
+        model, n, conditions=conditions, guidance=guidance, steer=steer, known=known, known_mask=known_mask,
+        known_at=known_at,
+    )  # fmt: skip
+    there = present_of(model.flow, model.data_shape, n, present, lengths, model.info.lengths, generator, model.device)
+    there = there if there is None or given is None else there | given.mask  # what is known exists
+    if there is not None:
+        conditions["present"] = there
     predict = controlled(model, n, predict, given, temperature=temperature, allowed=allowed)
     start = None
     if start_from is not None:
@@ -260,12 +286,13 @@ def sample(
 
     with evaluating(model):
         end = walk(
-            predict, table.bind(model.flow, u), u, noise, label=labels, clip=bounds,
+            predict, table.bind(model.flow, u), u, noise, conditions=conditions, clip=bounds,
             class_generator=class_generator or generator, on_step=on_step, autocast=autocast, progress=progress,
         )  # fmt: skip
     x = model.flow.decode(end.final)
     x = x if given is None else given.restore(x)
-    return Samples(model.flow.unpack(x), end.final, end.prediction, end.u, table.nfe, table.times, labels)
+    x = x if there is None else torch.where(there, x, torch.zeros_like(x))
+    return Samples(model.flow.unpack(x), end.final, end.prediction, end.u, table.nfe, table.times, conditions)
 
 
 def _generator(model: Model, seed: int | None, generator: torch.Generator | None) -> torch.Generator | None:

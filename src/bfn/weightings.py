@@ -24,12 +24,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import pi, sqrt
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from bfn.conditions import Conditions
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.heads import Output
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from bfn.model import Model
 
 __all__ = [
-    "EDM", "WEIGHTINGS", "Bound", "CrossEntropy", "Importance", "LossByTime", "MinSNR", "Weighting", "weighted_loss",
+    "EDM", "WEIGHTINGS", "Bound", "CrossEntropy", "Importance", "JointWeighting", "LossByTime", "MinSNR", "Weighting",
+    "weighted_loss",
 ]  # fmt: skip
 
 
@@ -51,9 +53,13 @@ class Weighting(ABC):
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """n times in [0, 1] and their factors: float64, (n,) each."""
 
-    def values(self, output: Output, x: Tensor, squared_error: Tensor) -> Tensor:
-        """What the factors multiply, (batch,): the squared error, (batch,), unless the weighting is of another loss."""
-        return squared_error
+    @abstractmethod
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        """How much each time counts, density times factor: what multiplies where times are drawn uniformly, like t."""
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        """What the factors multiply, like x: the squared errors of the variables, unless it is of another loss."""
+        return errors
 
     def fitted(self, second_moment: Tensor) -> Weighting:
         """The weighting after seeing E[(beta'/2 squared error)^2] in equal bins of t, (n_bins,)."""
@@ -70,7 +76,10 @@ class Bound(Weighting):
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         t = stratified_times(n, generator)
-        return t, flow.schedule.slope(t) / 2
+        return t, self.weight(flow, t)
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return flow.schedule.slope(t) / 2
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,9 @@ class Importance(Weighting):
         t = ((k + (position - edges[k]) * n_bins / density[k]) / n_bins).clamp_(0, 1)
         return t, flow.schedule.slope(t) / 2 / density[k]
 
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return flow.schedule.slope(t) / 2
+
     def fitted(self, second_moment: Tensor) -> Importance:
         root = second_moment.double().clamp(min=0).sqrt()
         mean = float(root.mean())
@@ -120,7 +132,10 @@ class MinSNR(Weighting):
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         t = stratified_times(n, generator)
-        return t, flow.schedule.beta(t).clamp(max=self.gamma)
+        return t, self.weight(flow, t)
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return flow.schedule.beta(t).clamp(max=self.gamma)
 
 
 @dataclass(frozen=True)
@@ -144,6 +159,13 @@ class EDM(Weighting):
         s = torch.exp(-(self.mean + self.std * normal)).clamp(max=float(flow.schedule.s(1.0)))
         return flow.schedule.time_of_s(s).clamp(0, 1), 1 / self.data_std**2 + s.square()
 
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        """The normal density of log s, with d log s / dt = slope / (2 beta), times the factor."""
+        beta = flow.schedule.beta(t).clamp(min=1e-300)
+        z = (-beta.log() / 2 - self.mean) / self.std
+        density = torch.exp(-z.square() / 2) / (self.std * sqrt(2 * pi)) * flow.schedule.slope(t) / (2 * beta)
+        return density * (1 / self.data_std**2 + beta)
+
 
 @dataclass(frozen=True)
 class CrossEntropy(Weighting):
@@ -153,10 +175,44 @@ class CrossEntropy(Weighting):
         if flow.has_range:
             raise UserError("weighting='cross-entropy': it is for classes; numbers take edm, min-snr or the bound")
         t = stratified_times(n, generator)
-        return t, torch.ones_like(t)
+        return t, self.weight(flow, t)
 
-    def values(self, output: Output, x: Tensor, squared_error: Tensor) -> Tensor:
-        return -output.log_prob(x).reshape(len(x), -1).mean(1)
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        return -output.log_prob(x)
+
+
+@dataclass(frozen=True)
+class JointWeighting(Weighting):
+    """A weighting for each part of joint data, at the same uniform times."""
+
+    parts: Mapping[str, Weighting]
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        if set(self.parts) != set(flow.parts):
+            raise UserError(
+                f"weighting of parts {', '.join(self.parts)}: expected one for each of {', '.join(flow.parts)}"
+            )
+        for name, own in self.parts.items():
+            own.draw(flow.parts[name], 1, torch.Generator())  # refuses a part of another kind than it is for
+        t = stratified_times(n, generator)
+        return t, self.weight(flow, t)
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return flow.over_data({name: own.weight(flow.parts[name], t) for name, own in self.parts.items()})
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        """Of each kind of loss once for all parts, taken where it is wanted: no small operation a part."""
+        kinds = {type(own): own for own in self.parts.values()}
+        result = errors
+        for kind, own in kinds.items():
+            if kind.values is Weighting.values:
+                continue
+            wanted = {name: torch.tensor(type(this) is kind) for name, this in self.parts.items()}
+            result = torch.where(flow.over_data(wanted).to(x.device), own.values(flow, output, x, errors), result)
+        return result
 
 
 WEIGHTINGS: dict[str, type[Weighting]] = {
@@ -166,12 +222,16 @@ WEIGHTINGS: dict[str, type[Weighting]] = {
 
 
 def weighted_loss(
-    model: Model, x: Tensor, weighting: Weighting, generator: torch.Generator | None = None, label: Tensor | None = None
+    model: Model,
+    x: Tensor,
+    weighting: Weighting,
+    generator: torch.Generator | None = None,
+    conditions: Conditions | None = None,
 ) -> Tensor:
     """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
     t, factor = weighting.draw(model.flow, len(x), generator)
-    error, values = errors_and_values(model, x, t.to(x.device), weighting.values, generator, label)
-    return values * factor.to(error)
+    t, factor = t.to(x.device), factor.to(x.device)
+    return errors_and_values(model, x, t, weighting.values, generator, conditions, factor=factor)[1]
 
 
 class LossByTime:

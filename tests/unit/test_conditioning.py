@@ -6,10 +6,11 @@ import torch
 import bfn
 import tiny
 from bfn import solvers
-from bfn.conditioning import DATA_END, Given, Guidance, Guided, Known, Steered, Steering
+from bfn.conditioning import Guidance, Guided, Steered, Steering
 from bfn.exact import GaussianMixture, MarkovChain, MixtureOfProducts, NGram, Points, StringSet
 from bfn.flows import NoiseLevel
 from bfn.heads import Categorical, Point
+from bfn.known import DATA_END, Given, Known
 from bfn.solvers import SOLVERS
 
 STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
@@ -216,9 +217,12 @@ def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
         return output.logits if isinstance(output, Categorical) else output.mean
 
     with torch.no_grad():
-        conditional, none = raw(model.output(u, level, label)), raw(model.output(u, level, torch.full((3,), -1)))
+        conditional, none = (
+            raw(model.output(u, level, label=label)),
+            raw(model.output(u, level, label=torch.full((3,), -1))),
+        )
         for scale in (0.0, 1.0, 2.5):
-            got = raw(Guided(model.output, Guidance(scale, rescale=0))(u, level, label))
+            got = raw(Guided(model.output, Guidance(scale, rescale=0))(u, level, label=label))
             assert torch.allclose(got, none + scale * (conditional - none), atol=1e-5)
     assert torch.allclose(got[2], none[2], atol=1e-5)
 
@@ -229,10 +233,10 @@ def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> Non
     u = torch.randn(2, 1, 8, 8, generator=seeded())
     level = model.flow.noise_level(0.5, 2, 3, u)
     with torch.no_grad():
-        wanted = model.output(u, level, label).mean.std((1, 2, 3))
-        raw = Guided(model.output, Guidance(4.0, 0))(u, level, label).mean.std((1, 2, 3))
+        wanted = model.output(u, level, label=label).mean.std((1, 2, 3))
+        raw = Guided(model.output, Guidance(4.0, 0))(u, level, label=label).mean.std((1, 2, 3))
         for share in (0.5, 1.0):
-            got = Guided(model.output, Guidance(4.0, share))(u, level, label).mean.std((1, 2, 3))
+            got = Guided(model.output, Guidance(4.0, share))(u, level, label=label).mean.std((1, 2, 3))
             assert torch.allclose(got, share * wanted + (1 - share) * raw, rtol=1e-4)
 
 
@@ -356,7 +360,7 @@ TEXT, LETTERS = torch.zeros(20, dtype=torch.int64), torch.ones(20, dtype=torch.b
         ),
         ("text", {"known": TEXT + 27, "known_mask": LETTERS}, r"known: classes from 27 to 27: expected 0..26"),
         ("text", {"known": TEXT.float(), "known_mask": LETTERS}, "known: data of type torch.float32"),
-        ("text", {"guidance": 2.0}, "guidance=2: it needs classes to guide to; give label"),
+        ("text", {"guidance": 2.0}, "guidance=2: it needs conditions to guide to, such as label; there are none"),
         ("images", {"guidance": float("nan"), "label": torch.zeros(2, dtype=torch.int64)}, "guidance=nan: expected"),
         ("text", {"guidance": 2.0, "label": torch.zeros(2, dtype=torch.int64)}, "label given to a network without"),
         ("images", {"steer": lambda x: x.sum()}, r"steer gives shape \(\): expected one number a sample, \(2,\)"),
@@ -389,6 +393,6 @@ def test_a_point_stays_a_point_under_guidance() -> None:
     u = torch.zeros(1, 1, 8, 8)
     level = model.flow.noise_level(0.5, 1, 3, u)
     with torch.no_grad():
-        got = Guided(model.output, Guidance(2.0))(u, level, torch.tensor([0]))
+        got = Guided(model.output, Guidance(2.0))(u, level, label=torch.tensor([0]))
     assert isinstance(got, Point)
     assert got.scale == model.head.output(model.flow, u, u, level).scale

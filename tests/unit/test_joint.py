@@ -276,8 +276,8 @@ def test_guidance_acts_on_the_logits_of_classes_and_on_numbers() -> None:
         return model.output(u + shift, level)  # type: ignore[return-value]
 
     label = torch.zeros(3, dtype=torch.int64)
-    guided = Guided(predict, Guidance(2.0))(u, level, label)
-    conditional, none = predict(u, level, label), predict(u, level, label - 1)
+    guided = Guided(predict, Guidance(2.0))(u, level, label=label)
+    conditional, none = predict(u, level, label=label), predict(u, level, label=label - 1)
     for name in ("x", "y"):
         expected = 2 * conditional.parts[name].mean - none.parts[name].mean
         torch.testing.assert_close(guided.parts[name].mean, expected)  # type: ignore[attr-defined]

@@ -47,7 +47,7 @@ class Posterior(Model):
     def __init__(self, flow: bfn.DiscreteFlow, p: torch.Tensor) -> None:
         self.flow, self.log_p = flow, p.log()
 
-    def output(self, u, level, label=None):  # type: ignore[no-untyped-def]
+    def output(self, u, level, **conditions):  # type: ignore[no-untyped-def]
         return Categorical(self.log_p + level.s * u)
 
 

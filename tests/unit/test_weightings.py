@@ -161,7 +161,7 @@ def test_cross_entropy_is_least_at_the_posterior() -> None:
         def dtype(self) -> torch.dtype:
             return torch.float64
 
-        def output(self, u: torch.Tensor, level: object, label: torch.Tensor | None = None) -> Categorical:
+        def output(self, u: torch.Tensor, level: object, **conditions: torch.Tensor) -> Categorical:
             return Categorical(exact.output(u, level).logits / self.temperature)  # type: ignore[attr-defined]
 
     generator = torch.Generator().manual_seed(0)

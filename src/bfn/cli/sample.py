@@ -12,11 +12,9 @@ from bfn.cli.common import BATCH, NAME, AsJson, Device, ModelName, Seed, check_p
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from bfn.model import BFN
 
-__all__ = ["sample"]
+__all__ = ["asked", "sample", "scales"]
 
 SHOWN = {"images": 16, "text": 4}
 """Samples whose forming --steps-gif shows."""
@@ -33,7 +31,9 @@ def sample(
     grid: Annotated[str | None, NAME] = None,
     t_start: Annotated[float | None, arg(metavar="TIME")] = None,
     label: Annotated[tuple[str, ...], arg(metavar="CLASS [CLASS ...]")] = (),
-    guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
+    condition: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")] = (),
+    guidance: Annotated[tuple[str, ...], arg(metavar="SCALE | NAME=SCALE [...]")] = (),
+    length: int | None = None,
     temperature: Annotated[float, arg(metavar="NUMBER")] = 1.0,
     prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
     known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
@@ -67,7 +67,10 @@ def sample(
         t_start: where the grid starts, the paper's eta.
         label: classes to draw, in turn, by name or number, -1 for none; without it a class-conditional model draws them
             by their share in its training data, or none for known images.
-        guidance: how much the classes count, 1 as they are, 2 twice as much; each call then sees twice the batch.
+        condition: what else the network is to be told, by name: a number, or the name of a class.
+        guidance: how much the conditions count, 1 as they are, 2 twice as much; for all, or by name as gap=2; each call
+            then sees twice the batch.
+        length: of the samples, for a model of sequences of different lengths; drawn from its data's if left out.
         temperature: for text and other classes, below 1 for surer samples, above 1 for more diverse ones.
         prompt: text that the samples begin with, _ for each character to fill in.
         known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
@@ -94,10 +97,11 @@ def sample(
         raise UserError(f"--steps-gif: samples of shape {source.data_shape} are neither images nor text")
     recorder = Recorder(source, SHOWN[form]) if steps_gif else None
     drawn = sample_in_batches(
-        source, n, solver, nfe, grid=grid, t_start=t_start, g=g, guidance=guidance, clip=None if clip else False,
-        label=list(islice(cycle(label), n)) if label else None, batch=batch, seed=seed, progress=on_terminal(),
+        source, n, solver, nfe, grid=grid, t_start=t_start, g=g, guidance=scales(guidance),
+        clip=None if clip else False, label=list(islice(cycle(label), n)) if label else None,
+        condition=asked(condition), batch=batch, seed=seed, progress=on_terminal(),
         on_step=lambda step: recorder(step) if recorder and len(recorder.steps) < nfe else None,
-        temperature=temperature, **_conditions(source, prompt, known, keep or "top", n, seed),
+        temperature=temperature, lengths=length, **_conditions(source, prompt, known, keep or "top", n, seed),
     )  # fmt: skip
     files = [] if form == "numbers" else [write_samples(out / "samples", source, drawn.x)]
     if form != "text":
@@ -122,7 +126,7 @@ def sample(
     tell(values, told, json)
 
 
-def _conditions(model: BFN, prompt: str | None, known: str | None, keep: Any, n: int, seed: int) -> dict[str, Tensor]:
+def _conditions(model: BFN, prompt: str | None, known: str | None, keep: Any, n: int, seed: int) -> dict[str, Any]:
     """What is known of the samples: the letters of a prompt, or a part of images, each as often as there are few."""
     import torch
 
@@ -134,3 +138,37 @@ def _conditions(model: BFN, prompt: str | None, known: str | None, keep: Any, n:
         return {}
     images = read_model_data(model, known, "test", n, seed=seed, progress=on_terminal()).x
     return known_part(model, images[torch.arange(n) % len(images)], keep)
+
+
+def asked(given: tuple[str, ...]) -> dict[str, Any] | None:
+    """Conditions by name from NAME=VALUE; a value is a number, several with commas between, or the name of a class."""
+    return {name: _value(value) for name, value in (_pair("condition", one) for one in given)} or None
+
+
+def scales(given: tuple[str, ...]) -> float | dict[str, float] | None:
+    """A scale for all conditions, or some by name, from SCALE or NAME=SCALE."""
+    if len(given) == 1 and "=" not in given[0]:
+        return _scale(given[0])
+    return {name: _scale(value) for name, value in (_pair("guidance", one) for one in given)} or None
+
+
+def _pair(option: str, given: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not (name and equals and value):
+        raise UserError(f"--{option} {given}: expected NAME=VALUE, such as gap=0.25")
+    return name, value
+
+
+def _value(value: str) -> Any:
+    try:
+        numbers = [int(one) if one.lstrip("+-").isdecimal() else float(one) for one in value.split(",")]
+    except ValueError:
+        return value
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def _scale(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UserError(f"--guidance {value}: expected a scale, such as 2, or NAME=SCALE") from None

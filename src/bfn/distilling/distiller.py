@@ -12,7 +12,6 @@ import copy
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -89,7 +88,7 @@ class Distiller(Trainer):
     def make_weighting(self) -> Weighting:
         return Bound() if self.teacher.flow.has_range else CrossEntropy()
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+    def batch(self, step: int) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor, Tensor]:
         settings, flow = self.settings, self.model.flow
         pieces = order(settings.seed, step * settings.batch, settings.batch, len(self.learned))
         index = torch.cat([piece for _, piece in pieces])
@@ -101,8 +100,9 @@ class Distiller(Trainer):
         rows = slice(first, first + self.share)
         t, u, x, label = self.learned.at(node[rows], index[rows])
         factor = 1 + flow.schedule.beta(t) if flow.has_range else torch.ones_like(t)
-        given: tuple[Any, ...] = (x, label, t, factor.clamp(max=LARGEST_FACTOR), coupled_noise(flow, u, x, t))
-        return tuple(None if each is None else each.to(self.device) for each in given)  # type: ignore[return-value]
+        conditions = {} if label is None else {"label": label.to(self.device)}
+        given = (each.to(self.device) for each in (t, factor.clamp(max=LARGEST_FACTOR), coupled_noise(flow, u, x, t)))
+        return x.to(self.device), conditions, *given  # type: ignore[return-value]
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -113,7 +113,7 @@ class Distiller(Trainer):
             for index in torch.split(torch.arange(len(paths)), self.share):
                 t, u, x, label = paths.at(torch.zeros_like(index), index)
                 eps = coupled_noise(flow, u, x, t).to(self.device)
-                own = None if label is None else label.to(self.device)
+                own = {} if label is None else {"label": label.to(self.device)}
                 values.append(errors_and_values(model, x.to(self.device), t, self.weighting.values, None, own, eps)[1])
         error = mean_estimate(torch.cat(values))
         return {"end_error": error.value, "end_error_low": error.low, "end_error_high": error.high}

@@ -53,9 +53,10 @@ class ExactModel(Model, nn.Module):
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         """The output distribution whose mean is E[data | u]."""
 
-    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
-        if label is not None:
-            raise UserError("label given: an exact model has no classes to condition on; leave label out")
+    def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
+        if conditions:
+            name = next(iter(conditions))
+            raise UserError(f"{name} given: an exact model has nothing to condition on; leave {name} out")
         expected = self.flow.state_shape(self.data_shape)
         if tuple(u.shape[1:]) != expected:
             raise UserError(f"state of shape {tuple(u.shape)}: expected (batch, *{expected})")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
-from bfn.heads.base import Head, Output
+from bfn.heads.base import Head, Output, beyond
 
 __all__ = ["AngleHead", "VonMises", "angles_of", "pairs_of"]
 
@@ -120,10 +120,9 @@ class VonMises(Output):
         factor = concentration_of(length) / length.double().clamp(min=1e-30)
         return VonMises.single(mean * torch.where(length > 1e-9, factor, 2.0).to(mean.dtype))
 
-    def guided(self, scale: float, rescale: float, level: NoiseLevel) -> Output:
+    def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> Output:
         """On the natural parameters, as on the logits of classes."""
-        conditional, none = self.natural.chunk(2)
-        return VonMises(torch.lerp(none, conditional, scale), self.log_weights.chunk(2)[0])
+        return VonMises(beyond(self.natural, scales), self.log_weights.chunk(len(scales) + 1)[0])
 
     def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """From one message y: the receiver's density of it is the sender's at x = 0 times I_0(|h + y|) / I_0(|h|).

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bfn.flows import Flow, NoiseLevel
 
-__all__ = ["Categorical", "Head", "Output", "Point", "unknown_scale"]
+__all__ = ["Categorical", "Head", "Output", "Point", "beyond", "unknown_scale"]
 
 
 class Output(ABC):
@@ -49,13 +49,13 @@ class Output(ABC):
         """A distribution of the same kind with another mean: here all mass on it."""
         return Point(mean, unknown_scale(level))
 
-    def guided(self, scale: float, rescale: float, level: NoiseLevel) -> "Output":
-        """none + scale (conditional - none), where this is of both, the conditional half of the batch first.
+    def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> "Output":
+        """p_0 + sum_i scales_i (p_i - p_(i-1)), where this is of all of them, the last, most conditional p first.
 
         rescale: how far to bring the standard deviation over each sample back to that of the conditional one.
         """
-        conditional, none = self.mean.chunk(2)
-        return Point(_rescaled(torch.lerp(none, conditional, scale), conditional, rescale), unknown_scale(level))
+        conditional = self.mean.chunk(len(scales) + 1)[0]
+        return Point(_rescaled(beyond(self.mean, scales), conditional, rescale), unknown_scale(level))
 
     @abstractmethod
     def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -104,10 +104,9 @@ class Categorical(Output):
         """Classes with these probabilities, cut at 0."""
         return Categorical(mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
 
-    def guided(self, scale: float, rescale: float, level: NoiseLevel) -> Output:
+    def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> Output:
         """On the logits."""
-        conditional, none = self.logits.chunk(2)
-        return Categorical(torch.lerp(none, conditional, scale))
+        return Categorical(beyond(self.logits, scales))
 
     @cached_property
     def log_probs(self) -> Tensor:
@@ -167,6 +166,15 @@ class Head(ABC):
 def unknown_scale(level: NoiseLevel) -> float | Tensor:
     """Standard deviation of what is still unknown of continuous data: (1 + beta)^(-1/2), sigma_1 at t = 1."""
     return (1 + level.s * level.s) ** -0.5
+
+
+def beyond(predictions: Tensor, scales: tuple[float, ...]) -> Tensor:
+    """p_0 + sum_i scales_i (p_i - p_(i-1)) of (p_k, ..., p_0), side by side in a batch."""
+    none, first, *more = reversed(predictions.chunk(len(scales) + 1))
+    result = torch.lerp(none, first, scales[0])
+    for scale, before, after in zip(scales[1:], [first, *more], more, strict=False):
+        result = result + scale * (after - before)
+    return result
 
 
 def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:

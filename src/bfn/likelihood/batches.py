@@ -1,41 +1,56 @@
-"""Data and their classes: checked, and a batch at a time."""
+"""Data and their conditions: checked, and a batch at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from bfn.conditioning import conditions_for
+from bfn.conditions import Conditions
 from bfn.errors import UserError
+from bfn.presence import pack_present
 
 if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
-__all__ = ["batches", "checked_labels"]
+__all__ = ["batches", "checked_conditions"]
 
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
 
 
-def checked_labels(model: Model, x: Tensor, label: Label | None, **counts: int | None) -> Tensor | None:
-    """The class of each sample, None for the network without classes; refuses other data, and counts below 1."""
-    model.flow.check(x, model.data_shape)
+def checked_conditions(
+    model: Model,
+    x: Tensor,
+    label: Label | None,
+    condition: Mapping[str, Any] | None = None,
+    present: Any = None,
+    **counts: int | None,
+) -> dict[str, Tensor]:
+    """What the network is told of each sample, null where nothing is said; refuses other data, and counts below 1."""
+    shape: Any = model.data_shape if isinstance(model.data_shape, Mapping) else tuple(x.shape[1:])
+    model.flow.check(x, shape)
     if len(x) == 0:
         raise UserError("no data: expected at least 1 sample")
     for name, count in counts.items():
         if count is not None and count < 1:
             raise UserError(f"{name}={count}: expected at least 1")
-    return None if label is None else model.info.labels(label, len(x), device=model.device)
+    nothing = label is None and not condition
+    given = {} if nothing else conditions_for(model.info, len(x), label, condition, None, model.device, drawn=False)
+    if present is not None:
+        given["present"] = pack_present(model.flow, present, shape, len(x), model.device)
+    return given
 
 
 def batches(
-    x: Tensor, label: Tensor | None, states: int | None, numbers: int, device: torch.device, draws: int = 1
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Data and labels, as many at a time as make up so many states, of so many numbers, ``draws`` a sample."""
+    x: Tensor, conditions: Conditions, states: int | None, numbers: int, device: torch.device, draws: int = 1
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Data and conditions, as many at a time as make up so many states, of so many numbers, ``draws`` a sample."""
     size = max(1, (BATCH_NUMBERS // numbers if states is None else states) // draws)
     for first in range(0, len(x), size):
         rows = slice(first, first + size)
-        yield x[rows].to(device), None if label is None else label[rows].to(device)
+        yield x[rows].to(device), {name: value[rows].to(device) for name, value in conditions.items()}

@@ -8,7 +8,7 @@ are stratified over a batch, so that the samples of one batch are not independen
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from bfn.conditions import rows_of
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
 from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import checked_labels
+from bfn.likelihood.batches import checked_conditions
 from bfn.losses import continuous_time_loss, n_step_loss, reconstruction_loss
 
 if TYPE_CHECKING:
@@ -117,6 +118,8 @@ def held_out_bits(
     x: Tensor,
     label: Label | None = None,
     *,
+    condition: Mapping[str, Any] | None = None,
+    present: Any = None,
     n_steps: int | None = None,
     repeats: int = 1,
     batch: int = 64,
@@ -129,26 +132,26 @@ def held_out_bits(
     "transmission": the continuous-time loss, or that of n steps; "reconstruction"; "total", their sum. Unbiased
     estimates, from one time a sample and one call at t = 1.
 
-    label: classes for a class-conditional network; None for the network without classes.
+    label, condition: what the network is told; nothing where they are None. present: where there is data.
     repeats: times at which the loss of each sample is measured. batch: samples that go through the network at a time,
         at most; there are at least 8 batches, as far as the samples reach.
     generator: draws, for each batch, what the losses need, then the noise of the reconstruction.
     gather: where several processes share the data, what brings their rows (n_batches, 2) together.
     """
-    labels = checked_labels(model, x, label, repeats=repeats, batch=batch)
+    conditions = checked_conditions(model, x, label, condition, present, repeats=repeats, batch=batch)
     n_batches = max(math.ceil(len(x) / batch), min(LEAST_BATCHES, len(x)))
     nats = []
     with evaluating(model), tqdm(total=len(x), desc="evaluating", unit="sample", disable=not progress) as bar:
         for rows in torch.arange(len(x)).tensor_split(n_batches):
             some = x[rows].to(model.device)
-            its_label = None if labels is None else labels[rows.to(labels.device)]
+            its_own = rows_of(conditions, rows.to(model.device))
             losses = [
-                continuous_time_loss(model, some, None, generator, its_label)
+                continuous_time_loss(model, some, None, generator, its_own)
                 if n_steps is None
-                else n_step_loss(model, some, n_steps, None, generator, its_label)
+                else n_step_loss(model, some, n_steps, None, generator, its_own)
                 for _ in range(repeats)
             ]
-            end = reconstruction_loss(model, some, generator, its_label)
+            end = reconstruction_loss(model, some, generator, its_own)
             nats.append(torch.stack((torch.stack(losses).mean(), end.mean())))
             bar.update(len(some))
     means = torch.stack(nats)

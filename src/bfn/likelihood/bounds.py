@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bfn.conditions import Conditions
 from bfn.errors import UserError
 from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import batches, checked_labels
+from bfn.likelihood.batches import batches, checked_conditions
 from bfn.likelihood.bits import Likelihood
 from bfn.losses import continuous_time_loss_values, noised_output, squared_error
+from bfn.presence import sum_over_present
 
 if TYPE_CHECKING:
     from bfn.info import Label
@@ -31,7 +33,7 @@ __all__ = ["continuous_bound", "n_step_bound", "receiver_variance"]
 
 
 def continuous_bound(
-    model: Model, x: Tensor, nfe: int, label: Tensor | None, generator: torch.Generator | None
+    model: Model, x: Tensor, nfe: int, conditions: Conditions, generator: torch.Generator | None
 ) -> Likelihood:
     """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
     times = nfe - 1
@@ -39,19 +41,25 @@ def continuous_bound(
     losses = []
     for i in range(times):
         t = (i + shift) / times
-        losses.append(continuous_time_loss_values(model, x, t, generator, label).double().flatten(1).sum(1))
-    return _with_reconstruction(model, x, torch.stack(losses, 1), 1.0, label, generator)
+        values = continuous_time_loss_values(model, x, t, generator, conditions).double()
+        losses.append(sum_over_present(values, conditions.get("present")))
+    return _with_reconstruction(model, x, torch.stack(losses, 1), 1.0, conditions, generator)
 
 
 def n_step_bound(
-    model: Model, x: Tensor, nfe: int, variance: Tensor | None, label: Tensor | None, generator: torch.Generator | None
+    model: Model,
+    x: Tensor,
+    nfe: int,
+    variance: Tensor | None,
+    conditions: Conditions,
+    generator: torch.Generator | None,
 ) -> Likelihood:
     """KL(sender || receiver) of each of nfe - 1 messages, and the reconstruction."""
     steps = nfe - 1
     terms = []
     for i in range(steps):
         t = torch.full((len(x),), i / steps, dtype=torch.float64, device=x.device)
-        output, _ = noised_output(model, x, t, generator, label)
+        output, _ = noised_output(model, x, t, generator, conditions)
         alpha = model.flow.gain(t, t + 1 / steps, x.ndim - 1)
         if variance is None:
             kl = output.message_kl(x, alpha.to(output.mean.dtype), generator).double()
@@ -59,8 +67,8 @@ def n_step_bound(
             wider = 1 + alpha * float(variance[i])
             square = (x - output.mean).double().square()
             kl = (wider.log() + (1 + alpha * square) / wider - 1) / 2
-        terms.append(kl.flatten(1).sum(1))
-    return _with_reconstruction(model, x, torch.stack(terms, 1), float(steps), label, generator)
+        terms.append(sum_over_present(kl, conditions.get("present")))
+    return _with_reconstruction(model, x, torch.stack(terms, 1), float(steps), conditions, generator)
 
 
 @torch.no_grad()
@@ -80,18 +88,18 @@ def receiver_variance(
         raise UserError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
-    labels = checked_labels(model, x, label, batch=batch)
+    conditions = checked_conditions(model, x, label, batch=batch)
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):
-        for some, its_label in batches(x, labels, batch, x[0].numel(), model.device):
+        for some, its_own in batches(x, conditions, batch, x[0].numel(), model.device):
             for i in range(n_steps):
                 t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)
-                totals[i] += squared_error(model, some, t, generator, its_label).double().sum()
+                totals[i] += squared_error(model, some, t, generator, its_own).double().sum()
     return totals / len(x)
 
 
 def _with_reconstruction(
-    model: Model, x: Tensor, terms: Tensor, scale: float, label: Tensor | None, generator: torch.Generator | None
+    model: Model, x: Tensor, terms: Tensor, scale: float, conditions: Conditions, generator: torch.Generator | None
 ) -> Likelihood:
     """-(scale * mean of the terms (batch, calls) + reconstruction).
 
@@ -99,8 +107,8 @@ def _with_reconstruction(
     what little of the change with t lies between neighbours. The reconstruction has one draw, which tells no noise.
     """
     t = torch.ones(len(x), dtype=torch.float64, device=x.device)
-    output, _ = noised_output(model, x, t, generator, label)
-    reconstruction = -output.log_prob(x).double().flatten(1).sum(1)
+    output, _ = noised_output(model, x, t, generator, conditions)
+    reconstruction = -sum_over_present(output.log_prob(x).double(), conditions.get("present"))
     calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
     error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
     log_prob = -(scale * terms.mean(1) + reconstruction)

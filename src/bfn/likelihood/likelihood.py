@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from tqdm.auto import tqdm
 
 from bfn.errors import NetworkError
 from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import batches, checked_labels
+from bfn.likelihood.batches import batches, checked_conditions
 from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
 from bfn.likelihood.ode import Ode
@@ -39,6 +40,8 @@ def log_likelihood(
     dequantise: Dequantise = "uniform",
     variance: Tensor | None = None,
     label: Label | None = None,
+    condition: Mapping[str, Any] | None = None,
+    present: Any = None,
     generator: torch.Generator | None = None,
     batch: int | None = None,
     progress: bool = False,
@@ -56,22 +59,25 @@ def log_likelihood(
     dequantise: how draws fill the bin: "uniform"; or "noise", as the flow's own noise at the data end, cut to the bin,
         for models that have learnt the grid as needles. Both bound the same probability.
     variance: (n_steps,), what :func:`receiver_variance` found on other data, for "n-step" on continuous data.
-    label: classes for a class-conditional network, one for all or one a sample; None for the network without classes.
+    label, condition: what the network is told, as in :func:`bfn.sample`; nothing where they are None.
+    present: bool, like the data, True where there is data; the rest counts nowhere.
     batch: states that go through the network at a time; None: as many as make 2^16 numbers.
     """
-    labels = checked_labels(model, x, label, probes=probes, importance=importance, batch=batch)
+    conditions = checked_conditions(
+        model, x, label, condition, present, probes=probes, importance=importance, batch=batch
+    )
     settings = Settings(method, nfe, tolerance, divergence, probes, importance, levels, dequantise, variance)
     settings.check(model, x)
     n_states = math.prod(model.flow.state_shape(model.data_shape))
     found: list[Likelihood] = []
     with evaluating(model), tqdm(total=len(x), desc="likelihood", unit="sample", disable=not progress) as bar:
-        for some, its_label in batches(x, labels, batch, n_states, model.device, importance):
+        for some, its_own in batches(x, conditions, batch, n_states, model.device, importance):
             if method == "ode":
-                found.append(Ode(model, some, its_label, settings, generator).run())
+                found.append(Ode(model, some, its_own, settings, generator).run())
             elif method == "bound":
-                found.append(continuous_bound(model, some, settings.calls, its_label, generator))
+                found.append(continuous_bound(model, some, settings.calls, its_own, generator))
             else:
-                found.append(n_step_bound(model, some, settings.calls, variance, its_label, generator))
+                found.append(n_step_bound(model, some, settings.calls, variance, its_own, generator))
             bar.update(len(some))
     result = Likelihood.joined(found)
     if bad := int((~result.log_prob.isfinite()).sum()):

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from bfn.conditions import Conditions, rows_of
 from bfn.errors import NetworkError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
@@ -49,7 +50,7 @@ class Ode:
     """One batch on its way from the data end to the prior, every sample with ``draws`` states."""
 
     def __init__(
-        self, model: Model, x: Tensor, label: Tensor | None, settings: Settings, generator: torch.Generator | None
+        self, model: Model, x: Tensor, conditions: Conditions, settings: Settings, generator: torch.Generator | None
     ) -> None:
         self.model, self.flow, self.settings = model, model.flow, settings
         self.draws = settings.importance
@@ -59,7 +60,7 @@ class Ode:
         self.leader = max(self.parts, key=lambda part: (part.flow.has_range, part.data.stop - part.data.start))
         self.probes = None if settings.is_exact(math.prod(self.state_shape)) else settings.probes
         self.x = x.repeat_interleave(self.draws, 0)
-        self.label = None if label is None else label.repeat_interleave(self.draws)
+        self.conditions = {name: value.repeat_interleave(self.draws, 0) for name, value in conditions.items()}
         self.density = all(part.flow.has_range for part in self.parts) and settings.levels is None
         self.random = self.draws > 1 or self.probes is not None or not self.density
         first = 0.0 if model.starts_at_zero else LEAST_T_START
@@ -154,8 +155,7 @@ class Ode:
         else:
             level = flow.noise_level(t, len(u), u.ndim - 1, u)
         with torch.enable_grad():
-            label = None if self.label is None else self.label[rows]
-            output = model.output(u, level) if label is None else model.output(u, level, label)
+            output = model.output(u, level, **rows_of(self.conditions, rows))
             prediction = output.mean
             if prediction.shape != u.shape:
                 raise NetworkError(

@@ -141,7 +141,7 @@ def draw(
 
     return sample_in_batches(
         model, n, **setting.arguments(model.flow), guidance=setting.guidance, batch=batch, seed=generators,
-        label=None if model.info.classes is None else model.info.classes.in_turn(n),
+        condition=model.info.in_turn(n),
         on_step=None if on_calls is None else lambda step: on_calls(len(step.u)),
     )  # fmt: skip
 

@@ -77,8 +77,8 @@ class ImageSource:
             names = tuple(map(str, range(len(shares))))
         return ModelInfo(Classes(names, shares) if shares else None, value_range=(-1.0, 1.0) if self.floats else None)
 
-    def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
-        """Samples number start .. start + count of the run with that seed, and their labels."""
+    def take(self, seed: int, start: int, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Samples number start .. start + count of the run with that seed, and their conditions."""
         some = self.images[torch.cat([index for _, index in order(seed, start, count, len(self.images))])]
         if self.redrawn:
             # A generator for each image: what it becomes does not depend on how a batch is cut over processes.
@@ -86,14 +86,14 @@ class ImageSource:
             some = some.binarise_by(torch.stack([torch.rand(self.data_shape, generator=one) for one in generators]))
         return self._encoded(some)
 
-    def first(self, count: int) -> tuple[Tensor, Tensor | None]:
+    def first(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The same samples always, for evaluation."""
         some = self.images[: min(count, len(self.images))]
         return self._encoded(some.binarise(0) if self.redrawn else some)
 
-    def _encoded(self, some: Images) -> tuple[Tensor, Tensor | None]:
+    def _encoded(self, some: Images) -> tuple[Tensor, dict[str, Tensor]]:
         x = some.to_float() if self.floats else some.to_classes()
-        return x, some.labels if self.labelled else None
+        return x, {"label": some.labels} if self.labelled and some.labels is not None else {}
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class TextSource:
         """What a model of this text knows of it: the symbols or tokens, in the order of their classes."""
         return ModelInfo.of_text(self.text.tokenizer)
 
-    def take(self, seed: int, start: int, count: int) -> tuple[Tensor, Tensor | None]:
+    def take(self, seed: int, start: int, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Samples number start .. start + count of the run with that seed."""
         n = (len(self.text) - self.length) // self.length + 1
         room = len(self.text) - n * self.length
@@ -125,11 +125,11 @@ class TextSource:
             shift = derived_seed(seed, "shift", epoch) % ((self.length if n > 1 else 0) + room + 1)
             rows.append(index * self.length + shift)
         windows = self.text.codes.unfold(0, self.length, 1)[torch.cat(rows)]
-        return self.text.classes[windows.long()], None
+        return self.text.classes[windows.long()], {}
 
-    def first(self, count: int) -> tuple[Tensor, Tensor | None]:
+    def first(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The same samples always, for evaluation."""
-        return self.text.tiles(self.length, min(count, len(self.text) // self.length)), None
+        return self.text.tiles(self.length, min(count, len(self.text) // self.length)), {}
 
 
 Source = ImageSource | TextSource

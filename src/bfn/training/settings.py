@@ -51,7 +51,8 @@ class Settings:
     warmup: steps over which the learning rate rises. It stays at its peak until the share ``decay_from`` of the steps,
         then falls along a cosine to ``final_lr`` times the peak. Before the fall ``steps`` can be changed on resuming.
     ema_decay: of the averaged weights; it rises to this value over the first steps.
-    label_dropout: share of the samples trained without their class.
+    label_dropout: share of the samples trained without their class, and without each other condition for which
+        condition_dropout has no share of its own, by name.
     threads: CPU threads of torch; left as they are if None.
     """
 
@@ -73,6 +74,7 @@ class Settings:
     grad_clip: float = 1.0
     ema_decay: float = 0.999
     label_dropout: float = 0.1
+    condition_dropout: Mapping[str, float] = field(default_factory=dict)
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
     seed: int = 0
@@ -102,6 +104,9 @@ class Settings:
         for name in ("ema_decay", "label_dropout", "final_lr", "decay_from"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
+        for name, share in self.condition_dropout.items():
+            if not 0 <= share <= 1:
+                raise UserError(f"condition_dropout.{name}={share}: expected a share in [0, 1]")
         if not 0 < self.lr < float("inf"):
             raise UserError(f"lr={self.lr}: expected a positive learning rate")
         if self.batch % self.accumulate:
@@ -232,6 +237,8 @@ def _number(value: Any) -> Any:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """The value as its annotated type, or a line that says what was expected."""
     origin, kinds = get_origin(hint), get_args(hint)
+    if origin is Mapping and isinstance(value, Mapping):
+        return {str(key): _checked(f"{name}.{key}", one, kinds[1]) for key, one in value.items()}
     if value is None and type(None) in kinds:
         return None
     if origin is tuple and isinstance(value, list | tuple) and len(value) == len(kinds):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
+from bfn.conditions import dropped, rows_of
 from bfn.data.own_paths import remember_path
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
@@ -45,9 +46,11 @@ class TrainingErrors(nn.Module):
         super().__init__()
         self.model, self.weighting = model, weighting
 
-    def forward(self, x: Tensor, t: Tensor, eps: Tensor, label: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The squared error of x noised by eps at times t, and what the weighting multiplies: (batch,), float32."""
-        return errors_and_values(self.model, x, t, self.weighting.values, label=label, eps=eps)
+    def forward(
+        self, x: Tensor, t: Tensor, eps: Tensor, factor: Tensor, conditions: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The squared error of x noised by eps at times t, and the weighted loss: (batch,) each, float32."""
+        return errors_and_values(self.model, x, t, self.weighting.values, conditions=conditions, eps=eps, factor=factor)
 
 
 class Trainer:
@@ -68,6 +71,8 @@ class Trainer:
         if settings.compile:
             for network in self.model.children():
                 network.compile()
+        names = self.model.info.in_turn(1)
+        self.dropout = {name: settings.condition_dropout.get(name, settings.label_dropout) for name in names}
         self.weighting = self.make_weighting()
         self.record = LossByTime(device=self.device)
         self.ema = AveragedModel(self.model, multi_avg_fn=warm_average(settings.ema_decay))
@@ -109,15 +114,15 @@ class Trainer:
         torch.manual_seed(derived_seed(settings.seed, "dropout", self.step, accelerator.process_index))
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(settings, self.step)
-        x, label, t, factor, eps = self.batch(self.step)
+        x, conditions, t, factor, eps = self.batch(self.step)
         slope = self.model.flow.schedule.slope(t)
         size = self.share // settings.accumulate
         for first in range(0, self.share, size):
             rows = slice(first, first + size)
             last = first + size == self.share
             with nullcontext() if last else accelerator.no_sync(self.module):
-                error, values = self.module(x[rows], t[rows], eps[rows], None if label is None else label[rows])
-                loss = (values * factor[rows].to(values)).mean() / settings.accumulate
+                error, values = self.module(x[rows], t[rows], eps[rows], factor[rows], rows_of(conditions, rows))
+                loss = values.mean() / settings.accumulate
                 accelerator.backward(loss)
             self.record.add(t[rows], error, slope[rows])
             self.total += loss.detach()
@@ -132,8 +137,8 @@ class Trainer:
             self.record.fold(accelerator.reduce(self.record.recent, "sum"))
             self.weighting = self.weighting.fitted(self.record.second_moment())
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
-        """Data, labels, times, factors and noise of this process's rows of a step's batch.
+    def batch(self, step: int) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """Data, conditions, times, factors and noise of this process's rows of a step's batch.
 
         Times and noise are drawn for the whole batch, the same on every process: a number of rows then sees the same
         noise however many processes share the batch.
@@ -143,17 +148,17 @@ class Trainer:
         t, factor = self.weighting.draw(flow, settings.batch, generator)
         # Stratified times come in order: shuffled, they have nothing to do with the rows' place in the batch.
         shuffle = torch.randperm(settings.batch, generator=generator)
-        dropped = torch.rand(settings.batch, generator=generator) < settings.label_dropout
+        lost = torch.rand(settings.batch, max(1, len(self.dropout)), generator=generator)
         noise = derived_generator(settings.seed, "noise", step, device=self.device)
-        shape = (settings.batch, *flow.state_shape(self.model.data_shape))
-        eps = torch.randn(shape, generator=noise, dtype=self.model.dtype, device=self.device)
         first = self.accelerator.process_index * self.share
         rows = slice(first, first + self.share)
-        x, label = self.data.take(settings.seed, step * settings.batch + first, self.share)
-        if label is not None:
-            label = label.masked_fill(dropped[rows], -1).to(self.device, non_blocking=True)
+        x, conditions = self.data.take(settings.seed, step * settings.batch + first, self.share)
+        conditions = dropped(conditions, self.dropout, lost[rows])
+        shape = (settings.batch, *flow.state_shape(tuple(x.shape[1:])))
+        eps = torch.randn(shape, generator=noise, dtype=self.model.dtype, device=self.device)
         own = shuffle[rows]
-        return x.to(self.device, non_blocking=True), label, t[own], factor[own], eps[rows]
+        there = {name: value.to(self.device, non_blocking=True) for name, value in conditions.items()}
+        return x.to(self.device, non_blocking=True), there, t[own], factor[own], eps[rows]
 
     def measured(self) -> dict[str, float]:
         """Mean training loss since the last look, speed, learning rate. The one place that waits for the device."""
@@ -183,20 +188,22 @@ class Trainer:
     @torch.no_grad()
     def is_good(self, *stored: object) -> bool:
         """Whether what is to be stored is finite, and what the next batch costs too; all processes agree."""
-        x, label, t, _, eps = self.batch(self.step)
+        x, conditions, t, factor, eps = self.batch(self.step)
         rows = slice(0, self.share // self.settings.accumulate)
-        _, values = self.module(x[rows], t[rows], eps[rows], None if label is None else label[rows])
+        _, values = self.module(x[rows], t[rows], eps[rows], factor[rows], rows_of(conditions, rows))
         good = checkpoints.is_finite([values, self.total, *stored])
         return not self.accelerator.reduce(torch.tensor(float(not good), device=self.device), "sum")
 
     def evaluate(self) -> dict[str, float]:
         """Bits a dimension of held-out data under the averaged weights, with their intervals."""
         process = self.accelerator.process_index
-        x, label = self.held_out.first(self.settings.eval_count)
+        x, conditions = self.held_out.first(self.settings.eval_count)
         share = max(2, len(x) // self.accelerator.num_processes)
         rows = (torch.arange(share) + share * process) % len(x)
+        its_own = rows_of(conditions, rows)
+        present = its_own.pop("present", None)
         bits = held_out_bits(
-            self.averaged(), x[rows], None if label is None else label[rows], batch=self.share,
+            self.averaged(), x[rows], condition=its_own, present=present, batch=self.share,
             generator=derived_generator(self.settings.seed, "eval", process, device=self.device),
             gather=self.accelerator.gather,
         )  # fmt: skip
@@ -206,10 +213,9 @@ class Trainer:
     def sample(self) -> None:
         """Write a sheet of samples under the averaged weights."""
         settings, model = self.settings, self.averaged()
-        classes = model.info.classes
-        label = None if classes is None else classes.in_turn(settings.sample_count)
+        condition = model.info.in_turn(settings.sample_count)
         generator = derived_generator(settings.seed, "sample", device=self.device)
-        x = model.sample(settings.sample_count, nfe=settings.sample_nfe, label=label, generator=generator).x
+        x = model.sample(settings.sample_count, nfe=settings.sample_nfe, condition=condition, generator=generator).x
         if self.main:
             write_samples(self.run / "samples" / f"step-{self.step:08d}", model, x)
 

@@ -176,7 +176,7 @@ class _Problem:
         """The predictions that samples are read from, with gradients to the parameters."""
         noise = iter(draws.noise).__next__
         table = parameters.bind(draws.u)
-        return walk(self.model.output, table, draws.u, noise, label=draws.label, clip=self.clip).final
+        return walk(self.model.output, table, draws.u, noise, conditions=draws.conditions, clip=self.clip).final
 
     @torch.no_grad()
     def finals(self, parameters: TableParameters, draws: Draws) -> Tensor:

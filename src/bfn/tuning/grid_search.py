@@ -47,10 +47,10 @@ def search_grid(
         raise UserError(f"solver={chosen.name!r} makes more than one call a step: search with a multistep solver")
     shape = (n, *flow.state_shape(model.data_shape))
     initial = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
-    label = None if model.info.classes is None else model.info.classes.in_turn(n)
+    condition = model.info.in_turn(n)
 
     def end(by: Solver | str, calls: int | None, grid: Tensor | None) -> Tensor:
-        return sample(model, n, by, calls, grid=grid, initial=initial, label=label).final
+        return sample(model, n, by, calls, grid=grid, initial=initial, condition=condition).final
 
     def times_of(places: list[float]) -> Tensor:
         times = flow.schedule.time_of_s(torch.tensor(places, dtype=torch.float64).expm1() / 2).clamp(0, 1)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from bfn.conditions import Conditions, rows_of
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.model import Model
@@ -52,31 +53,29 @@ MOST_NGRAMS = 1_000_000
 
 @dataclass(frozen=True)
 class Draws:
-    """All that is random in a batch of samples: u at the start, a noise for each step, and the classes asked for."""
+    """All that is random in a batch of samples: u at the start, a noise for each step, and the conditions asked for."""
 
     u: Tensor
     noise: tuple[Tensor, ...]
-    label: Tensor | None
+    conditions: Conditions
 
     @classmethod
     def make(cls, model: Model, n: int, nfe: int, generator: torch.Generator) -> "Draws":
-        """In the order in which :func:`bfn.sample` draws from the generator, classes in turn."""
+        """In the order in which :func:`bfn.sample` draws from the generator, conditions in turn."""
         shape = (n, *model.flow.state_shape(model.data_shape))
 
         def normal() -> Tensor:
             return torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
 
         u = normal() * math.sqrt(model.flow.kappa)
-        classes = model.info.classes
-        label = None if classes is None else classes.in_turn(n).to(model.device)
-        return cls(u, tuple(normal() for _ in range(nfe - 1)), label)
+        conditions = {name: value.to(model.device) for name, value in model.info.in_turn(n).items()}
+        return cls(u, tuple(normal() for _ in range(nfe - 1)), conditions)
 
     def split(self, size: int) -> Iterator["Draws"]:
         """Parts of at most that size."""
         for first in range(0, len(self.u), size):
             part = slice(first, first + size)
-            label = None if self.label is None else self.label[part]
-            yield Draws(self.u[part], tuple(noise[part] for noise in self.noise), label)
+            yield Draws(self.u[part], tuple(noise[part] for noise in self.noise), rows_of(self.conditions, part))
 
 
 class Objective(ABC):
@@ -142,7 +141,7 @@ class EndPoint(Objective):
 
     def target(self, model: Model, draws: Draws) -> Tensor | None:
         unit = draws.u / math.sqrt(model.flow.kappa)
-        return sample(model, len(unit), self.teacher, self.teacher_nfe, initial=unit, label=draws.label).final
+        return sample(model, len(unit), self.teacher, self.teacher_nfe, initial=unit, condition=draws.conditions).final
 
     def check(self, nfe: int) -> None:
         super().check(nfe)

@@ -252,5 +252,5 @@ def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     assert "(1, 9, 9)" in refused("sample", models / "images", "--known", tmp_path / "large.npz")
     assert "no such file" in refused("sample", models / "images", "--known", tmp_path / "nowhere.npz")
     assert "temperature=0.5: it is for classes" in refused("sample", models / "images", "--temperature", 0.5)
-    assert "guidance=2: it needs classes" in refused("sample", models / "text", "--guidance", 2)
+    assert "guidance=2: it needs conditions" in refused("sample", models / "text", "--guidance", 2)
     assert "--keep" in refused("sample", models / "images", "--known", "mnist", "--keep", "middle")

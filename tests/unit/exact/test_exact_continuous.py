@@ -211,7 +211,7 @@ EYE = torch.eye(2)
         (lambda: Points(EYE, chunk=0), "chunk=0"),
         (lambda: Points(EYE).log_prob(EYE), "bandwidth=0"),
         (lambda: Points(EYE).output(torch.zeros(1, 3), NoiseLevel(torch.zeros(1), 0.0)), "state of shape"),
-        (lambda: Points(EYE).output(EYE, NoiseLevel(torch.zeros(2), 0.0), torch.zeros(2)), "label given"),
+        (lambda: Points(EYE).output(EYE, NoiseLevel(torch.zeros(2), 0.0), label=torch.zeros(2)), "label given"),
     ],
 )
 def test_wrong_input(make, message):

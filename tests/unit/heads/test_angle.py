@@ -121,7 +121,7 @@ def test_another_mean_makes_the_distribution_that_has_it() -> None:
 
 def test_guidance_adds_natural_parameters() -> None:
     both = VonMises.single(torch.stack([natural(2.0, 0.5), natural(1.0, -0.5)]))
-    guided = both.guided(3.0, 0.0, bfn.flows.NoiseLevel(torch.ones(1), 1.0))
+    guided = both.guided((3.0,), 0.0, bfn.flows.NoiseLevel(torch.ones(1), 1.0))
     expected = VonMises.single((3 * natural(2.0, 0.5) - 2 * natural(1.0, -0.5)).unsqueeze(0))
     torch.testing.assert_close(guided.mean, expected.mean)
 

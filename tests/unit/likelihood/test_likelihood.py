@@ -323,7 +323,7 @@ class Stretched:
         self.model, self.flow, self.data_shape = model, model.flow, model.data_shape
         self.dtype, self.device, self.starts_at_zero = torch.float32, torch.device("cpu"), True
 
-    def output(self, u: Tensor, level: NoiseLevel, label: Tensor | None = None) -> Output:
+    def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
         s = level.s.double() if isinstance(level.s, Tensor) else level.s
         return self.model.output(u.double(), NoiseLevel(level.t.double(), s))
 

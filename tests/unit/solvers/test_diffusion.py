@@ -37,7 +37,7 @@ class Smooth(Model):
     data_shape: tuple[int, ...] = (3,)
     dtype = torch.float64
 
-    def output(self, u: torch.Tensor, level: NoiseLevel, label: torch.Tensor | None = None) -> Output:
+    def output(self, u: torch.Tensor, level: NoiseLevel, **conditions: torch.Tensor) -> Output:
         return Point(x_hat(u * (level.s / (1 + level.s**2)), level.s), 1.0)
 
 

@@ -35,9 +35,9 @@ def test_text_windows_are_stretches_of_the_text_without_overlap_in_an_epoch(tmp_
     source = TextSource(text(tmp_path, content), length)
     per_epoch = max(1, n // length - 1)
     for epoch in range(5):
-        x, label = source.take(3, epoch * per_epoch, per_epoch)
+        x, conditions = source.take(3, epoch * per_epoch, per_epoch)
         lines = source.text.tokenizer.decode(x)
-        assert label is None
+        assert conditions == {}
         assert all(line in content for line in lines)
         assert len(set("".join(lines))) == per_epoch * length
     first, _ = source.first(2)
@@ -54,11 +54,11 @@ def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):
     rng = np.random.default_rng(0)
     images = data.from_array(rng.integers(0, 256, (40, 4, 4)).astype(np.uint8), np.arange(40) % 5)
     floats, classes = ImageSource(images, True, True), ImageSource(images, False, False)
-    x, label = floats.take(0, 0, 40)
+    x, conditions = floats.take(0, 0, 40)
     codes, none = classes.take(0, 0, 40)
     torch.testing.assert_close(x, codes.float() / 127.5 - 1)
-    assert none is None
-    assert label.bincount().tolist() == [8] * 5
+    assert none == {}
+    assert conditions["label"].bincount().tolist() == [8] * 5
     assert floats.info().classes == Classes.equal(5)
     assert floats.info().value_range == (-1, 1)
     assert classes.info() == ModelInfo()

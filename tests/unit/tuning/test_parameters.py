@@ -111,8 +111,10 @@ def test_bound_parameters_sample_as_their_table_does(kind):
     parameters = moved_at_random(TableParameters(model.flow, plan(model, "fast-sde", 4).table))
     draws = batch_of(model, 4)
     noise = iter(draws.noise).__next__
-    ours = walk(model.output, parameters.bind(draws.u), draws.u, noise, label=draws.label, clip=clip_range(model)).final
-    drawn = model.sample(5, parameters.table(), label=draws.label, generator=torch.Generator().manual_seed(1))
+    ours = walk(
+        model.output, parameters.bind(draws.u), draws.u, noise, conditions=draws.conditions, clip=clip_range(model)
+    ).final
+    drawn = model.sample(5, parameters.table(), condition=draws.conditions, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(ours, drawn.final, rtol=1e-9, atol=1e-9)
     assert torch.equal(model.flow.decode(ours), drawn.x) or model.flow.has_range
 

@@ -1,0 +1,196 @@
+"""Conditions: named tensors that a network is given beside the state, and what the training data have of them.
+
+A condition is a tensor (n, ...): classes, numbers, vectors, sequences. One that is left out, or dropped in training, is
+null: -1 for whole numbers, NaN for floats, which a network turns into a vector of its own. The class of a sample is the
+condition called ``label``; what exists of a padded sample goes the same way as ``present`` (``bfn.presence``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn.errors import UserError, did_you_mean
+from bfn.flows import Shape
+from bfn.schedules import stratified_times
+
+__all__ = ["NO_CLASS", "Condition", "Conditions", "as_values", "dropped", "known_conditions", "null_like", "rows_of"]
+
+NO_CLASS = -1
+"""The null of whole numbers: the label that asks a class-conditional network for its prediction without a class."""
+
+Conditions = Mapping[str, Tensor]
+"""Conditions of a batch by their names, each (n, ...)."""
+
+MOST_EXAMPLES = 4096
+"""Numbers that are kept of a condition's values in the data, to draw from."""
+
+
+def null_like(value: Tensor) -> Tensor:
+    """The null of a condition: -1 for whole numbers, NaN for floats."""
+    return torch.full_like(value, math.nan if value.is_floating_point() else NO_CLASS)
+
+
+def dropped(conditions: Conditions, share: float | Mapping[str, float], draws: Tensor) -> dict[str, Tensor]:
+    """Conditions with some samples' made null, each with its probability; what is present is never dropped.
+
+    share: one for all, or one each by name, 0 for others. draws: (batch, conditions), uniform in [0, 1).
+    """
+    found, column = {}, 0
+    for name, value in conditions.items():
+        if name == "present":
+            found[name] = value
+            continue
+        own = share.get(name, 0.0) if isinstance(share, Mapping) else share
+        lost = (draws[:, column] < own).to(value.device).view(-1, *(1,) * (value.ndim - 1))
+        found[name] = torch.where(lost, null_like(value), value)
+        column += 1
+    return found
+
+
+def rows_of(conditions: Conditions | None, rows: Any) -> dict[str, Tensor]:
+    """Some samples' conditions."""
+    return {name: value[rows] for name, value in (conditions or {}).items()}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a model knows of one of its conditions.
+
+    shape: of one sample's value, () for one number. n_classes: of whole numbers, 0 for numbers. names: of the classes.
+    low, high: the range of numbers in the data. examples: values of some samples of the data, one after the other,
+    to draw from where none are asked for. optional: whether it was dropped in training, so that it may be left out.
+    """
+
+    shape: tuple[int, ...] = ()
+    n_classes: int = 0
+    names: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    examples: tuple[float, ...] = ()
+    optional: bool = True
+
+    def __post_init__(self) -> None:
+        if self.n_classes < 0 or (self.names and len(self.names) != self.n_classes):
+            raise UserError(f"{len(self.names)} names for n_classes={self.n_classes}: expected as many")
+        if not all(side > 0 for side in self.shape) or len(self.examples) % math.prod(self.shape):
+            raise UserError(f"{len(self.examples)} numbers as examples: expected whole values of shape {self.shape}")
+
+    @classmethod
+    def of(cls, values: Tensor, names: Sequence[str] = (), *, optional: bool = True) -> Condition:
+        """What is to be kept of a condition's values in the data, (samples, *shape)."""
+        shape: Shape = tuple(values.shape[1:])
+        size = max(1, math.prod(shape))
+        kept = min(len(values), max(1, MOST_EXAMPLES // size))
+        rows = torch.arange(kept) * len(values) // kept
+        examples = tuple(values[rows].flatten().tolist()) if size <= MOST_EXAMPLES else ()
+        if values.is_floating_point():
+            finite = values[torch.isfinite(values)]
+            low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (None, None)
+            return cls(shape, 0, (), low, high, examples, optional)
+        return cls(shape, max(len(names), int(values.max()) + 1), tuple(names), None, None, examples, optional)
+
+    @property
+    def n_examples(self) -> int:
+        """How many values there are to draw from."""
+        return len(self.examples) // math.prod(self.shape)
+
+    def rows(self, numbers: Tensor) -> Tensor:
+        """The examples of those numbers, (n, *shape)."""
+        dtype = torch.int64 if self.n_classes else torch.get_default_dtype()
+        return torch.tensor(self.examples, dtype=dtype).reshape(-1, *self.shape)[numbers]
+
+    def null(self, n: int) -> Tensor:
+        """n values that ask for the network without this condition."""
+        dtype = torch.int64 if self.n_classes else torch.get_default_dtype()
+        return null_like(torch.zeros((n, *self.shape), dtype=dtype))
+
+    def values(self, name: str, given: Any, n: int) -> Tensor:
+        """The values of n samples, (n, *shape): one for all or one each, checked against what the data have."""
+        if self.names and not isinstance(given, Tensor):
+            given = [self._number(name, one) for one in given] if isinstance(given, list | tuple) else given
+            given = self._number(name, given) if isinstance(given, str) else given
+        value = as_values(name, given, n, self.shape, whole=bool(self.n_classes))
+        if self.n_classes:
+            if value.numel() and not (int(value.min()) >= NO_CLASS and int(value.max()) < self.n_classes):
+                raise UserError(
+                    f"condition {name} from {int(value.min())} to {int(value.max())}: expected 0 to "
+                    f"{self.n_classes - 1}, or -1 for none"
+                )
+            return value
+        finite = value[torch.isfinite(value)]
+        if self.low is not None and self.high is not None and finite.numel():
+            width = max(self.high - self.low, 1e-12 + 0.1 * abs(self.high))
+            wrong = finite[(finite < self.low - width) | (finite > self.high + width)]
+            if wrong.numel():
+                raise UserError(
+                    f"condition {name}={float(wrong[0]):g}: the data that the model was made for have "
+                    f"{self.low:g} to {self.high:g}"
+                )
+        return value
+
+    def _number(self, name: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        if value not in self.names:
+            known = ", ".join(self.names[:12]) + (", ..." if len(self.names) > 12 else "")
+            raise UserError(f"condition {name}={value!r}: expected one of {known}{did_you_mean(value, self.names)}")
+        return self.names.index(value)
+
+
+def as_values(name: str, given: Any, n: int, shape: Shape | None = None, *, whole: bool | None = None) -> Tensor:
+    """A condition as a user gives it, for each of n samples; of any shape where none is known."""
+    try:
+        value = torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"condition {name}={given!r:.60}: expected numbers, an array or a tensor") from None
+    if value.dtype is torch.bool:
+        value = value.long()
+    if whole is not None and whole == value.is_floating_point():
+        if whole:
+            raise UserError(f"condition {name} of type {value.dtype}: expected whole numbers, its classes")
+        value = value.to(torch.get_default_dtype())
+    if shape is None:
+        shape = tuple(value.shape[1:]) if value.ndim and len(value) == n else tuple(value.shape)
+    if tuple(value.shape) not in (tuple(shape), (n, *shape)):
+        raise UserError(f"condition {name} of shape {tuple(value.shape)}: expected {tuple(shape)} or {(n, *shape)}")
+    return value.expand(n, *shape)
+
+
+def known_conditions(
+    known: Mapping[str, Condition],
+    given: Mapping[str, Any],
+    n: int,
+    generator: torch.Generator | None,
+    device: torch.device | None,
+    *,
+    drawn: bool,
+) -> dict[str, Tensor]:
+    """The conditions of n samples: those given; of the rest, all drawn together from the data's own, or null.
+
+    Where a model's info knows its conditions none but those may be given; else whatever the network takes.
+    """
+    foreign = next((name for name in given if known and name not in known), None)
+    if foreign is not None:
+        raise UserError(
+            f"condition {foreign!r}: this model's are {', '.join(known)}{did_you_mean(foreign, tuple(known))}"
+        )
+    found = {
+        name: known[name].values(name, value, n) if name in known else as_values(name, value, n)
+        for name, value in given.items()
+    }
+    rest = {name: one for name, one in known.items() if name not in given}
+    counts = {one.n_examples for one in rest.values() if one.examples}
+    if rest and counts and (drawn or not all(one.optional for one in rest.values())):
+        rows = stratified_times(n, generator, device)
+        order = torch.randperm(n, generator=generator, device=device)
+        places = rows[order].cpu()
+    for name, one in rest.items():
+        wanted = one.examples and (drawn or not one.optional)
+        found[name] = one.rows((places * one.n_examples).long()) if wanted else one.null(n)
+    return {name: value.to(device) for name, value in found.items()}
