@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -30,11 +31,11 @@ __all__ = ["BatchedSamples", "sample_in_batches"]
 class BatchedSamples:
     """Samples on the CPU and how they were drawn.
 
-    x: (n, *data_shape). conditions: those of each, by name. plan: what they ran through. calls: network calls of all
-    batches together.
+    x: (n, *data_shape), of joint data a mapping of parts. conditions: those of each, by name. plan: what they ran
+    through. calls: network calls of all batches together.
     """
 
-    x: Tensor
+    x: Any
     conditions: Conditions
     plan: Plan
     calls: int
@@ -68,7 +69,6 @@ def sample_in_batches(
     g: float | None = None,
     label: Label | None = None,
     condition: Mapping[str, Any] | None = None,
-    known: Tensor | None = None,
     on_step: Callable[[Step], object] | None = None,
     progress: bool = False,
     **settings: Any,
@@ -76,7 +76,8 @@ def sample_in_batches(
     """n samples by :func:`bfn.sample`, which has the settings, at most ``batch`` at a time.
 
     seed: of the one generator that all batches draw from, one after the other; or what gives each its own. on_step is
-    called for all batches.
+    called for all batches. What is given for each sample (known, known_mask, start_from, allowed, present, lengths,
+    initial) is cut up.
     """
     if n < 1 or batch < 1:
         raise UserError(f"n={n}, batch={batch}: expected at least 1 of each")
@@ -85,7 +86,6 @@ def sample_in_batches(
     asked = None
     if label is not None or condition:
         asked = conditions_for(model.info, n, label, condition, drawn=False)
-    one_each = known is not None and known.ndim > len(model.data_shape)
     calls = math.ceil(n / batch) * planned.table.nfe
     x, conditions = [], []
     start = time.perf_counter()
@@ -101,11 +101,42 @@ def sample_in_batches(
             out = sample(
                 model, rows.stop - rows.start, planned.table, on_step=after_step,
                 condition=None if asked is None else rows_of(asked, rows),
-                known=known[rows] if known is not None and one_each else known,
-                **(seed(index) if callable(seed) else {"generator": one}), **settings,
+                **(seed(index) if callable(seed) else {"generator": one}), **_of_rows(settings, rows, model.data_shape),
             )  # fmt: skip
-            x.append(out.x.cpu())
+            x.append(out.x)
             conditions.append(out.conditions)
     seconds = time.perf_counter() - start
     together = {name: torch.cat([one[name].cpu() for one in conditions]) for name in conditions[0]}
-    return BatchedSamples(torch.cat(x), together, planned, calls, seconds)
+    return BatchedSamples(_joined(x), together, planned, calls, seconds)
+
+
+DIMS_OF_ALL = {"known": 0, "known_mask": 0, "start_from": 0, "present": 0, "allowed": 1}
+"""Settings that may be given for all samples or one each: how many more dimensions than the data one for all has."""
+
+
+def _of_rows(settings: Mapping[str, Any], rows: slice, data_shape: Any) -> dict[str, Any]:
+    """The settings of some of the samples."""
+
+    def cut(value: Any, n_dims: int) -> Any:
+        return value[rows] if isinstance(value, Tensor | np.ndarray) and value.ndim > n_dims else value
+
+    def own(name: str, value: Any) -> Any:
+        if name in ("initial", "lengths"):
+            return value[rows] if isinstance(value, list | tuple) else cut(value, 0)
+        if name not in DIMS_OF_ALL:
+            return value
+        more = DIMS_OF_ALL[name]
+        if not isinstance(data_shape, Mapping):
+            return cut(value, len(data_shape) + more)
+        if not isinstance(value, Mapping):
+            return cut(value, 1)  # packed
+        return {part: cut(each, len(data_shape.get(part, ())) + more) for part, each in value.items()}
+
+    return {name: own(name, value) for name, value in settings.items()}
+
+
+def _joined(batches: Sequence[Any]) -> Any:
+    """All samples, on the CPU."""
+    if isinstance(batches[0], Mapping):
+        return {name: torch.cat([x[name].cpu() for x in batches]) for name in batches[0]}
+    return torch.cat([x.cpu() for x in batches])

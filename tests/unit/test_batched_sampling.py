@@ -6,6 +6,7 @@ import torch
 import bfn
 import tiny
 from bfn.batched_sampling import sample_in_batches
+from bfn.exact import JointMixture
 from bfn.solvers import plan
 
 
@@ -34,6 +35,40 @@ def test_known_data_go_with_their_sample_or_with_all() -> None:
     for given in (known, known[0]):
         x = sample_in_batches(model, 5, nfe=2, batch=2, known=given, known_mask=mask).x
         assert torch.equal(x[:, :4], given.expand(5, 20)[:, :4])
+
+
+def joint() -> JointMixture:
+    numbers, classes = torch.tensor([[-1.0], [1.0]]), torch.tensor([[0.9, 0.05, 0.05], [0.1, 0.2, 0.7]])
+    return JointMixture({"x": (numbers, torch.full((2, 1), 0.2))}, {"kind": classes})
+
+
+def test_joint_data_are_those_of_the_one_loop_and_what_is_given_is_cut_up_by_part() -> None:
+    model, n = joint(), 5
+    shape = model.flow.state_shape(model.data_shape)
+    generator = torch.Generator().manual_seed(0)
+    initial = torch.randn(n, *shape, generator=generator, dtype=model.dtype)
+    allowed = torch.nn.functional.one_hot(torch.tensor([0, 1, 2, 1, 0]), 3).bool()
+    x = torch.linspace(-1, 1, n, dtype=model.dtype).unsqueeze(1)
+    mask = torch.tensor([[True], [False], [True], [True], [False]])
+    for settings in (
+        {"initial": initial},
+        {"initial": initial, "allowed": {"kind": allowed.view(n, *model.data_shape["kind"], 3)}},
+        {"initial": initial, "allowed": {"kind": allowed[0]}},
+        {"initial": initial, "known": {"x": x}, "known_mask": {"x": mask}},
+        {"initial": initial, "known": {"x": x[0]}},
+    ):
+        whole = model.sample(n, "fast-ode", 4, **settings).x
+        parts = sample_in_batches(model, n, "fast-ode", 4, batch=2, **settings).x
+        for name in ("x", "kind"):
+            torch.testing.assert_close(parts[name], whole[name])
+
+
+def test_a_start_from_data_goes_with_its_sample() -> None:
+    model = joint()
+    data = {"x": torch.tensor([[-1.0], [1.0], [-1.0]]).to(model.dtype), "kind": torch.tensor([0, 2, 0])}
+    x = sample_in_batches(model, 3, "fast-ode", 6, batch=2, grid="uniform", t_start=0.9, start_from=data).x
+    assert torch.equal(x["kind"], data["kind"])
+    torch.testing.assert_close(x["x"], data["x"], rtol=0, atol=0.3)
 
 
 def test_wrong_input() -> None:
