@@ -1,0 +1,189 @@
+"""Samples of different lengths: padding counts nowhere, and never changes what there is."""
+
+import pytest
+import torch
+from torch import nn
+
+import bfn
+from bfn import losses
+from bfn.info import ModelInfo
+from bfn.presence import Lengths, pack_present
+
+K, LONGEST, LENGTHS = 5, 12, [12, 5, 1, 8]
+
+
+def random_weights(network: nn.Module) -> nn.Module:
+    """Weights without zeros, as a trained network has them."""
+    generator = torch.Generator().manual_seed(0)
+    for p in network.parameters():
+        p.data = torch.randn(p.shape, generator=generator) * (0.3 if p.ndim > 1 else 0.1)
+    return network.eval()
+
+
+def text_model(length: int = LONGEST) -> bfn.BFN:
+    network = bfn.networks.Transformer(n_classes=K, width=16, n_blocks=2, n_heads=2, max_length=32)
+    lengths = Lengths.of(torch.tensor(LENGTHS))
+    return bfn.BFN(random_weights(network), bfn.DiscreteFlow(K, 2.0), "logits", (length,), ModelInfo(lengths=lengths))
+
+
+def batch(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(K, (4, LONGEST), generator=generator)
+    present = torch.arange(LONGEST) < torch.tensor(LENGTHS)[:, None]
+    return x, present, torch.randn(4, LONGEST, K, generator=generator)
+
+
+def alone(value: torch.Tensor, i: int) -> torch.Tensor:
+    return value[i : i + 1, : LENGTHS[i]]
+
+
+@pytest.mark.parametrize("t", [0.0, 0.3, 1.0])
+def test_a_mixed_batch_has_the_losses_of_its_members_alone(t: float) -> None:
+    model = text_model()
+    x, present, eps = batch()
+    times = torch.full((4,), t)
+    entropy = bfn.weightings.CrossEntropy().values
+    together = losses.errors_and_values(model, x, times, entropy, None, {"present": present}, eps)
+    for i in range(4):
+        own = losses.errors_and_values(model, alone(x, i), times[:1], entropy, None, None, alone(eps, i))
+        for all_of, one in zip(together, own, strict=True):
+            torch.testing.assert_close(all_of[i : i + 1], one, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_so_do_all_the_losses_and_bounds(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same noise everywhere there is nothing left to chance."""
+    model = text_model()
+    x, present, _ = batch()
+    monkeypatch.setattr(torch, "randn", lambda shape, **kw: torch.full(shape, noise, dtype=kw.get("dtype")))
+    t = torch.full((4,), 0.4)
+    found = {
+        "loss": model.loss(x, t, present=present),
+        "n-step": model.loss(x, t, n_steps=5, present=present),
+        "reconstruction": model.reconstruction_loss(x, present=present),
+        "likelihood": model.log_likelihood(x, "n-step", 6, present=present).log_prob,
+    }
+    for i in range(4):
+        own = alone(x, i)
+        expected = {
+            "loss": model.loss(own, t[:1]),
+            "n-step": model.loss(own, t[:1], n_steps=5),
+            "reconstruction": model.reconstruction_loss(own),
+            "likelihood": text_model(LENGTHS[i]).log_likelihood(own, "n-step", 6).log_prob,
+        }
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name][i : i + 1], value, atol=1e-6, rtol=1e-5, msg=lambda m, n=name: n + m)
+
+
+def test_what_stands_in_the_padding_is_never_looked_at() -> None:
+    model = text_model()
+    x, present, _ = batch()
+    other = torch.where(present, x, (x + 1) % K)
+    for padded in (x, other):
+        torch.manual_seed(0)
+        found = model.loss(padded, torch.full((4,), 0.5), present=present)
+        if padded is x:
+            first = found
+    torch.testing.assert_close(found, first)
+
+
+@pytest.mark.parametrize("solver", ["fast-ode", "bfn-solver2", "auto"])
+def test_padding_never_changes_a_sample(solver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, start = batch()
+    monkeypatch.setattr(torch, "randn", lambda shape, **kw: torch.full(shape, 0.3, dtype=kw.get("dtype")))
+    together = text_model().sample(4, solver, 5, lengths=LENGTHS, initial=start)
+    for i, length in enumerate(LENGTHS):
+        model = text_model(length)
+        model.info.lengths = None
+        own = model.sample(1, solver, 5, initial=alone(start, i))
+        assert torch.equal(together.x[i, :length], own.x[0])
+        assert not together.x[i, length:].any()
+        torch.testing.assert_close(together.final[i, :length], own.final[0], atol=1e-5, rtol=1e-4)
+
+
+def test_lengths_are_drawn_from_the_data_s_own_or_asked_for() -> None:
+    model = text_model()
+    drawn = model.sample(40, nfe=1, seed=0).present.sum(1)
+    assert torch.bincount(drawn).tolist() == [0, 10, 0, 0, 0, 10, 0, 0, 10, 0, 0, 0, 10]
+    assert model.sample(3, nfe=1, lengths=7).present.sum(1).tolist() == [7, 7, 7]
+    assert [len(text) for text in model.sample(2, nfe=1, lengths=[2, 9]).present] == [12, 12]
+
+
+def test_what_is_known_is_present() -> None:
+    known, mask = torch.zeros(LONGEST, dtype=torch.long), torch.arange(LONGEST) == 10
+    present = text_model().sample(3, nfe=1, known=known, known_mask=mask, lengths=2).present
+    assert present.nonzero()[:3].tolist() == [[0, 0], [0, 1], [0, 10]]
+
+
+def test_a_network_that_knows_no_padding_is_shown_nothing_there() -> None:
+    seen = []
+
+    def network(theta, t):
+        seen.append(theta)
+        return theta.log()
+
+    model = bfn.BFN(network, bfn.DiscreteFlow(K), "logits", (LONGEST,))
+    x, present, _ = batch()
+    model.loss(x, present=present)
+    model.sample(4, nfe=3, present=present)
+    for theta in seen:
+        torch.testing.assert_close(theta[~present], torch.full((int((~present).sum()), K), 1 / K))
+
+
+def test_parts_of_joint_data_are_padded_together() -> None:
+    flow = bfn.JointFlow(x=bfn.ContinuousFlow(0.1), kind=bfn.DiscreteFlow(3), size=bfn.ContinuousFlow(0.1))
+    shapes = {"x": (4, 3), "kind": (4,), "size": ()}
+
+    def network(inputs, t, present=None):
+        seen.append(present)
+        return inputs
+
+    seen: list = []
+    lengths = Lengths.of(torch.tensor([2, 4]), parts=("x", "kind"))
+    predicts = {"x": "data", "kind": "logits", "size": "data"}
+    model = bfn.BFN(network, flow, predicts, shapes, ModelInfo(lengths=lengths))
+    out = model.sample(2, nfe=2, lengths=[2, 4], seed=0)
+    assert seen[0]["x"].shape == (2, 4, 3)
+    assert seen[0]["size"].all()
+    assert seen[0]["kind"].tolist() == [[True, True, False, False], [True] * 4]
+    assert not out.x["x"][0, 2:].any()
+    assert not out.x["kind"][0, 2:].any()
+    mask = torch.tensor([[True, True, False, False], [True] * 4])
+    data = {"x": torch.randn(2, 4, 3), "kind": torch.randint(3, (2, 4)), "size": torch.randn(2)}
+    torch.manual_seed(0)
+    total = model.loss(data, torch.full((2,), 0.5), present={"x": mask, "kind": mask})
+    torch.manual_seed(0)
+    parts = model.loss_of_parts(data, torch.full((2,), 0.5), present={"x": mask, "kind": mask})
+    torch.testing.assert_close(sum(parts.values()), total)
+
+
+def test_masks_of_fewer_axes_hold_for_all_that_follow() -> None:
+    mask = torch.tensor([[True, False]])
+    packed = pack_present(bfn.ContinuousFlow(), mask, (2, 3), 1)
+    assert packed.tolist() == [[[True] * 3, [False] * 3]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lengths": 0}, "lengths from 0 to 0: expected 1 to 12"),
+        ({"lengths": 13}, "lengths from 13 to 13: expected 1 to 12"),
+        ({"lengths": [1, 2]}, r"lengths of shape \(2,\): expected a whole number, or one each of the 3"),
+        ({"lengths": 2.5}, "lengths of shape"),
+        ({"lengths": 2, "present": torch.ones(3, 12).bool()}, "present beside lengths"),
+        ({"present": torch.ones(3, 12)}, "present of type torch.float32: expected torch.bool"),
+        ({"present": torch.ones(3, 5).bool()}, r"present of shape \(3, 5\): expected"),
+        ({"present": torch.zeros(3, 12).bool()}, "present: sample 0 has length 0"),
+        ({"present": {"x": torch.ones(3, 12).bool()}}, "present of 'x': expected one bool tensor"),
+    ],
+)
+def test_wrong_presence_is_one_line(settings: dict, said: str) -> None:
+    with pytest.raises(bfn.UserError, match=said):
+        text_model().sample(3, nfe=1, **settings)
+
+
+def test_data_far_outside_the_range_are_refused() -> None:
+    model = bfn.BFN(lambda x, t: x, bfn.ContinuousFlow(), "data", (2,), ModelInfo(value_range=(-1.0, 1.0)))
+    model.loss(torch.full((2, 2), 1.5))
+    with pytest.raises(bfn.UserError, match=r"data from 0 to 255: the model was made for -1 to 1; scale them first"):
+        model.loss(torch.tensor([[0.0, 255.0]]))
