@@ -96,14 +96,16 @@ def tune(
         with evaluating(model):
             judged(0, start)
             first = min((start, *others), key=lambda table: problem.value(table, batch, 0))
-            least_angle = LEAST_ANGLE if objective.noisy and objective.method == "gradients" else 0.0
-            parameters = TableParameters(model.flow, first, noisy=objective.noisy, least_angle=least_angle)
-            if objective.method == "gradients":
-                _descend(problem, parameters, batch, steps, steps if starts is None else starts // batch, rate, judged)
-            elif objective.method == "search":
-                _search(problem, parameters, batch, steps, judged)
-            else:
+            if objective.method == "grid":
                 judged(steps, problem.on_searched_grid(batch, steps))
+            else:
+                least_angle = LEAST_ANGLE if objective.noisy and objective.method == "gradients" else 0.0
+                parameters = TableParameters(model.flow, first, noisy=objective.noisy, least_angle=least_angle)
+                if objective.method == "search":
+                    _search(problem, parameters, batch, steps, judged)
+                else:
+                    n_batches = steps if starts is None else starts // batch
+                    _descend(problem, parameters, batch, steps, n_batches, rate, judged)
     except (KeyboardInterrupt, NetworkError) as end:
         if not judged.curve:
             raise
@@ -172,21 +174,22 @@ class _Problem:
             self.targets[index] = torch.cat(known) if known else None
         return self.targets[index]
 
-    def final(self, parameters: TableParameters, draws: Draws) -> Tensor:
+    def final(self, parameters: TableParameters | Table, draws: Draws) -> Tensor:
         """The predictions that samples are read from, with gradients to the parameters."""
         noise = iter(draws.noise).__next__
-        table = parameters.bind(draws.u)
+        u = draws.u
+        table = parameters.bind(self.model.flow, u) if isinstance(parameters, Table) else parameters.bind(u)
         return walk(self.model.output, table, draws.u, noise, conditions=draws.conditions, clip=self.clip).final
 
     @torch.no_grad()
-    def finals(self, parameters: TableParameters, draws: Draws) -> Tensor:
+    def finals(self, parameters: TableParameters | Table, draws: Draws) -> Tensor:
         """The same of many draws, without gradients."""
         return torch.cat([self.final(parameters, part) for part in draws.split(self.part)])
 
     @torch.no_grad()
     def value(self, fitted: TableParameters | Table, n: int, index: int = -1) -> float:
         """The objective on a batch, the held-out one if none is named, of parameters or of a table as it is."""
-        if isinstance(fitted, Table):
+        if isinstance(fitted, Table) and not fitted.parts:
             fitted = TableParameters(self.model.flow, fitted, noisy=False)
         draws = self.draws(n, index)
         summaries = self.objective.summary(self.finals(fitted, draws))

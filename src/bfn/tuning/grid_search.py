@@ -43,7 +43,7 @@ def search_grid(
     if chosen is None or chosen.stochastic:
         name = "auto" if chosen is None else chosen.name
         raise UserError(f"solver={name!r} draws noise: a grid is searched along fixed paths, as of 'fast-ode'")
-    if plan(model, chosen, grid=own.times).table.nfe != nfe:
+    if plan(model, solver, grid=own.times).table.nfe != nfe:
         raise UserError(f"solver={chosen.name!r} makes more than one call a step: search with a multistep solver")
     shape = (n, *flow.state_shape(model.data_shape))
     initial = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
@@ -58,7 +58,7 @@ def search_grid(
         return times
 
     def error(places: list[float]) -> float:
-        return float((end(chosen, None, times_of(places)) - target).flatten(1).norm(dim=1).mean())
+        return float((end(solver, None, times_of(places)) - target).flatten(1).norm(dim=1).mean())
 
     target = end("fast-ode", reference, None)
     *places, last = (math.log1p(2 * s) for s in flow.schedule.s_of([*own.times, 1.0]))

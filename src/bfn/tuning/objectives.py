@@ -5,7 +5,6 @@ Trained networks do better with noise, for which no path can be prescribed: :cla
 :class:`NGramDivergence` compare the distribution of the samples with that of data.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -67,7 +66,8 @@ class Draws:
         def normal() -> Tensor:
             return torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
 
-        u = normal() * math.sqrt(model.flow.kappa)
+        u = normal()
+        u = u * model.flow.noise_scale(u)
         conditions = {name: value.to(model.device) for name, value in model.info.in_turn(n).items()}
         return cls(u, tuple(normal() for _ in range(nfe - 1)), conditions)
 
@@ -140,7 +140,7 @@ class EndPoint(Objective):
         return (summaries - target).square().mean()
 
     def target(self, model: Model, draws: Draws) -> Tensor | None:
-        unit = draws.u / math.sqrt(model.flow.kappa)
+        unit = draws.u / model.flow.noise_scale(draws.u)
         return sample(model, len(unit), self.teacher, self.teacher_nfe, initial=unit, condition=draws.conditions).final
 
     def check(self, nfe: int) -> None:

@@ -41,6 +41,8 @@ class TableParameters:
 
         noisy: whether angles, gain and noise may be fitted. least_angle: where the angles start at least.
         """
+        if table.parts:
+            raise UserError("joint data: of their tables only the grid is fitted; take the objective SearchedGrid")
         if table.draws or not all(row.commit for row in table.rows):
             raise UserError("the table draws classes or has Runge-Kutta stages: tune from a multistep solver")
         self.flow = flow
