@@ -16,7 +16,7 @@ def random_weights(network: nn.Module) -> nn.Module:
     """Weights without zeros, as a trained network has them."""
     generator = torch.Generator().manual_seed(0)
     for p in network.parameters():
-        p.data = torch.randn(p.shape, generator=generator) * (0.3 if p.ndim > 1 else 0.1)
+        p.data.normal_(generator=generator).mul_(0.3 if p.ndim > 1 else 0.1)
     return network.eval()
 
 
@@ -73,6 +73,18 @@ def test_so_do_all_the_losses_and_bounds(noise: float, monkeypatch: pytest.Monke
         }
         for name, value in expected.items():
             torch.testing.assert_close(found[name][i : i + 1], value, atol=1e-6, rtol=1e-5, msg=lambda m, n=name: n + m)
+
+
+def test_the_ode_s_likelihood_counts_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, alone_of = text_model().double(), {i: text_model(LENGTHS[i]).double() for i in (1, 2)}
+    monkeypatch.setattr(torch, "randn", lambda shape, **kw: torch.linspace(-1, 1, K).expand(shape).to(kw.get("dtype")))
+    x, present, _ = batch()
+    together = model.log_likelihood(x, "ode", 12, present=present, divergence="exact")
+    for i, single in alone_of.items():
+        own = single.log_likelihood(alone(x, i), "ode", 12, divergence="exact")
+        torch.testing.assert_close(together.log_prob[i : i + 1], own.log_prob, atol=1e-6, rtol=0)
+    per_character = -float(together.log_prob.mean()) / torch.tensor(2.0).log() / (sum(LENGTHS) / 4)
+    assert together.bits.value == pytest.approx(float(per_character))
 
 
 def test_what_stands_in_the_padding_is_never_looked_at() -> None:

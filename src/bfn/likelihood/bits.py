@@ -33,14 +33,14 @@ LEAST_BATCHES = 8
 """Batches that held-out data are cut into, at least: the interval comes from their means."""
 
 
-def bits_estimate(nats: Tensor, n_dims: int = 1) -> Estimate:
+def bits_estimate(nats: Tensor, n_dims: float = 1) -> Estimate:
     """The mean of independent values in nats, (n,), as bits; a dimension, where they are sums over ``n_dims``."""
     if n_dims < 1:
         raise UserError(f"n_dims={n_dims}: expected the number of dimensions of a sample, at least 1")
     return mean_estimate(nats).scaled(1 / (math.log(2) * n_dims))
 
 
-def bits_parts(transmission: Tensor, reconstruction: Tensor, n_dims: int = 1) -> dict[str, Estimate]:
+def bits_parts(transmission: Tensor, reconstruction: Tensor, n_dims: float = 1) -> dict[str, Estimate]:
     """Transmission, reconstruction and their total in bits, from nats of the same samples or batches, (n,) each."""
     parts = {"transmission": transmission, "reconstruction": reconstruction, "total": transmission + reconstruction}
     return {name: bits_estimate(nats, n_dims) for name, nats in parts.items()}
@@ -54,14 +54,14 @@ class Likelihood:
     error: (n,), its standard error from what was drawn for the sample; 0 where nothing was, NaN where only one draw was
         made. Of a bound it is that of the transmission; the reconstruction's one draw comes on top.
     nfe: (n,), network calls made.
-    n_dims: dimensions of a sample. is_density: of a density, rather than of a probability.
+    n_dims: dimensions of a sample, on average where they differ. is_density: of a density, not of a probability.
     reconstruction: (n,), the part -log p_O(x) of -log_prob, where a bound has it.
     """
 
     log_prob: Tensor
     error: Tensor
     nfe: Tensor
-    n_dims: int
+    n_dims: float
     is_bound: bool
     is_density: bool
     reconstruction: Tensor | None = None
@@ -73,7 +73,8 @@ class Likelihood:
         log_prob, error, nfe = (torch.cat(column) for column in columns)
         known = [part.reconstruction for part in parts if part.reconstruction is not None]
         reconstruction = torch.cat(known) if known else None
-        return replace(parts[0], log_prob=log_prob, error=error, nfe=nfe, reconstruction=reconstruction)
+        n_dims = sum(part.n_dims * len(part.log_prob) for part in parts) / len(log_prob)
+        return replace(parts[0], log_prob=log_prob, error=error, nfe=nfe, n_dims=n_dims, reconstruction=reconstruction)
 
     @property
     def nats(self) -> Estimate:

@@ -23,7 +23,7 @@ from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import batches, checked_conditions
 from bfn.likelihood.bits import Likelihood
 from bfn.losses import continuous_time_loss_values, noised_output, squared_error
-from bfn.presence import sum_over_present
+from bfn.presence import n_present, sum_over_present
 
 if TYPE_CHECKING:
     from bfn.info import Label
@@ -112,4 +112,6 @@ def _with_reconstruction(
     calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
     error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
     log_prob = -(scale * terms.mean(1) + reconstruction)
-    return Likelihood(log_prob, error, calls, x[0].numel(), True, output.is_density, reconstruction)
+    dims = n_present(x, conditions.get("present"))
+    n_dims = float(dims.double().mean()) if isinstance(dims, Tensor) else dims
+    return Likelihood(log_prob, error, calls, n_dims, True, output.is_density, reconstruction)

@@ -37,6 +37,7 @@ from bfn.joint import JointFlow, Part, flat
 from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.integrators import adams, dormand_prince
 from bfn.likelihood.settings import Settings
+from bfn.presence import sum_over_present
 from bfn.schedules import as_float64
 from bfn.solvers.plan import LEAST_T_START
 
@@ -61,12 +62,17 @@ class Ode:
         self.probes = None if settings.is_exact(math.prod(self.state_shape)) else settings.probes
         self.x = x.repeat_interleave(self.draws, 0)
         self.conditions = {name: value.repeat_interleave(self.draws, 0) for name, value in conditions.items()}
+        there = self.conditions.get("present")
+        self.present = torch.ones_like(self.x, dtype=torch.bool) if there is None else there
         self.density = all(part.flow.has_range for part in self.parts) and settings.levels is None
         self.random = self.draws > 1 or self.probes is not None or not self.density
         first = 0.0 if model.starts_at_zero else LEAST_T_START
         self.c_start, self.c_end = (float(_c(self.leader.flow, as_float64(t))) for t in (first, 1.0))
         self.last_class = [last for part in self.parts for last in _last_classes(part)]
         u, self.log_volume = self._data_end(generator)
+        exists = self.flow.over_variables(self.present, u.view(-1, *self.state_shape))
+        self.exists = None if there is None else exists.expand(-1, *self.state_shape).flatten(1)
+        u = u if self.exists is None else torch.where(self.exists, u, 0.0)
         at_end = torch.ones(1, dtype=torch.float64, device=u.device)
         self.v = u / self._over_state(lambda part: _scale(part.flow, at_end))
         signs = torch.rand((self.probes or 0, len(u), *self.state_shape), generator=generator, device=u.device) < 0.5
@@ -77,21 +83,26 @@ class Ode:
         wide = [numbers(part).unsqueeze(1).expand(-1, part.state.stop - part.state.start) for part in self.parts]
         return torch.cat(wide, 1)
 
+    def _free(self, part: Part) -> Tensor:
+        """Dimensions of a part's state, without the one of each variable that no softmax sees: (n,) float64."""
+        present = self.present if self.parts == (part,) else part.data_of(self.present)
+        return present.flatten(1).sum(1).double() * (1 if part.flow.has_range else part.state_shape[-1] - 1)
+
     def _data_end(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """States (batch, D) at the data end, and what turns the log-density of v there into the draw's weight."""
         ends = [self._part_at_end(part, generator) for part in self.parts]
         return torch.cat([flat(u) for u, _ in ends], 1), torch.stack([volume for _, volume in ends]).sum(0)
 
     def _part_at_end(self, part: Part, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        s, free = float(part.flow.schedule.s(1.0)), _free(part)
-        x = self.x if self.parts == (part,) else part.data_of(self.x)
+        s, free = float(part.flow.schedule.s(1.0)), self._free(part)
+        x, present = (own if self.parts == (part,) else part.data_of(own) for own in (self.x, self.present))
         log_cosh = math.log(math.cosh(math.asinh(s * part.flow.unit_std)))
-        constant = torch.full((len(x),), -free * log_cosh, dtype=torch.float64, device=x.device)
+        constant = -free * log_cosh
         if not part.flow.has_range:
             eps = torch.randn((len(x), *part.state_shape), generator=generator, dtype=torch.float64, device=x.device)
             eps = eps - eps.mean(-1, keepdim=True)
             # The normalising constants of p and q are the same.
-            return part.flow.noised(x, s, eps), constant + flat(eps).square().sum(1) / 2
+            return part.flow.noised(x, s, eps), constant + sum_over_present(eps.square().sum(-1), present) / 2
         constant = constant + free * (math.log(s) - math.log(2 * math.pi) / 2)
         x = x.double()
         if self.settings.levels is None:
@@ -104,7 +115,7 @@ class Ode:
         inside = torch.special.ndtr(reach) - torch.special.ndtr(-reach)
         eps = torch.special.ndtri(torch.special.ndtr(-reach) + uniform * inside)
         log_q = -eps.square() / 2 - math.log(2 * math.pi) / 2 + math.log(s) - inside.log()
-        return s * x + eps, constant - flat(log_q).sum(1)
+        return s * x + eps, constant - sum_over_present(log_q, present)
 
     def run(self) -> Likelihood:
         """Run with as many calls as the settings say; with a tolerance, with at most that many."""
@@ -116,7 +127,7 @@ class Ode:
         reconstruction, log_volume = None, self.log_volume
         classes = [part for part in self.parts if not part.flow.has_range]
         if classes:
-            log_probs = output.log_prob(self.x).double().flatten(1)
+            log_probs = torch.where(self.present, output.log_prob(self.x).double(), 0.0).flatten(1)
             reconstruction = -torch.cat([log_probs[:, part.data] for part in classes], 1).sum(1)
             log_volume = log_volume - reconstruction
         if tolerance is None:
@@ -133,7 +144,8 @@ class Ode:
         # With several draws there is no one reconstruction to tell.
         part = reconstruction if self.draws == 1 else None
         is_density = self.settings.levels is None and any(part.flow.has_range for part in self.parts)
-        return Likelihood(log_prob, error, calls, self.x[0].numel(), not self.density, is_density, part)
+        n_dims = float(self.present.flatten(1).sum(1).double().mean())
+        return Likelihood(log_prob, error, calls, n_dims, not self.density, is_density, part)
 
     def slope(self, rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
         """d/dc of the states v of these rows, flattened, and of the log-change of volume: one column a probe."""
@@ -175,7 +187,10 @@ class Ode:
         per_c = self._over_state(lambda part: pace[part.name] / (math.sqrt(part.flow.kappa) * part.flow.unit_std))
         decay = self._over_state(lambda part: pace[part.name] * own_c[part.name].tanh())
         drift = (prediction.detach().double().flatten(1) * scale + shift) * per_c - decay * v
-        shrinks = torch.stack([_free(part) * pace[part.name] * own_c[part.name].tanh() for part in self.parts]).sum(0)
+        drift = drift if self.exists is None else torch.where(self.exists[rows], drift, 0.0)
+        shrinks = torch.stack(
+            [self._free(part)[rows] * pace[part.name] * own_c[part.name].tanh() for part in self.parts]
+        ).sum(0)
         return output, torch.cat([drift, trace - shrinks.unsqueeze(1)], 1)
 
 
@@ -185,11 +200,6 @@ def _parts_of(flow: Flow, data_shape: Any) -> tuple[Part, ...]:
         return flow.layout
     shape = tuple(data_shape)
     return (Part("", flow, shape, slice(0, math.prod(shape)), slice(0, math.prod(flow.state_shape(shape)))),)
-
-
-def _free(part: Part) -> int:
-    """Dimensions of a part's state, without the one of each variable that no softmax sees."""
-    return math.prod(part.shape) * (1 if part.flow.has_range else part.state_shape[-1] - 1)
 
 
 def _c(flow: Flow, t: Tensor) -> Tensor:
