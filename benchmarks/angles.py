@@ -31,6 +31,7 @@ from bfn.heads import VonMises, angles_of
 from bfn.heads.angle import mean_length
 from bfn.quality import markdown_table
 
+MARKS = "<!-- figures -->\n", "<!-- end of figures -->\n"
 SIGMA_1 = 0.05
 CALLS = (5, 10, 20, 40)
 PROBLEMS = {
@@ -158,7 +159,9 @@ def main() -> None:
         lines += ["", "Angle between a sample and the end of the exact flow from the same start, radians.", ""]
         lines += markdown_table(header, ends(model, 2000))
     if options.out:
-        atomic_write(options.out, "\n".join(lines) + "\n")
+        page = options.out.read_text() if options.out.exists() else f"# Angles\n\n{MARKS[0]}{MARKS[1]}"
+        before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
+        atomic_write(options.out, f"{before}{MARKS[0]}\n" + "\n".join(lines) + f"\n\n{MARKS[1]}{after}")
 
 
 if __name__ == "__main__":
