@@ -186,7 +186,7 @@ class CrossEntropy(Weighting):
 
 @dataclass(frozen=True)
 class JointWeighting(Weighting):
-    """A weighting for each part of joint data, at the same uniform times."""
+    """A weighting for each part of joint data, at uniform times: the same, or the parts' own."""
 
     parts: Mapping[str, Weighting]
 
@@ -197,11 +197,12 @@ class JointWeighting(Weighting):
             )
         for name, own in self.parts.items():
             own.draw(flow.parts[name], 1, torch.Generator())  # refuses a part of another kind than it is for
-        t = stratified_times(n, generator)
+        t = flow.draw_times(n, generator)
         return t, self.weight(flow, t)
 
     def weight(self, flow: Flow, t: Tensor) -> Tensor:
-        return flow.over_data({name: own.weight(flow.parts[name], t) for name, own in self.parts.items()})
+        times = flow.times_of(t)
+        return flow.over_data({name: own.weight(flow.parts[name], times[name]) for name, own in self.parts.items()})
 
     def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
         """Of each kind of loss once for all parts, taken where it is wanted: no small operation a part."""
@@ -229,6 +230,8 @@ def weighted_loss(
     conditions: Conditions | None = None,
 ) -> Tensor:
     """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
+    if model.flow.time_shape and not isinstance(weighting, JointWeighting):
+        weighting = JointWeighting(dict.fromkeys(model.flow.parts, weighting))
     t, factor = weighting.draw(model.flow, len(x), generator)
     t, factor = t.to(x.device), factor.to(x.device)
     return errors_and_values(model, x, t, weighting.values, generator, conditions, factor=factor)[1]

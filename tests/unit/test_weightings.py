@@ -189,3 +189,15 @@ def test_wrong_weightings_are_told_in_one_line() -> None:
     ):
         with pytest.raises(bfn.UserError, match=message):
             numbers.loss(x, **settings)
+
+
+@pytest.mark.parametrize("named", ["bound", {"x": "bound", "kind": "bound"}])
+def test_the_bound_at_times_of_the_parts_own_is_their_loss(named: object) -> None:
+    model = bfn.exact.JointMixture(
+        {"x": ([[-1.0], [1.0]], [[0.2], [0.1]])}, {"kind": [[0.9, 0.1], [0.2, 0.8]]}, times="separate"
+    )
+    data = model.sample_data(12, torch.Generator().manual_seed(0))
+    ours, theirs = (
+        model.loss(data, generator=torch.Generator().manual_seed(1), weighting=weighting) for weighting in (named, None)
+    )
+    torch.testing.assert_close(ours, theirs)

@@ -115,7 +115,9 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate(settings, self.step)
         x, conditions, t, factor, eps = self.batch(self.step)
-        slope = self.model.flow.schedule.slope(t)
+        flow = self.model.flow
+        leading = flow.times_of(t)[flow.leading_part]
+        slope = flow.schedule.slope(leading)
         size = self.share // settings.accumulate
         for first in range(0, self.share, size):
             rows = slice(first, first + size)
@@ -124,7 +126,7 @@ class Trainer:
                 error, values = self.module(x[rows], t[rows], eps[rows], factor[rows], rows_of(conditions, rows))
                 loss = values.mean() / settings.accumulate
                 accelerator.backward(loss)
-            self.record.add(t[rows], error, slope[rows])
+            self.record.add(leading[rows], error, slope[rows])
             self.total += loss.detach()
         if settings.grad_clip:
             accelerator.clip_grad_norm_(self.parameters, settings.grad_clip)
