@@ -142,7 +142,9 @@ class Steered:
             output = self.predict(u, level, **conditions)
             mean = output.mean
             value = self.steering.function(mean)
-            if not isinstance(value, Tensor) or tuple(value.shape) != (len(u),) or not value.requires_grad:
+            if not isinstance(value, Tensor):
+                raise UserError(f"steer gives a {type(value).__name__}: expected a tensor, one number a sample")
+            if tuple(value.shape) != (len(u),) or not value.requires_grad:
                 lacking = "" if value.requires_grad else " without a gradient"
                 raise UserError(
                     f"steer gives shape {tuple(value.shape)}{lacking}: expected one number a sample, ({len(u)},), "

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError
+from bfn.errors import UserError, check_whole
 from bfn.process import NoiseLevel, OneKind, Shape
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time, stratified_times
 
@@ -249,7 +249,7 @@ class DiscreteFlow(Flow):
     def __init__(self, n_classes: int, beta_1: float = 0.75**2, *, schedule: Schedule | None = None) -> None:
         if n_classes < 2:
             raise UserError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
-        object.__setattr__(self, "n_classes", int(n_classes))
+        object.__setattr__(self, "n_classes", check_whole("n_classes", n_classes, 2, 10**9))
         object.__setattr__(self, "schedule", schedule or QuadraticSchedule(beta_1))
 
     @classmethod

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bfn.conditions import Conditions
 from bfn.error_curve import ErrorCurve
-from bfn.errors import NetworkError, UserError
+from bfn.errors import NetworkError, UserError, check_whole
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
@@ -205,6 +205,7 @@ def n_step_loss(
     """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
+    check_whole("n_steps", n_steps, 1, 10**9)
     t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
     output, level = noised_output(model, x, start, generator, conditions)

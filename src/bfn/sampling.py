@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ from tqdm.auto import tqdm
 from bfn.conditioning import Guidance, Steering, conditioned, conditions_for
 from bfn.conditions import Conditions
 from bfn.controls import controlled, starting_data
-from bfn.errors import NetworkError, UserError
+from bfn.errors import NetworkError, UserError, check_whole
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
 from bfn.heads import Output
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["End", "Run", "Samples", "Step", "clip_range", "sample", "walk"]
 
 Range = tuple[float, float]
+MOST_NUMBERS = 2**36
+"""In the states of one batch: 256 GiB of float32. More samples are drawn in batches (``bfn.batched_sampling``)."""
 
 
 @dataclass(frozen=True)
@@ -258,6 +261,7 @@ def sample(
     table = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g, path=path).table
     if n < 1:
         raise UserError(f"n={n}: expected at least 1 sample")
+    check_whole("n", n, 1, MOST_NUMBERS // math.prod(model.flow.state_shape(model.data_shape)))
     generator = _generator(model, seed, generator)
     bounds = clip_range(model, clip)
     given_data = anything_known(known, known_mask) or start_from is not None
@@ -300,7 +304,7 @@ def _generator(model: Model, seed: int | None, generator: torch.Generator | None
         return generator
     if generator is not None:
         raise UserError(f"seed={seed} beside a generator: give one of them")
-    return torch.Generator(model.device).manual_seed(seed)
+    return torch.Generator(model.device).manual_seed(check_whole("seed", seed, -(2**63), 2**64 - 1))
 
 
 def clip_range(model: Model, clip: Range | Literal[False] | None = None) -> Range | None:
@@ -311,7 +315,7 @@ def clip_range(model: Model, clip: Range | Literal[False] | None = None) -> Rang
         return None
     if not model.flow.has_range:
         raise UserError(f"clip={clip}: only predictions of continuous data can be clipped")
-    if not clip[0] < clip[1]:
+    if not isinstance(clip, Sequence) or isinstance(clip, str) or len(clip) != 2 or not clip[0] < clip[1]:
         raise UserError(f"clip={clip}: expected (lowest, highest), such as (-1, 1)")
     return clip
 

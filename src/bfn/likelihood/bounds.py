@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bfn.conditions import Conditions
-from bfn.errors import UserError
+from bfn.errors import UserError, check_whole
 from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import batches, checked_conditions
 from bfn.likelihood.bits import Likelihood
@@ -88,6 +88,7 @@ def receiver_variance(
         raise UserError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
     if n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
+    check_whole("n_steps", n_steps, 1, 10**6)
     conditions = checked_conditions(model, x, label, batch=batch)
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):

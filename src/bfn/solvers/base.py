@@ -71,12 +71,18 @@ class Solver(ABC):
         return replace(self, g=g)
 
 
+MOST_CALLS = 100_000
+"""Of a table, which has a row for each."""
+
+
 def check_nfe(nfe: int, multiple_of: int = 1) -> None:
     """Refuse a number of calls that cannot be spent."""
     if not isinstance(nfe, Integral):
         raise UserError(f"nfe={nfe!r}: expected a whole number of network calls")
     if nfe < 1:
         raise UserError(f"nfe={nfe}: expected at least 1 network call")
+    if nfe > MOST_CALLS:
+        raise UserError(f"nfe={nfe}: expected at most {MOST_CALLS:,} network calls")
     if nfe % multiple_of:
         near = (nfe - nfe % multiple_of) or multiple_of
         raise UserError(f"nfe={nfe}: this solver makes {multiple_of} calls a step; give a multiple, such as {near}")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
-from math import exp, expm1, inf, log1p, pi, sqrt
+from math import exp, expm1, inf, log, log1p, pi, sqrt
 
 import torch
 from torch import Tensor
@@ -163,9 +163,16 @@ class Multistep(Solver):
         return lambda s: COORDINATES[self.coordinate](flow.schedule, s)
 
 
+def log_of_ratio(s_start: float, s_end: float) -> float:
+    """log(s_start / s_end), exact for steps of any size."""
+    if s_start > 1e-9 * s_end:
+        return log1p((s_start - s_end) / s_end)
+    return log(s_start) - log(s_end) if s_start > 0 else -inf  # there the difference would forget s_start
+
+
 def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, float]:
     """(decay of u, total weight of a constant w_hat, standard deviation of the noise / sqrt(kappa)) of one step."""
-    log_ratio = log1p((s_start - s_end) / s_end) if s_start > 0 else -inf
+    log_ratio = log_of_ratio(s_start, s_end)
     g2 = g * g
     decay = exp(g2 * log_ratio) if g2 else 1.0
     mass = -s_end * expm1((1 + g2) * log_ratio) if g2 else s_end - s_start
@@ -222,6 +229,6 @@ def basis_over(
 ) -> Weights:
     """Mean over the step, in v = (s / s_end)^k, of each Lagrange polynomial of the history: shares that sum to 1."""
     points, weights = tanh_sinh()
-    log_ratio = log1p((s_start - s_end) / s_end) if s_start > 0 else -inf
+    log_ratio = log_of_ratio(s_start, s_end)
     s = s_end * (1 + expm1(k * log_ratio) * (1 - points)) ** (1 / k)
     return basis_at(history, s.clamp(min=s_start), weights, coordinate)

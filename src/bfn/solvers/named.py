@@ -27,6 +27,8 @@ def get(solver: str | Solver, kind: str | None = None) -> Solver:
             hint = did_you_mean(solver, fitting)
             raise UserError(f"solver={solver!r}: expected one of {', '.join(fitting)}{hint}")
         solver = SOLVERS[solver]
+    if not isinstance(solver, Solver):
+        raise UserError(f"solver={solver!r}: expected a name, such as 'auto', a solver or a table")
     if kind is not None and kind not in solver.kinds:
         raise UserError(
             f"solver={solver.name!r} is for {' and '.join(solver.kinds)} data: for {kind} data take one of "

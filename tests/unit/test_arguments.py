@@ -1,0 +1,51 @@
+"""Arguments that cannot be meant are refused in one line, instead of ending deep inside or being taken for others."""
+
+import pytest
+import torch
+
+import bfn
+import tiny
+from bfn.errors import UserError
+
+X = torch.zeros(2, 2)
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda m: m.sample(2, nfe=2, steer=lambda x: 1.0), "steer gives a float: expected a tensor"),
+        (lambda m: m.loss(X, n_steps=1.5), "n_steps=1.5: expected a whole number"),
+        (lambda m: m.loss(X, n_steps=NAN), "n_steps=nan: expected a whole number"),
+        (lambda m: m.loss(X, n_steps=10**18), "n_steps=10+: expected a whole number"),
+        (lambda m: m.loss(X, n_steps=True), "n_steps=True: expected a whole number"),
+        (lambda m: bfn.DiscreteFlow(2.7), "n_classes=2.7: expected a whole number"),
+        (lambda m: bfn.DiscreteFlow(NAN), "n_classes=nan: expected a whole number"),
+        (lambda m: bfn.DiscreteFlow(10**12), "n_classes=10+: expected a whole number"),
+        (lambda m: m.sample(1.5, nfe=2), "n=1.5: expected a whole number"),
+        (lambda m: m.sample(10**18, nfe=2), "n=10+: expected a whole number"),
+        (lambda m: m.sample(2, nfe=10**9), "nfe=10+: expected at most 100,000 network calls"),
+        (lambda m: m.sample(2, nfe=2, seed=2**80), r"seed=\d+: expected a whole number"),
+        (lambda m: m.sample(2, nfe=2, seed=0.5), "seed=0.5: expected a whole number"),
+        (lambda m: m.sample(2, nfe=2, clip="x"), r"clip=x: expected \(lowest, highest\)"),
+        (lambda m: m.sample(2, nfe=2, clip=1), r"clip=1: expected \(lowest, highest\)"),
+        (lambda m: m.sample(2, None), "solver=None: expected a name, such as 'auto'"),
+        (lambda m: m.log_likelihood(X, probes=3), "probes=3 with an exact divergence, which needs none"),
+        (lambda m: m.log_likelihood(X, nfe=7.5), "nfe=7.5: expected a whole number"),
+        (lambda m: m.sample(2, nfe=5, grid="karras:1e-3"), "grid 'karras:0.001' of 5 times: time nan"),
+    ],
+)
+def test_it_is_refused_in_one_line(call, message):
+    with pytest.raises(UserError, match=message) as error:
+        call(tiny.build("vectors"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("solver", ["auto", "fast-sde", "fast-ode", "sde-bfn-solver++2", "euler-sde"])
+@pytest.mark.parametrize("t_start", [1e-20, 1e-300])
+def test_a_start_next_to_zero_is_a_start_at_zero(solver, t_start):
+    model = tiny.build("vectors")
+    start = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    near = model.sample(3, solver, 6, t_start=t_start, initial=start, seed=0)
+    assert bool(near.x.isfinite().all())
+    assert near.times[0] in (0.0, t_start)
