@@ -242,13 +242,27 @@ class BFN(Model, nn.Module):
             self.info.classes = Classes.equal(n_labels)
         if n_labels is not None and len(self.info.classes or ()) != n_labels:
             raise UserError(f"{len(self.info.classes or ())} classes: the network was made for {n_labels}")
+        self._in_half = self._own_dtype() == torch.float16
         tokenizer, n_values = self.info.text_tokenizer, self.flow.n_values
         if tokenizer is not None and n_values not in (None, len(tokenizer)):
             raise UserError(f"{len(tokenizer)} {tokenizer.unit}: the flow has {n_values} classes; expected as many")
 
+    def _own_dtype(self) -> torch.dtype:
+        return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """What ``half``, ``to`` and the like go through."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._in_half = self._own_dtype() == torch.float16
+        return self
+
     @property
     def dtype(self) -> torch.dtype:
-        return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
+        """Type that states and losses are kept in: float32 beside a network in float16, whose range is too small."""
+        own = self._own_dtype()
+        if own == torch.float16 and not self._in_half:
+            raise UserError("the network was put into float16 by itself: convert the whole model, model.half()")
+        return torch.float32 if own == torch.float16 else own
 
     @property
     def device(self) -> torch.device:
@@ -267,7 +281,11 @@ class BFN(Model, nn.Module):
                 conditions["present"] = self.flow.unpack(present)
         inputs = self.head.inputs(self.flow, u, level)
         try:
-            raw = self.network(inputs, level.t, **conditions)
+            if self._in_half:
+                given = (_cast(inputs, torch.float16), level.t.half())
+                raw = _cast(self.network(*given, **_cast(conditions, torch.float16)), u.dtype)
+            else:
+                raw = self.network(inputs, level.t, **conditions)
         except TypeError:
             unknown = next((name for name in conditions if not takes(self.network, name)), None)
             if unknown is None:
@@ -289,6 +307,13 @@ class BFN(Model, nn.Module):
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""
         return storage.save(self, directory, dtype=dtype)
+
+
+def _cast(values: Any, dtype: torch.dtype) -> Any:
+    """Floating tensors in another type, within mappings too."""
+    if isinstance(values, Tensor):
+        return values.to(dtype) if values.is_floating_point() else values
+    return {name: _cast(value, dtype) for name, value in values.items()} if isinstance(values, Mapping) else values
 
 
 def pixels(values: Tensor) -> Tensor:

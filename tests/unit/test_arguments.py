@@ -49,3 +49,30 @@ def test_a_start_next_to_zero_is_a_start_at_zero(solver, t_start):
     near = model.sample(3, solver, 6, t_start=t_start, initial=start, seed=0)
     assert bool(near.x.isfinite().all())
     assert near.times[0] in (0.0, t_start)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "images", "text"])
+def test_a_network_in_float16_keeps_its_state_and_losses_in_float32(kind):
+    full, half = tiny.build(kind), tiny.build(kind).half()
+    draw = {"nfe": 6, "solver": "fast-ode", "seed": 0}
+    a, b = full.sample(4, **draw), half.sample(4, **draw)
+    assert b.u.dtype == torch.float32
+    torch.testing.assert_close(b.final, a.final, rtol=0.05, atol=0.05)
+    x = a.x
+    ours, theirs = (model.loss(x, generator=seed_generator()) for model in (full, half))
+    assert theirs.dtype == torch.float32
+    torch.testing.assert_close(theirs, ours, rtol=0.2, atol=0.05)
+
+
+def seed_generator():
+    return torch.Generator().manual_seed(0)
+
+
+def test_large_inputs_do_not_overflow_beside_a_network_in_float16():
+    model = tiny.build("text").half()
+    for seed in range(5):
+        assert bool(model.sample(8, "bfn", 20, seed=seed).final.isfinite().all())
+    network = tiny.build("vectors")
+    network.network.half()
+    with pytest.raises(UserError, match=r"float16 by itself: convert the whole model, model.half\(\)"):
+        network.sample(2, nfe=2)
