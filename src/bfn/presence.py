@@ -131,18 +131,18 @@ def mean_over_present(values: Tensor, present: Tensor | None) -> Tensor:
     """The mean over a sample's variables that exist: (batch, ...) -> (batch,)."""
     if present is None:
         return values.flatten(1).mean(1) if values.ndim > 1 else values
-    return sum_over_present(values, present) / present.flatten(1).sum(1)
+    return sum_over_present(values, present) / present.reshape(len(present), -1).sum(1)
 
 
 def sum_over_present(values: Tensor, present: Tensor | None) -> Tensor:
     """The sum over a sample's variables that exist: (batch, ...) -> (batch,)."""
     flat = values.reshape(len(values), -1)
-    return flat.sum(1) if present is None else torch.where(present.flatten(1), flat, 0.0).sum(1)
+    return flat.sum(1) if present is None else torch.where(present.reshape(flat.shape), flat, 0.0).sum(1)
 
 
 def n_present(x: Tensor, present: Tensor | None) -> Tensor | int:
     """How many variables a sample has: a number, or (batch,)."""
-    return math.prod(x.shape[1:]) if present is None else present.flatten(1).sum(1)
+    return math.prod(x.shape[1:]) if present is None else present.reshape(len(present), -1).sum(1)
 
 
 def _by_part(data_shape: Any) -> Mapping[str, tuple[int, ...]]:

@@ -77,8 +77,8 @@ def test_so_do_all_the_losses_and_bounds(noise: float, monkeypatch: pytest.Monke
 
 def test_the_ode_s_likelihood_counts_no_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     model, alone_of = text_model().double(), {i: text_model(LENGTHS[i]).double() for i in (1, 2)}
-    monkeypatch.setattr(torch, "randn", lambda shape, **kw: torch.linspace(-1, 1, K).expand(shape).to(kw.get("dtype")))
     x, present, _ = batch()
+    monkeypatch.setattr(torch, "randn", lambda shape, **kw: torch.linspace(-1, 1, K).expand(shape).to(kw.get("dtype")))
     together = model.log_likelihood(x, "ode", 12, present=present, divergence="exact")
     for i, single in alone_of.items():
         own = single.log_likelihood(alone(x, i), "ode", 12, divergence="exact")

@@ -86,7 +86,7 @@ class Ode:
     def _free(self, part: Part) -> Tensor:
         """Dimensions of a part's state, without the one of each variable that no softmax sees: (n,) float64."""
         present = self.present if self.parts == (part,) else part.data_of(self.present)
-        return present.flatten(1).sum(1).double() * (1 if part.flow.has_range else part.state_shape[-1] - 1)
+        return flat(present).sum(1).double() * (1 if part.flow.has_range else part.state_shape[-1] - 1)
 
     def _data_end(self, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
         """States (batch, D) at the data end, and what turns the log-density of v there into the draw's weight."""
@@ -144,7 +144,7 @@ class Ode:
         # With several draws there is no one reconstruction to tell.
         part = reconstruction if self.draws == 1 else None
         is_density = self.settings.levels is None and any(part.flow.has_range for part in self.parts)
-        n_dims = float(self.present.flatten(1).sum(1).double().mean())
+        n_dims = float(flat(self.present).sum(1).double().mean())
         return Likelihood(log_prob, error, calls, n_dims, not self.density, is_density, part)
 
     def slope(self, rows: Tensor, c: Tensor, y: Tensor) -> Tensor:
