@@ -2,7 +2,8 @@
 
     python examples/demo.py --out demo
 
-For each model two rows of samples from the same seed are drawn, and written as one picture (images) or as lines (text).
+For each model two sets of samples from the same seed are drawn, and written as one picture (images) or as lines (text);
+a third, of one call, where the model has a bundled student: of ``digits`` that is ``digits-1``.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from bfn.files import atomic_write
 from bfn.viz import Recorder, lines, sheet, side_by_side, write_animation, write_picture
 
 MODELS = ("mnist", "digits", "text8")
+STUDENTS = {"digits": "digits-1"}
+"""Distilled models, by the model they learned from."""
 SOLVERS = {"bfn": "the original sampler, bfn", "auto": "the default, auto"}
 
 
@@ -57,12 +60,15 @@ def show(name: str, model: BFN, out: Path, nfe: int, n: int, seed: int) -> None:
     label = None if classes is None else classes.in_turn(n)
     drawn, captions, recorder = [], [], None
     print(f"\n{name}: {n} samples of shape {tuple(model.data_shape)}")
-    for solver, words in SOLVERS.items():
-        recorder = Recorder(model, 4 if text else 16)
+    runs = [(words, model, solver, nfe) for solver, words in SOLVERS.items()]
+    if name in STUDENTS:
+        runs.insert(1, (f"distilled, {STUDENTS[name]}", bfn.load(STUDENTS[name]), "auto", 1))
+    for words, source, solver, calls in runs:
+        recorder = Recorder(source, 4 if text else 16)
         start = time.perf_counter()
-        samples = model.sample(n, solver, nfe, label=label, seed=seed, on_step=recorder)
+        samples = source.sample(n, solver, calls, label=label, seed=seed, on_step=recorder)
         drawn.append(samples.x)
-        captions.append(f"{words}: {samples.nfe} calls")
+        captions.append(f"{words}: {samples.nfe} call{'s' if samples.nfe > 1 else ''}")
         print(f"  {captions[-1]}, {time.perf_counter() - start:.2f} s")
 
     files = []

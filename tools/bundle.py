@@ -2,6 +2,7 @@
 
     python tools/bundle.py mnist ~/runs/mnist
     python tools/bundle.py mnist                  # the bundled one measured anew, after a change of the default solver
+    python tools/bundle.py digits-1 ~/digits-1 --nfe 1 2 4      # a distilled one: bfn distill digits --out ~/digits-1
     python tools/bundle.py mnist --facts-only     # its config in the present format, with its data's classes
 
 The measures are those of ``bfn compare``: spelling and n-grams of text, the Frechet distance and the classes of images,
@@ -49,8 +50,12 @@ def measured(model: bfn.BFN, n: int, calls: list[int]) -> list[dict[str, Any]]:
     judge = judge_for(model)
     theirs = next(settings for settings in PAPER if settings["solver"] in solvers.names(model.flow.kind))
     rows = []
+    # A distilled model predicts ends of paths, which no solver but the tables of its own takes.
+    samplers = (
+        [{"solver": "auto"}] if "distilled" in model.info.card else [{"solver": "auto"}, {"solver": "bfn"}, theirs]
+    )
     for nfe in calls:
-        for settings in ({"solver": "auto"}, {"solver": "bfn"}, theirs):
+        for settings in samplers:
             (record,) = measure(model, [Setting(nfe=nfe, **settings)], judge, n, seed=SEED)
             rows.append({**settings, "nfe": nfe, "samples": n, **in_words(judge, record)})
             print(rows[-1], flush=True)

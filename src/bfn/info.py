@@ -94,6 +94,8 @@ class ModelInfo:
     part_tokenizers: tokenizers of the parts of joint data that are text, by their names.
     value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
     error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
+    maps_to_end: whether the model was distilled (``bfn.distill``): it predicts where the path from a state ends, and
+        not the mean of what the state may come from. The solver "auto" noises its prediction again for each further call.
     tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
     card: where the model comes from and how good it is, free plain values; training stores its settings there.
     """
@@ -104,6 +106,7 @@ class ModelInfo:
     part_tokenizers: Mapping[str, Tokenizer] = field(default_factory=dict)
     value_range: tuple[float, float] | None = None
     error_curve: ErrorCurve | None = None
+    maps_to_end: bool = False
     tables: Mapping[int, Table] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)

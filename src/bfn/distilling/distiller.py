@@ -81,7 +81,8 @@ class Distiller(Trainer):
         # What was measured of the teacher is not true of the student.
         card = {key: value for key, value in info.card.items() if key == "settings"}
         card["distilled"] = self.settings.to_dict()
-        info = replace(info, error_curve=None, tables={1: renoising_table(flow, [0.0])}, card=card)
+        tables = {1: renoising_table(flow, [0.0])}
+        info = replace(info, error_curve=None, maps_to_end=True, tables=tables, card=card)
         student = BFN(copy.deepcopy(first.network), flow, head, first.data_shape, info)
         return student.train().requires_grad_()
 

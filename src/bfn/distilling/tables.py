@@ -1,13 +1,10 @@
 """What a map to the end is sampled by: one call at the start; each further one after noising its prediction again.
 
-    u_next = s w_hat + sqrt(kappa) xi
-
-is the stochasticity dial at infinity with order 1. Where to noise to is chosen so that samples are distributed as the
-ends of the teacher's paths are, by the energy distance, which is 0 for equal distributions only.
+Where to noise to is chosen so that samples are distributed as the ends of the teacher's paths are, by the energy
+distance, which is 0 for equal distributions only.
 """
 
-from collections.abc import Callable, Sequence
-from math import inf
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,11 +12,10 @@ from torch import Tensor
 from bfn.flows import Flow
 from bfn.model import Model
 from bfn.sampling import sample
-from bfn.solvers import Multistep, Table
+from bfn.solvers import Table
+from bfn.solvers.renoising import RENOISING
 
 __all__ = ["choose_tables", "energy_distance", "renoising_table"]
-
-RENOISING = Multistep("renoising", "noised again after each call", ("continuous", "discrete"), order=1, g=inf)
 
 
 def renoising_table(flow: Flow, times: Sequence[float]) -> Table:
@@ -35,7 +31,6 @@ def choose_tables(
     most: int,
     *,
     seed: int = 0,
-    on_trial: Callable[[], object] | None = None,
 ) -> dict[int, Table]:
     """Tables of 1 to ``most`` calls for a model that maps to the end: each adds the best time to those of the last.
 
@@ -49,8 +44,6 @@ def choose_tables(
             tried = sorted([*chosen, t])
             drawn = sample(model, len(x), renoising_table(flow, tried), label=label, seed=seed).x
             trials.append((energy_distance(flow.values(drawn), flow.values(x)), tried))
-            if on_trial is not None:
-                on_trial()
         if not trials:
             break
         _, chosen = min(trials)

@@ -17,6 +17,7 @@ from bfn.grids import Grid, Uniform
 from bfn.solvers.base import Solver, check_nfe
 from bfn.solvers.named import get
 from bfn.solvers.path import Path, path_times, waiting
+from bfn.solvers.renoising import RENOISING
 from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def plan(
     """The plan of ``model.sample`` with these settings.
 
     "auto" takes the table that was tuned to the model for that number of calls, if there is one and nothing else is
-    asked for. Where neither nfe nor a grid of times is given, there are :data:`CALLS` calls.
+    asked for; otherwise, of a distilled model, it noises again after each call. Where neither nfe nor a grid of times
+    is given, there are :data:`CALLS` calls, or as many as a distilled model's largest table has.
 
     >>> import bfn
     >>> print(plan(bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1]), "auto", 8))
@@ -94,11 +96,14 @@ def plan(
     points = path if isinstance(path, Mapping) else None
     if points is not None and (grid is not None or t_start is not None):
         raise UserError("grid or t_start beside a path of given times: it has its own; leave them out")
-    calls = len(times) if times is not None else CALLS if nfe is None else nfe
+    usual = max(model.info.tables, default=1) if model.info.maps_to_end else CALLS
+    calls = len(times) if times is not None else usual if nfe is None else nfe
     calls = calls if points is None else len(next(iter(points.values()), ()))
     check_nfe(calls)
     if wanted.prefers_tuned and calls in model.info.tables and all(value is None for value in asked.values()):
         return Plan(model.info.tables[calls])
+    if wanted.prefers_tuned and model.info.maps_to_end:
+        wanted = RENOISING
     flows, curve = model.flow.parts, model.info.error_curve
     chosen = {name: _solver_for(wanted, flow, calls, curve, g) for name, flow in flows.items()}
     leader = chosen[model.flow.leading_part]
