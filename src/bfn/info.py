@@ -95,7 +95,7 @@ class ModelInfo:
     value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
     error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
     maps_to_end: whether the model was distilled (``bfn.distill``): it predicts where the path from a state ends, and
-        not the mean of what the state may come from. The solver "auto" noises its prediction again for each further call.
+        not the mean of what the state may come from. Further calls by "auto" noise its prediction again.
     tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
     card: where the model comes from and how good it is, free plain values; training stores its settings there.
     """
