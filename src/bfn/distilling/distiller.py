@@ -68,7 +68,7 @@ class Distiller(Trainer):
         sampling = dict(settings.data)
         n, _ = sampling.pop("paths"), sampling.pop("name")
         self.paths = draw_paths(
-            self.teacher, n + N_HELD_OUT, sampling, seed=settings.seed, no_class=settings.label_dropout,
+            self.teacher, n + N_HELD_OUT, sampling, seed=settings.seed, dropout=settings.label_dropout,
             folder=self.run / "paths", progress=self.progress and self.main,
         )  # fmt: skip
         self.learned, self.kept_back = self.paths[:n], self.paths[n:]
@@ -99,11 +99,11 @@ class Distiller(Trainer):
         node[::AT_START] = 0
         first = self.accelerator.process_index * self.share
         rows = slice(first, first + self.share)
-        t, u, x, label = self.learned.at(node[rows], index[rows])
+        t, u, x, conditions = self.learned.at(node[rows], index[rows])
         factor = 1 + flow.schedule.beta(t) if flow.has_range else torch.ones_like(t)
-        conditions = {} if label is None else {"label": label.to(self.device)}
-        given = (each.to(self.device) for each in (t, factor.clamp(max=LARGEST_FACTOR), coupled_noise(flow, u, x, t)))
-        return x.to(self.device), conditions, *given  # type: ignore[return-value]
+        eps = coupled_noise(flow, u, x, t).to(self.device)
+        there = {name: value.to(self.device) for name, value in conditions.items()}
+        return x.to(self.device), there, t.to(self.device), factor.clamp(max=LARGEST_FACTOR).to(self.device), eps
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -112,10 +112,11 @@ class Distiller(Trainer):
         flow, values = model.flow, []
         with evaluating(model):
             for index in torch.split(torch.arange(len(paths)), self.share):
-                t, u, x, label = paths.at(torch.zeros_like(index), index)
+                t, u, x, conditions = paths.at(torch.zeros_like(index), index)
                 eps = coupled_noise(flow, u, x, t).to(self.device)
-                own = {} if label is None else {"label": label.to(self.device)}
-                values.append(errors_and_values(model, x.to(self.device), t, self.weighting.values, None, own, eps)[1])
+                there = {name: value.to(self.device) for name, value in conditions.items()}
+                measured = errors_and_values(model, x.to(self.device), t, self.weighting.values, None, there, eps)
+                values.append(measured[1])
         error = mean_estimate(torch.cat(values))
         return {"end_error": error.value, "end_error_low": error.low, "end_error_high": error.high}
 
@@ -123,7 +124,7 @@ class Distiller(Trainer):
         """The student with tables of up to that many calls."""
         model, paths = self.averaged(), self.kept_back
         times = self.paths.times[1:].tolist()
-        tables = choose_tables(model, paths.x, paths.label, times, calls, seed=self.settings.seed)
+        tables = choose_tables(model, paths.x, paths.conditions, times, calls, seed=self.settings.seed)
         model.info = replace(model.info, tables=tables)
         return model
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from bfn.conditioning import conditions_for
+from bfn.conditions import Conditions, dropped, rows_of
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.info import NO_CLASS
 from bfn.model import Model
 from bfn.sampling import Step, sample
 from bfn.solvers import plan
@@ -36,25 +37,24 @@ class Paths:
     """Paths of n starts through the same times.
 
     times: (calls,) float64. u: the states at them, (calls, n, *state_shape), in half precision: beside the noise that
-    states hold the rounding is nothing, and there are many. x: where they end, (n, *data_shape). label: their classes.
+    states hold the rounding is nothing, and there are many. x: where they end, (n, *data_shape). conditions: theirs.
     """
 
     times: Tensor
     u: Tensor
     x: Tensor
-    label: Tensor | None = None
+    conditions: Conditions
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, rows: slice) -> Paths:
         """Some of the paths."""
-        return Paths(self.times, self.u[:, rows], self.x[rows], None if self.label is None else self.label[rows])
+        return Paths(self.times, self.u[:, rows], self.x[rows], rows_of(self.conditions, rows))
 
-    def at(self, node: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """The times and states of some paths at some of their nodes, where they end, and their classes."""
-        label = None if self.label is None else self.label[index]
-        return self.times[node], self.u[node, index].to(torch.float32), self.x[index], label
+    def at(self, node: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """The times and states of some paths at some of their nodes, where they end, and their conditions."""
+        return self.times[node], self.u[node, index].float(), self.x[index], rows_of(self.conditions, index)
 
 
 def coupled_noise(flow: Flow, u: Tensor, x: Tensor, t: Tensor) -> Tensor:
@@ -69,13 +69,13 @@ def draw_paths(
     sampling: Mapping[str, Any],
     *,
     seed: int = 0,
-    no_class: float = 0.0,
+    dropout: float = 0.0,
     folder: Path | None = None,
     progress: bool = False,
 ) -> Paths:
     """n paths of a model. sampling: settings of ``model.sample``, of a solver without noise.
 
-    no_class: share of the paths that are drawn without a class. folder: where chunks are kept and looked for.
+    dropout: share of the paths that are drawn without a condition. folder: where chunks are kept and looked for.
     """
     planned = plan(
         model, **{key: sampling[key] for key in ("solver", "nfe", "grid", "t_start", "g") if key in sampling}
@@ -93,38 +93,34 @@ def draw_paths(
             file = None if folder is None else folder / f"paths-{number:04d}.safetensors"
             chunk = read_weights(file) if file is not None and file.is_file() else {}
             if len(chunk.get("x", ())) != count:
-                chunk = _chunk(model, count, sampling, derived_generator(seed, "paths", number), no_class, bar)
+                chunk = _chunk(model, count, sampling, derived_generator(seed, "paths", number), dropout, bar)
                 if file is not None:
                     write_weights(file, chunk)
             bar.update(count - (bar.n - number * CHUNK))
             chunks.append(chunk)
-    u = torch.cat([chunk["u"].half() for chunk in chunks], 1)
-    x = torch.cat([chunk["x"] for chunk in chunks])
-    label = torch.cat([chunk["label"] for chunk in chunks]) if "label" in chunks[0] else None
-    return Paths(torch.tensor(planned.table.times, dtype=torch.float64), u, x, label)
+    u = torch.cat([chunk.pop("u").half() for chunk in chunks], 1)
+    joined = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    return Paths(torch.tensor(planned.table.times, dtype=torch.float64), u, joined.pop("x"), joined)
 
 
 def _chunk(
-    model: Model, n: int, sampling: Mapping[str, Any], generator: torch.Generator, no_class: float, bar: Any
+    model: Model, n: int, sampling: Mapping[str, Any], generator: torch.Generator, dropout: float, bar: Any
 ) -> dict[str, Tensor]:
     """Some paths as named tensors."""
-    classes = model.info.classes
-    label = None if classes is None else classes.draw(n, generator)
-    if label is not None:
-        label[torch.rand(n, generator=generator) < no_class] = NO_CLASS
+    conditions = conditions_for(model.info, n, generator=generator)
+    conditions = dropped(conditions, dropout, torch.rand(n, max(1, len(conditions)), generator=generator))
     states, ends = [], []
     for first in range(0, n, BATCH):
-        count = min(BATCH, n - first)
+        rows = slice(first, min(n, first + BATCH))
         passed: list[Tensor] = []
 
         def keep(step: Step, passed: list[Tensor] = passed) -> None:
             passed.append(step.u.half().cpu())
 
-        own = None if label is None else label[first : first + count]
         seed = int(torch.randint(2**62, (), generator=generator))
-        out = sample(model, count, label=own, seed=seed, on_step=keep, **sampling)
+        count = rows.stop - rows.start
+        out = sample(model, count, condition=rows_of(conditions, rows), seed=seed, on_step=keep, **sampling)
         states.append(torch.stack(passed))
         ends.append(out.x.cpu().float() if model.flow.has_range else out.x.cpu())
         bar.update(count)
-    found = {"u": torch.cat(states, 1), "x": torch.cat(ends)}
-    return found if label is None else {**found, "label": label}
+    return {**conditions, "u": torch.cat(states, 1), "x": torch.cat(ends)}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bfn.conditions import Conditions
 from bfn.flows import Flow
 from bfn.model import Model
 from bfn.sampling import sample
@@ -26,7 +27,7 @@ def renoising_table(flow: Flow, times: Sequence[float]) -> Table:
 def choose_tables(
     model: Model,
     x: Tensor,
-    label: Tensor | None,
+    conditions: Conditions,
     times: Sequence[float],
     most: int,
     *,
@@ -34,7 +35,7 @@ def choose_tables(
 ) -> dict[int, Table]:
     """Tables of 1 to ``most`` calls for a model that maps to the end: each adds the best time to those of the last.
 
-    x, label: data that samples should be like. times: those to choose from.
+    x, conditions: data that samples should be like. times: those to choose from.
     """
     flow, chosen = model.flow, [0.0]
     tables = {1: renoising_table(flow, chosen)}
@@ -42,7 +43,7 @@ def choose_tables(
         trials: list[tuple[float, list[float]]] = []
         for t in (t for t in times if t not in chosen):
             tried = sorted([*chosen, t])
-            drawn = sample(model, len(x), renoising_table(flow, tried), label=label, seed=seed).x
+            drawn = sample(model, len(x), renoising_table(flow, tried), condition=conditions, seed=seed).x
             trials.append((energy_distance(flow.values(drawn), flow.values(x)), tried))
         if not trials:
             break

@@ -100,7 +100,7 @@ def test_noising_again_forgets_the_state(mixture):
 def test_times_are_chosen_for_samples_like_the_data(mixture):
     # Of an exact model, whose one call is the mean, two calls are the better the more of the noise the second sees.
     data = mixture.sample_data(400, torch.Generator().manual_seed(3))
-    tables = choose_tables(mixture, data, None, [1e-3, 0.1, 0.2], 2)
+    tables = choose_tables(mixture, data, {}, [1e-3, 0.1, 0.2], 2)
     distances = {
         t: energy_distance(mixture.sample(400, renoising_table(mixture.flow, [0.0, t]), seed=0).x, data)
         for t in (1e-3, 0.1, 0.2)
