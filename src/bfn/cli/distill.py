@@ -34,11 +34,11 @@ def distill(
     The model's own paths, from noise to data without further noise, are the data: the copy learns where each ends.
     Ctrl-C writes a checkpoint, and --resume goes on from there.
 
-    Example: bfn distill digits --out digits-1, then bfn sample digits-1 --nfe 1 --out samples
+    Example: bfn distill digits --out one-call
 
-    Example: bfn distill mnist --out mnist-1 --guidance 1.5 --nfe 12 --paths 8000
+    Example: bfn distill mnist --out mnist-one --guidance 1.5 --nfe 12 --paths 8000
 
-    Example: bfn distill mnist --out mnist-1 --guidance 1.5 --nfe 12 --paths 8000 --resume
+    Example: bfn distill mnist --out mnist-one --guidance 1.5 --nfe 12 --paths 8000 --resume
 
     Args:
         out: directory of the run: paths, checkpoints, log, and in the end the distilled model.
