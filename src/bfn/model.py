@@ -26,6 +26,9 @@ from bfn.weightings import EDM, WEIGHTINGS, JointWeighting, Weighting, weighted_
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A batch of data as users give it: a tensor, an array, or a mapping of parts."""
 
+FOR_SAMPLES = ("edm", "cross-entropy")
+"""Weightings for better samples, of numbers and of classes: on joint data either name means both, where each fits."""
+
 __all__ = ["BFN", "Model", "load", "pixels"]
 
 
@@ -88,7 +91,7 @@ class Model(ABC):
         t: (batch,), drawn stratified if None. Draws: the times, then the noise (then the message, for n steps).
         weighting: what to train instead of the bound, for better samples: a name of ``bfn.weightings.WEIGHTINGS``, such
             as "edm" for numbers and "cross-entropy" for classes, or a weighting; it draws the times itself. Of joint
-            data one for each part, by name.
+            data it holds for each part ("edm" and "cross-entropy" each for the parts that it fits), or one by name.
         label, condition: what the network is to be told of each sample; -1 and NaN tell it nothing.
         present: bool, like the data, True where there is data: the rest is padding and counts nowhere.
         """
@@ -116,11 +119,21 @@ class Model(ABC):
         return x, given
 
     def _weighting(self, weighting: str | Weighting | Mapping[str, str | Weighting]) -> Weighting:
-        """The weighting of that name."""
-        if isinstance(weighting, Weighting):
+        """The weighting of that name, of joint data one for each part."""
+        if isinstance(weighting, JointWeighting):
             return weighting
         if isinstance(weighting, Mapping):
-            return JointWeighting({name: self._weighting(own) for name, own in weighting.items()})
+            return JointWeighting({name: self._part_weighting(name, own) for name, own in weighting.items()})
+        if not isinstance(self.data_shape, Mapping):
+            return self._part_weighting("", weighting)
+        names = {name: weighting for name in self.flow.parts}
+        if weighting in FOR_SAMPLES:
+            names = {name: FOR_SAMPLES[not flow.has_range] for name, flow in self.flow.parts.items()}
+        return JointWeighting({name: self._part_weighting(name, own) for name, own in names.items()})
+
+    def _part_weighting(self, part: str, weighting: str | Weighting) -> Weighting:
+        if isinstance(weighting, Weighting):
+            return weighting
         if weighting not in WEIGHTINGS:
             hint = did_you_mean(weighting, WEIGHTINGS)
             raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
@@ -299,10 +312,11 @@ class BFN(Model, nn.Module):
             raise NetworkError(f"the network's output at t={float(level.t.flatten()[0]):.6g} {wrong}")
         return self.head.output(self.flow, raw, u, level)
 
-    def _weighting(self, weighting: str | Weighting | Mapping[str, str | Weighting]) -> Weighting:
-        if weighting == "edm" and isinstance(self.head, PreconditionedHead):
-            return EDM(data_std=self.head.data_std)
-        return super()._weighting(weighting)
+    def _part_weighting(self, part: str, weighting: str | Weighting) -> Weighting:
+        head = self.head.parts.get(part) if isinstance(self.head, JointHead) else self.head
+        if weighting == "edm" and isinstance(head, PreconditionedHead):
+            return EDM(data_std=head.data_std)
+        return super()._part_weighting(part, weighting)
 
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""

@@ -230,8 +230,6 @@ def weighted_loss(
     conditions: Conditions | None = None,
 ) -> Tensor:
     """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
-    if model.flow.time_shape and not isinstance(weighting, JointWeighting):
-        weighting = JointWeighting(dict.fromkeys(model.flow.parts, weighting))
     t, factor = weighting.draw(model.flow, len(x), generator)
     t, factor = t.to(x.device), factor.to(x.device)
     return errors_and_values(model, x, t, weighting.values, generator, conditions, factor=factor)[1]
