@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         viz,
     )
     from bfn.conditioning import Guidance, Steering
+    from bfn.conditions import Condition
     from bfn.distilling import distill
     from bfn.errors import NetworkError, UserError
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from bfn.info import Classes, ModelInfo
     from bfn.joint import JointFlow
     from bfn.model import BFN, Model, load
+    from bfn.presence import Lengths
     from bfn.sampling import Samples, Step, sample
     from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, TabulatedSchedule
     from bfn.sde import InitialGaussian
@@ -40,6 +42,7 @@ _MODULES = {module.name for module in iter_modules(__path__) if not module.name.
 _NAMES = {
     "BFN": "model",
     "Classes": "info",
+    "Condition": "conditions",
     "ContinuousFlow": "flows",
     "DiscreteFlow": "flows",
     "ExponentialSchedule": "schedules",
@@ -48,6 +51,7 @@ _NAMES = {
     "Head": "heads",
     "InitialGaussian": "sde",
     "JointFlow": "joint",
+    "Lengths": "presence",
     "Model": "model",
     "ModelInfo": "info",
     "NetworkError": "errors",
