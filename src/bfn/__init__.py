@@ -70,6 +70,7 @@ _NAMES = {
 __all__ = [
     "BFN",
     "Classes",
+    "Condition",
     "ContinuousFlow",
     "DiscreteFlow",
     "ExponentialSchedule",
@@ -78,6 +79,7 @@ __all__ = [
     "Head",
     "InitialGaussian",
     "JointFlow",
+    "Lengths",
     "Model",
     "ModelInfo",
     "NetworkError",
