@@ -44,6 +44,10 @@ Weights = tuple[float, ...]
 ORDERS = range(1, 5)
 """Orders there are: with a fifth prediction the weights of extrapolation exceed any error they could mend."""
 
+LARGEST_SHARES = 1e3
+"""Sum of the sizes of shares that a step may have. Two old nodes close together beside a long step give more: rounding
+and a network's errors would be multiplied by it, so that the step then does without the oldest."""
+
 COORDINATES: dict[str, Callable[[Schedule, Tensor], Tensor]] = {
     "s": lambda schedule, s: s,
     "log s": lambda schedule, s: s.log(),
@@ -128,14 +132,16 @@ class Multistep(Solver):
         """Weights of the predictions at s_newest, s_{newest-1}, ... in the step from s_i to s_{i+1}."""
         history = s[max(0, i + 1 - self.order) : newest + 1][::-1]
         mass = step_moments(s[i], s[i + 1], self._dial(i))[1]
-        if len(history) == 1:
-            return (mass,)
-        if self.integral == "shortcut" and len(history) == 2:
-            half_way = torch.tensor([sqrt(s[i] * s[i + 1])], dtype=torch.float64)
-            shares = basis_at(history, half_way, torch.ones_like(half_way), self._coordinate(flow))
-        else:
-            shares = basis_over(history, s[i], s[i + 1], 1 + self._dial(i) * self._dial(i), self._coordinate(flow))
-        return scaled(mass, shares)
+        while len(history) > 1:
+            if self.integral == "shortcut" and len(history) == 2:
+                half_way = torch.tensor([sqrt(s[i] * s[i + 1])], dtype=torch.float64)
+                shares = basis_at(history, half_way, torch.ones_like(half_way), self._coordinate(flow))
+            else:
+                shares = basis_over(history, s[i], s[i + 1], 1 + self._dial(i) * self._dial(i), self._coordinate(flow))
+            if sum(map(abs, shares)) <= LARGEST_SHARES:
+                return scaled(mass, shares)
+            history = history[:-1]
+        return (mass,)
 
     def _noise_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
         """The same for a polynomial through eps_hat_j = u_j - s_j w_hat_j, the old states u_j written in u_i."""

@@ -88,3 +88,13 @@ def test_full_renoising_has_no_limit_of_many_calls_but_the_dial_has():
 def test_a_huge_dial_is_the_limit():
     flow = FLOWS["continuous"]
     assert make_table(flow, "fast-sde", 6, g=1e200).rows[-2].a == 0
+
+
+def test_old_nodes_close_together_beside_a_long_step_are_left_out() -> None:
+    """Through them the weights would be some 1e10 times the step, and so would rounding and the network's errors."""
+    flow = bfn.ContinuousFlow(1 / 256)
+    times = [0.25, 0.25 + 1e-9, 0.25 + 2e-9, 1.0]
+    rows = solvers.plan(bfn.exact.Points(torch.zeros(1, 2), flow=flow), "fast-ode", grid=times).table.rows
+    step = flow.schedule.s_of([1.0])[0] - flow.schedule.s_of([times[2]])[0]
+    assert sum(map(abs, rows[2].b)) < 2e3 * step
+    assert sum(rows[2].b) == pytest.approx(step, rel=1e-9)
