@@ -18,7 +18,9 @@ import torch
 import bfn
 from bfn import data, solvers
 from bfn.info import Classes, ModelInfo
+from bfn.model_data import read_model_data
 from bfn.quality import Judge, Record, Setting, judge_for, measure
+from bfn.spread import Spread
 from bfn.training import read_log
 
 BUNDLED = Path(bfn.__file__).parent / "bundled"
@@ -78,10 +80,16 @@ def card_of(model: bfn.BFN, rows: list[dict[str, Any]], run: Path | None, note: 
     return {**card, "parameters": sum(p.numel() for p in model.parameters())}
 
 
+def spread_of_data(model: bfn.BFN) -> Spread | None:
+    """How far apart the training data lie, where they are numbers."""
+    real = read_model_data(model, None, "train", 2000)
+    return Spread.of(real.x, real.label) if model.flow.has_range else None
+
+
 def write_facts(name: str) -> Path:
-    """The bundled model stored anew in the present format, with the classes of its data; its weights stay the same."""
+    """The bundled model stored anew in the present format, with the classes and the spread of its data."""
     model = bfn.load(BUNDLED / name)
-    model.info.classes = classes_of_data(model.info)
+    model.info.classes, model.info.spread = classes_of_data(model.info), spread_of_data(model)
     return model.save(BUNDLED / name, dtype="float16")
 
 
@@ -101,7 +109,7 @@ def main() -> None:
         print(write_facts(options.name))
         return
     model = bfn.load(options.run or BUNDLED / options.name)
-    model.info.classes = classes_of_data(model.info)
+    model.info.classes, model.info.spread = classes_of_data(model.info), spread_of_data(model)
     model.info.card = card_of(model, measured(model, options.n, options.nfe), options.run, options.note)
     folder = model.save(BUNDLED / options.name, dtype="float16")
     print(f"{folder}: {sum(f.stat().st_size for f in folder.iterdir()) / 1e6:.2f} MB")

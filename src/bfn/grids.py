@@ -105,15 +105,17 @@ class Karras(Grid):
 
 @dataclass(frozen=True)
 class Log1p(Grid):
-    """Equal steps in log(1 + s/d) to s_end; d = scale, 1/2 if None, is about the data's standard deviation.
+    """Steps of (i / intervals)^exponent in log(1 + s/d) to s_end; d = scale, 1/2 if None, exponent 1 if None.
 
-    Linear in s where little is known, logarithmic beyond. s_end is (calls)^2 / 4 by itself, where an exact model's last
+    Linear in s where little is known, logarithmic beyond; d is about where the data begin to be resolved.
+    s_end is (calls)^2 / 4 by itself, where an exact model's last
     prediction is as good as the steps before it: at few calls, going to s(1) would spend them on detail below a
     thousandth of the data's scale.
     """
 
     s_end: float | None = None
     scale: float | None = None
+    exponent: float | None = None
 
     name: ClassVar[str] = "log1p"
 
@@ -125,7 +127,9 @@ class Log1p(Grid):
         scale = self.scale or 0.5
         start = float(flow.schedule.s(t_start))
         end = min(float(flow.schedule.s(1.0)), max(2 * start, self.end(intervals + 1)))
-        warped = torch.linspace(math.log1p(start / scale), math.log1p(end / scale), intervals + 1, dtype=torch.float64)
+        first, last = math.log1p(start / scale), math.log1p(end / scale)
+        ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** (self.exponent or 1.0)
+        warped = first + (last - first) * ramp
         times = flow.schedule.time_of_s(scale * torch.expm1(warped))
         times[0] = t_start
         return times.clamp(max=1.0)

@@ -18,7 +18,9 @@ from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.presence import Lengths
 from bfn.schedules import stratified_times
+from bfn.solvers.few_step import Calibration
 from bfn.solvers.table import Table
+from bfn.spread import Spread
 
 __all__ = ["NO_CLASS", "Classes", "Label", "ModelInfo"]
 
@@ -96,6 +98,9 @@ class ModelInfo:
     error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
     maps_to_end: whether the model was distilled (``bfn.distill``): it predicts where the path from a state ends, and
         not the mean of what the state may come from. Further calls by "auto" noise its prediction again.
+    spread: how far apart data of numbers lie; part_spreads: the same of the parts of joint data.
+    exact: whether the model's predictions are without error.
+    calibration: the settings of the solver "auto" over the number of calls, found for this model (``bfn.tuning``).
     tables: solvers tuned to this model, by their number of calls (``bfn.tuning``); the solver "auto" takes them.
     card: where the model comes from and how good it is, free plain values; training stores its settings there.
     """
@@ -107,6 +112,10 @@ class ModelInfo:
     value_range: tuple[float, float] | None = None
     error_curve: ErrorCurve | None = None
     maps_to_end: bool = False
+    spread: Spread | None = None
+    part_spreads: Mapping[str, Spread] = field(default_factory=dict)
+    exact: bool = False
+    calibration: Calibration | None = None
     tables: Mapping[int, Table] = field(default_factory=dict)
     card: Mapping[str, Any] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
@@ -140,6 +149,12 @@ class ModelInfo:
     def of_text(cls, tokenizer: Tokenizer) -> "ModelInfo":
         """The facts of a model of text that is cut so."""
         return cls(alphabet=tokenizer.symbols) if isinstance(tokenizer, Alphabet) else cls(tokenizer=tokenizer)
+
+    def of_part(self, name: str) -> "ModelInfo":
+        """What a solver may know of one part of joint data; of data of one kind, the part "", all."""
+        if not name:
+            return self
+        return ModelInfo(error_curve=self.error_curve, spread=self.part_spreads.get(name), exact=self.exact)
 
     @property
     def trained_on(self) -> Mapping[str, Any]:

@@ -337,7 +337,9 @@ def _initial_state(
         unit = noise = initial.to(model.device)
     else:
         unit = noise = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
-        if initial is not None:
+        if initial is None:
+            unit = noise * table.start if table.start != 1 else noise
+        else:
             unit = initial(model.flow, table.times[0], noise)
     if start is None and given is None:
         return unit * model.flow.noise_scale(unit)

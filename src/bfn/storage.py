@@ -32,6 +32,7 @@ from bfn.flows import Flow
 from bfn.heads import Head
 from bfn.info import ModelInfo
 from bfn.networks.within import build_for, compare
+from bfn.solvers.few_step import Calibration
 from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
@@ -231,17 +232,24 @@ def locate(name: Path | str) -> Path:
     )
 
 
-def store_tables(name: Path | str, tables: Mapping[int, Table], out: Path | str | None = None) -> Path:
+def store_tables(
+    name: Path | str,
+    tables: Mapping[int, Table],
+    out: Path | str | None = None,
+    *,
+    calibration: Calibration | None = None,
+) -> Path:
     """Add tuned tables to a stored model, in place of those for the same calls; with ``out``, to a copy of it there.
 
-    The config is written last: without it a directory is no model, so that whole pairs are all that is ever there.
+    calibration: takes the place of the model's own, if one is given. The config is written last: without it a directory
+    is no model, so that whole pairs are all that is ever there.
     """
     source, target = locate(name), place_for_tables(name, out)
     with _lock(target):
         place_for_tables(name, out)  # another process may have written there in the meantime
         known = target if (target / CONFIG).is_file() else source
         config, info = read_config(known), read_info(known)
-        info.tables = {**info.tables, **tables}
+        info.tables, info.calibration = {**info.tables, **tables}, calibration or info.calibration
         info.check()
         sweep(target / WEIGHTS, target / CONFIG)
         if not (target / WEIGHTS).is_file():

@@ -19,7 +19,7 @@ MODULES = sorted(
 )
 NOT_FOR_USERS = {"app", "bench", "cli", "config", "eval_mode", "files", "weights_file"}
 """Entrances, and what only the library itself uses."""
-MOST_NAMES = 340
+MOST_NAMES = 349
 """Half of what there was before names were made private."""
 
 

@@ -104,7 +104,7 @@ def on_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-def progress_bar(total: int, what: str, unit: str) -> tqdm[Any]:
+def progress_bar(total: int | None, what: str, unit: str) -> tqdm[Any]:
     """A bar on standard error that shows up after a second, and on a terminal only."""
     from tqdm import tqdm
 

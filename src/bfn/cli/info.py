@@ -69,6 +69,10 @@ def _facts(info: "ModelInfo") -> Iterator[tuple[str, str]]:
     if info.value_range is not None:
         yield "range", "{:g} to {:g}, predictions are clipped to it".format(*info.value_range)
     yield "tables", f"tuned for {', '.join(map(str, sorted(info.tables)))} calls" if info.tables else "none tuned"
+    if info.spread is not None:
+        yield "spread", f"{info.spread.std:.3g} a number, {info.spread.widest:.3g} along the widest direction"
+    anchors = () if info.calibration is None else info.calibration.anchors
+    yield "calibration", f"at {', '.join(str(anchor.calls) for anchor in anchors)} calls" if anchors else "none"
     yield "error curve", "not measured" if info.error_curve is None else f"at {len(info.error_curve.t)} times"
 
 

@@ -1,10 +1,16 @@
 """``bfn tune``."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from bfn.cli.common import DIRECTORY, AsJson, Data, Device, ModelName, Seed, check_positive, load, progress_bar, tell
 from bfn.errors import UserError
+
+if TYPE_CHECKING:
+    from bfn.model import Model
+    from bfn.solvers import Anchor
 
 __all__ = ["tune"]
 
@@ -12,6 +18,8 @@ __all__ = ["tune"]
 def tune(
     model: ModelName,
     nfe: int = 6,
+    calibrate: bool = False,
+    calls: tuple[int, ...] = (1, 2, 3, 5, 8, 12, 20, 35, 60, 100),
     out: Annotated[Path | None, DIRECTORY] = None,
     objective: Literal["data", "endpoint", "grid"] = "data",
     data: Data = None,
@@ -30,21 +38,28 @@ def tune(
     images, of n-grams for text), or the distance to a many-step solver's end points. Held-out starts decide.
     Ctrl-C stores the best so far, as does a network that gives NaN.
 
+    With --calibrate no table is fitted, but the settings that "auto" has at any number of calls: the dial, the order,
+    the end and the exponent of the grid, found at some numbers of calls and interpolated between them.
+
     Example: bfn tune digits --nfe 5 --out digits-tuned
 
     Example: bfn tune runs/mine --objective endpoint --starts 400 --teacher-nfe 200
 
     Example: bfn tune digits --objective grid --nfe 5 --out digits-grid
 
+    Example: bfn tune runs/mine --calibrate --batch 300
+
     Args:
         nfe: network calls of the solver.
+        calibrate: find the settings of "auto" over the number of calls instead.
+        calls: numbers of calls that are searched, with --calibrate.
         out: directory for a copy of the model with the table, new, empty or such a copy already; without it the model's
             own config.json gets it.
         objective: data compares samples with data; endpoint fits a table without noise to a many-step teacher; grid
             does so by the times of fast-ode alone.
         steps: at most; 40 of gradient descent, five a number in a search (for classes), 6 rounds of a grid's times if
             left out.
-        batch: samples in each step.
+        batch: samples in each step, or in each trial of a calibration.
         starts: how many different starts are used; fresh ones at each step if left out.
         held_out: starts that decide when to stop and what to keep.
         teacher_nfe: network calls of the teacher, for the objectives endpoint and grid.
@@ -56,6 +71,9 @@ def tune(
         raise UserError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
     storage.place_for_tables(model, out)
     source = load(model, device)
+    if calibrate:
+        _calibrate(model, source, calls, out, data, batch, seed, json)
+        return
     goal = (
         tuning.objective_for(source, data) if objective == "data"
         else tuning.EndPoint(teacher_nfe) if objective == "endpoint"
@@ -82,3 +100,27 @@ def tune(
     )
     values = {"model": model, "nfe": nfe, "stored": folder and str(folder), "stopped": tuned.stopped}
     tell({**values, "record": record, "curve": tuned.curve}, [line], json)
+
+
+def _calibrate(
+    name: str, model: Model, calls: tuple[int, ...], out: Path | None, data: Data, n: int, seed: int, json: bool
+) -> None:
+    """The settings of "auto" over the number of calls, found and stored."""
+    from bfn import storage, tuning
+    from bfn.config import encode
+
+    objective = tuning.objective_for(model, data)
+    with progress_bar(None, "calibrating", "trial") as bar:
+
+        def on_trial(anchor: Anchor, value: float) -> None:
+            bar.update()
+            bar.set_postfix_str(f"{anchor.calls} calls, g = {anchor.g:g}: {value:.4g}")
+
+        found = tuning.calibrate(model, objective, calls, n=n, seed=seed, on_trial=on_trial)
+    folder = storage.store_tables(name, {}, out, calibration=found)
+    lines = [f"{name}, {found.objective}; stored in {folder}"]
+    lines += [
+        f"{a.calls:4d} calls: g = {a.g:.3g}, order {a.order}, end {a.end:.3g}, exponent {a.exponent:.3g}: {loss:.4g}"
+        for a, loss in zip(found.anchors, found.losses, strict=True)
+    ]
+    tell({"model": name, "stored": str(folder), "calibration": encode(found)}, lines, json)

@@ -1,7 +1,10 @@
 """What exact models share: the state's density, its Bayes posterior, and checks of their parameters."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cached_property
 from math import log, pi
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,12 +12,18 @@ from torch import Tensor, nn
 from bfn.errors import UserError
 from bfn.flows import DiscreteFlow, Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output
+from bfn.info import ModelInfo
 from bfn.model import Model
+from bfn.spread import Spread
 
 __all__ = ["DiscreteExactModel", "ExactModel"]
 
 LOG_ZERO = -1e30
 """Stands for log 0 inside posteriors: exp of it is 0, but sums and differences of it stay finite."""
+
+
+SPREAD_SAMPLES = 500
+"""Data that tell an exact model's spread."""
 
 
 class ExactModel(Model, nn.Module):
@@ -36,6 +45,16 @@ class ExactModel(Model, nn.Module):
     @property
     def device(self) -> torch.device:
         return next(self.buffers()).device
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """That it is exact, and the spread of some of its data."""
+        numbers = [name for name, part in self.flow.parts.items() if part.has_range]
+        some: Any = self.sample_data(SPREAD_SAMPLES, torch.Generator(self.device).manual_seed(0)) if numbers else None
+        if not isinstance(some, Mapping):
+            return ModelInfo(exact=True, spread=None if some is None else Spread.of(some))
+        found = {name: Spread.of(some[name]) for name in numbers}
+        return ModelInfo(exact=True, part_spreads={name: spread for name, spread in found.items() if spread})
 
     @abstractmethod
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:

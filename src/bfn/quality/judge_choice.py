@@ -29,11 +29,12 @@ from bfn.quality.frechet import FeatureStatistics
 from bfn.quality.judge import Judge, JudgePart, digest
 from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
 from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
+from bfn.quality.second_judge import NGramBits, Projections, judge_features
 
 __all__ = ["METRICS", "Metric", "features_for", "judge_for", "metric_for"]
 
 INCEPTION_BATCH = 50
-N_CLASSIFIER_FEATURES = 64
+N_CLASSIFIER_FEATURES, N_JUDGE_FEATURES = 64, 48
 
 
 def judge_for(
@@ -145,6 +146,35 @@ def _value_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
     return _with_classes(model, real, _frechet("values", "Frechet distance", real))
 
 
+def _second_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
+    """What took part in no choice: other features of images, other counts of text, projections of vectors."""
+    if model.form == "text":
+        return [NGramBits.of(real.reference.flatten(), model.flow.n_values or 0), *_text_parts(model, real)]
+    if model.form != "images":
+        return [Projections(real.reference)]
+    network = judge_features(str(model.info.trained_on.get("name")), tuple(model.data_shape))
+    plain = extract(real.reference, network.features)
+    mean, std = plain.mean(0), plain.std(0).clamp(min=1e-6)
+
+    def features(images: Tensor) -> Tensor:
+        """In units of the data's own deviations: else what tells the classes apart drowns all else."""
+        scaled: Tensor = (network.features(images) - mean) / std
+        return scaled
+
+    statistics = FeatureStatistics.of(extract(real.reference, features))
+    return [Frechet(features, statistics, "Frechet distance by the second judge"), *_near_copies(real)]
+
+
+def _read_for_second(model: Model, source: str | Path) -> ReferenceData:
+    if model.form == "text":
+        return read_texts(model, source)
+    return read_images(model, source, N_JUDGE_FEATURES) if model.form == "images" else _vectors(model, source)
+
+
+def _for_second(model: Model, x: Tensor) -> Tensor:
+    return _classes(model, x) if model.form == "text" else _values(model, x)
+
+
 def _with_classes(model: Model, real: ReferenceData, frechet: Frechet) -> list[JudgePart]:
     parts: list[JudgePart] = [frechet]
     if model.info.classes is not None and real.reference_labels is not None:
@@ -218,6 +248,10 @@ METRICS: dict[str, Metric] = {
     "values": Metric(
         "Frechet distance of the data as they are, for vectors",
         lambda model: model.form != "text", _value_parts,
+    ),
+    "second": Metric(
+        "the second judge, which took part in no choice of a solver: other features, other text",
+        lambda model: True, _second_parts, _read_for_second, _for_second,
     ),
 }  # fmt: skip
 """What ``judge_for`` can be asked for. The first that fits a model is its default; digits of MNIST have their own."""

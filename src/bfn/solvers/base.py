@@ -1,17 +1,22 @@
 """What a solver is: a rule that makes a table from a flow and a grid, with what one needs to know to choose it."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid, Paper
 from bfn.solvers.table import Table
+
+if TYPE_CHECKING:
+    from bfn.info import ModelInfo
 
 __all__ = ["Solver", "check_nfe"]
 
@@ -40,12 +45,11 @@ class Solver(ABC):
     from_prior: bool = False
     prefers_tuned: bool = field(default=False, kw_only=True)
 
-    def resolve(self, flow: Flow, nfe: int) -> "Solver":
-        """The solver that does the work: this one, or, behind a name that stands for several, the one that fits."""
-        return self
+    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
+        """The solver that does the work: this one, or, behind a name that stands for several, the one that fits.
 
-    def with_curve(self, curve: ErrorCurve | None) -> "Solver":
-        """The solver told how wrong the model is at each time; most have no use for it."""
+        info: what is known of the model; most have no use for it.
+        """
         return self
 
     @abstractmethod
@@ -62,7 +66,7 @@ class Solver(ABC):
         intervals = nfe if grid.stops_short else nfe - 1
         return grid(flow, intervals, t_start)[:nfe]
 
-    def with_dial(self, g: float) -> "Solver":
+    def with_dial(self, g: float) -> Solver:
         """The same solver at another stochasticity."""
         if not self.has_dial:
             raise UserError(f"g={g}: solver {self.name!r} has no stochasticity dial; 'fast-sde' has one")

@@ -1,99 +1,194 @@
-"""Beyond the paper: few-step solvers, and the default. Each is a list of presets that one can print.
+"""Beyond the paper: few-step solvers, and the default, as rules over the number of calls.
 
-``fast-ode`` and ``fast-sde`` pick a multistep solver by the kind of data and the number of calls; ``auto`` is
-``fast-sde``, but for the numbers of calls that a model has a tuned table for.
+A rule is a list of anchors, the settings at some numbers of calls; between them they are interpolated in log(calls).
+``fast-ode`` and ``fast-sde`` have one for each kind of data; ``auto`` takes the anchors that were calibrated to the
+model (``bfn.tuning.calibrate``), on an exact model those of ``fast-ode``, and on any other those of ``fast-sde``.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from typing import Any
+from itertools import pairwise
+from math import exp, expm1, inf, log, log1p
+from typing import TYPE_CHECKING, Any
 
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.grids import Log1p, Log1pEarly, Power, Uniform
+from bfn.grids import Log1p, Power
 from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
+from bfn.spread import Spread
 
-__all__ = ["FAST_ODE", "FAST_SDE", "SOLVERS", "Preset", "Presets", "multistep_by_name"]
+if TYPE_CHECKING:
+    from bfn.info import ModelInfo
+
+__all__ = [
+    "CLASSES", "NUMBERS", "SOLVERS", "TWO_CLASSES", "Anchor", "Calibration", "Fixed", "Rule", "interpolated",
+    "multistep_by_name",
+]  # fmt: skip
 
 BOTH = ("continuous", "discrete")
-FEW = 7
-"""Up to so many calls ask for other grids."""
-QUIET = 2
-"""First steps without noise on continuous data: they say too little about the data to draw the state afresh from."""
+UNKNOWN, UNKNOWN_IMAGES = Spread(0.5, 1.0), Spread(0.5, 4.0)
+"""Spreads that are taken where a model says nothing of its data; data with a range are mostly images."""
+MENDED = 7
+"""With more calls the end of the ODE on numbers is extrapolated."""
 
 
 @dataclass(frozen=True)
-class Preset:
-    """A solver for a kind of data, up to a number of calls. n_classes: for so many classes only."""
+class Anchor:
+    """The few-step rule at a number of calls.
 
-    kind: str
-    solver: Multistep
-    most_calls: float = inf
-    n_classes: int | None = None
+    g: the dial. order: predictions that a step is made from. end: where the last call is made, s for numbers and t for
+    classes. exponent: the i-th of n steps is at (i/n)^exponent of the way, in log(1 + s/d) for numbers and in s for
+    classes. scale: d, times the data's widest standard deviation. power: predictions of classes are extrapolated in
+    s^power, those of numbers in asinh(s/d). quiet: first steps without noise. corrector: see :class:`Multistep`.
+    """
 
-    def fits(self, flow: Flow, nfe: int) -> bool:
-        """Whether it is meant for this flow at that many calls."""
-        fits = self.kind == flow.kind and nfe <= self.most_calls
-        return fits and (self.n_classes is None or self.n_classes == flow.n_values)
+    calls: int
+    g: float
+    order: int
+    end: float
+    exponent: float = 1.0
+    scale: float = 1.0
+    power: float = 1.0
+    quiet: int = 0
+    corrector: bool = False
+
+    def solver(self, flow: Flow, spread: Spread = UNKNOWN, name: str = "fast-sde") -> Multistep:
+        """The solver that it stands for."""
+        settings: dict[str, Any] = {"order": self.order, "g": self.g, "t_start": 0.0, "has_dial": True,
+                                    "quiet": self.quiet, "corrector": self.corrector}  # fmt: skip
+        what = f"order {self.order}, {'ODE' if self.g == 0 else 'SDE with the dial'}"
+        if not flow.has_range:
+            grid = Power(self.exponent, min(1.0, self.end))
+            return Multistep(name, what, (flow.kind,), grid=grid, coordinate=f"s^{self.power:g}", **settings)
+        scale = self.scale / spread.widest
+        mended = self.g == 0 and self.corrector and self.calls > MENDED
+        return Multistep(
+            name, what, (flow.kind,), grid=Log1p(self.end, scale, self.exponent), coordinate="asinh", scale=scale,
+            extrapolates_end=mended, **settings,
+        )  # fmt: skip
+
+
+def interpolated(anchors: Sequence[Anchor], calls: int) -> Anchor:
+    """The rule at any number of calls: continuous in log(calls), what is whole or yes and no as the nearer anchor has
+    it, constant outside.
+    """
+    below = [anchor for anchor in anchors if anchor.calls <= calls]
+    above = [anchor for anchor in anchors if anchor.calls >= calls]
+    low, high = (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
+    if low is high:
+        return replace(low, calls=calls, quiet=min(low.quiet, max(0, calls - 2)))
+    share = log(calls / low.calls) / log(high.calls / low.calls)
+    near = low if share < 0.5 else high
+
+    def between(a: float, b: float) -> float:
+        return a + share * (b - a)
+
+    return replace(
+        near, calls=calls, g=expm1(between(log1p(low.g), log1p(high.g))), end=exp(between(log(low.end), log(high.end))),
+        exponent=between(low.exponent, high.exponent), scale=between(low.scale, high.scale),
+        power=between(low.power, high.power), quiet=min(near.quiet, max(0, calls - 2)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Anchors found for one model (``bfn.tuning.calibrate``), and the objective's value at each."""
+
+    anchors: tuple[Anchor, ...]
+    losses: tuple[float, ...] = ()
+    objective: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.anchors or any(b.calls <= a.calls for a, b in pairwise(self.anchors)):
+            raise UserError("a calibration: expected at least one anchor, with increasing numbers of calls")
+        for a in self.anchors:
+            if a.calls < 1 or not 0 <= a.g < inf or not a.end > 0 or not a.exponent > 0 or not a.scale > 0:
+                raise UserError(f"anchor at {a.calls} calls: expected calls of at least 1, g >= 0, end, exponent > 0")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Presets(Solver):
-    """A name for the first preset that fits the data and the number of calls."""
+class Rule(Solver):
+    """Anchors for each kind of data: of numbers, of two classes, of more.
 
-    presets: tuple[Preset, ...]
+    adapts: takes a model's own anchors where it has some, and those of the ODE where the model is exact.
+    """
 
-    def resolve(self, flow: Flow, nfe: int) -> Solver:
-        solver = next((preset.solver for preset in self.presets if preset.fits(flow, nfe)), None)
-        if solver is None:
-            raise UserError(f"solver={self.name!r}: it has no preset for {flow.kind} data at {nfe} calls")
-        return solver
+    numbers: tuple[Anchor, ...]
+    two_classes: tuple[Anchor, ...]
+    classes: tuple[Anchor, ...]
+    adapts: bool = False
+
+    def anchors(self, flow: Flow, info: ModelInfo | None = None) -> tuple[Anchor, ...]:
+        """Those for a kind of data, or a model's own."""
+        if self.adapts and info is not None and info.calibration is not None:
+            return info.calibration.anchors
+        if self.adapts and info is not None and info.exact:
+            return ODE_NUMBERS if flow.has_range else ODE_CLASSES
+        if flow.has_range:
+            return self.numbers
+        return self.two_classes if flow.n_values == 2 else self.classes
+
+    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
+        anchor = interpolated(self.anchors(flow, info), nfe)
+        name = "fast-ode" if anchor.g == 0 and anchor.corrector else "fast-sde"
+        return replace(anchor.solver(flow, spread_of(flow, info), name), has_dial=self.has_dial)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
 
 
-def _ode(kind: str, **settings: Any) -> Multistep:
-    return Multistep("fast-ode", "high order with a free corrector, ODE", (kind,), t_start=0.0, corrector=True,
-                     **settings)  # fmt: skip
+def spread_of(flow: Flow, info: ModelInfo | None) -> Spread:
+    """The spread of a model's data: as its info has it, or by its error curve, or a guess."""
+    if info is None:
+        return UNKNOWN
+    if info.spread is not None:
+        return info.spread
+    found = Spread.from_curve(info.error_curve, flow) if info.error_curve is not None and flow.has_range else None
+    return found or (UNKNOWN if info.value_range is None else UNKNOWN_IMAGES)
 
 
-def _sde(kind: str, **settings: Any) -> Multistep:
-    return Multistep("fast-sde", "order 2 with the stochasticity dial, SDE", (kind,), order=2, t_start=0.0,
-                     has_dial=True, **settings)  # fmt: skip
+# The end of numbers is calls^2 / 5, where an exact model's last prediction is as good as the steps before it: at few
+# calls, going to s(1) would spend them on detail below a thousandth of the data's scale.
+ODE_NUMBERS = tuple(Anchor(n, 0.0, 3, max(2.0, n * n / 5), scale=0.4, corrector=True) for n in (1, 3, 100))
+"""Order 3 with the free corrector."""
+ODE_CLASSES = (Anchor(1, 0.0, 4, 1.0, exponent=1.25, corrector=True),)
 
+NUMBERS = (
+    Anchor(1, 0.0, 2, 2.5), Anchor(3, 0.0, 2, 4.3, quiet=2), Anchor(5, 4.0, 2, 5.6, quiet=2),
+    Anchor(10, 2.0, 2, 8.0, quiet=2), Anchor(20, 1.0, 2, 20.0), Anchor(50, 0.5, 2, 100.0), Anchor(100, 0.5, 2, 500.0),
+)  # fmt: skip
+TWO_CLASSES = (
+    Anchor(1, 3.0, 2, 0.65, exponent=1.5), Anchor(5, 3.0, 2, 0.65, exponent=1.5),
+    Anchor(10, 3.0, 2, 0.8, exponent=1.5), Anchor(50, 1.5, 2, 1.0, exponent=1.25), Anchor(100, 1.0, 2, 1.0),
+)  # fmt: skip
+CLASSES = (
+    Anchor(1, 10.0, 2, 0.75, power=3.0), Anchor(5, 10.0, 2, 0.75, power=3.0), Anchor(10, 10.0, 2, 1.0, power=2.0),
+    Anchor(50, 6.0, 2, 1.0, power=2.0), Anchor(100, 4.0, 2, 1.0, power=2.0),
+)  # fmt: skip
+"""Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong. More calls want less.
 
-# d = 1/10 instead of the data's standard deviation, 1/2: of images the large directions are resolved much earlier.
-_IMAGES: dict[str, Any] = {"order": 3, "grid": Log1p(scale=0.1), "coordinate": "asinh 10s"}
-
-FAST_ODE = (
-    Preset("continuous", _ode("continuous", **_IMAGES), most_calls=FEW),
-    Preset("continuous", _ode("continuous", extrapolates_end=True, **_IMAGES)),
-    Preset("discrete", _ode("discrete", order=4, grid=Power(1.25))),
-)
-"""Order 3 (classes: 4) with the free corrector; continuous data in asinh(10s), the flow's end extrapolated."""
-
-_EARLY: dict[str, Any] = {"grid": Log1pEarly(), "coordinate": "asinh", "quiet": QUIET}
-
-FAST_SDE = (
-    Preset("continuous", _sde("continuous", g=0.0, **_EARLY), most_calls=QUIET + 1),  # all its steps are quiet
-    Preset("continuous", _sde("continuous", g=4.0, **_EARLY), most_calls=FEW),
-    Preset("continuous", _sde("continuous", g=2.0, **_EARLY)),
-    Preset("discrete", _sde("discrete", g=3.0, grid=Power(1.5, 0.65), coordinate="s"), FEW, n_classes=2),
-    Preset("discrete", _sde("discrete", g=3.0, grid=Power(1.5, 0.8), coordinate="s"), n_classes=2),
-    # Among many classes the probability of the right one rises late and steeply, the more so the longer the step.
-    Preset("discrete", _sde("discrete", g=10.0, grid=Power(1.0, 0.75), coordinate="s^3"), FEW),
-    Preset("discrete", _sde("discrete", g=10.0, grid=Uniform(), coordinate="beta")),
-)
-"""Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong.
-
-An exact model has nothing to mend; the dial, grids and coordinates are for trained networks, set by measurements on
-the bundled ones (docs/results/dial.md). With few calls all of them want an early end: what is left to resolve there is
-less than the network's own error.
+For trained networks, set by measurements on the bundled ones (docs/results/dial.md). With few calls all of them want an
+early end: what is left to resolve there is less than the network's own error. Among many classes the probability of
+the right one rises late and steeply, the more so the longer the step: so the coordinate.
 """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Solver):
+    """A solver for each kind of data, whatever the number of calls."""
+
+    numbers: Multistep
+    classes: Multistep
+
+    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
+        return self.numbers if flow.has_range else self.classes
+
+    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+        return self.resolve(flow, len(nodes)).table(flow, nodes)
 
 
 def multistep_by_name(name: str) -> Solver:
@@ -111,14 +206,17 @@ def multistep_by_name(name: str) -> Solver:
         name, "of the multistep family", BOTH, order=order, coordinate=coordinate, corrector=corrector, has_dial=True,
         t_start=1e-3 if coordinate == "log s" else 0.0,
     )  # fmt: skip
-    presets = (Preset("continuous", replace(base, grid=Log1p())), Preset("discrete", replace(base, grid=Power())))
-    return Presets(name, base.summary, BOTH, order=order, has_dial=True, presets=presets)
+    numbers, classes = replace(base, grid=Log1p()), replace(base, grid=Power())
+    return Fixed(name, base.summary, BOTH, order=order, has_dial=True, numbers=numbers, classes=classes)
 
 
-_DIAL: dict[str, Any] = {"order": 2, "g": 2.0, "has_dial": True, "presets": FAST_SDE}
+_DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES, "order": 2, "g": 2.0,
+                         "has_dial": True}  # fmt: skip
 
 SOLVERS: tuple[Solver, ...] = (
-    Presets("fast-ode", "our best deterministic few-step solver", BOTH, order=3, presets=FAST_ODE),
-    Presets("fast-sde", "our best with the stochasticity dial", BOTH, **_DIAL),
-    Presets("auto", "the default: fast-sde, or the model's tuned table", BOTH, prefers_tuned=True, **_DIAL),
-)
+    Rule("fast-ode", "our best deterministic few-step solver", BOTH, order=3, numbers=ODE_NUMBERS,
+         two_classes=ODE_CLASSES, classes=ODE_CLASSES),
+    Rule("fast-sde", "our best with the stochasticity dial", BOTH, **_DIAL),
+    Rule("auto", "the default: calibrated to the model, or fast-ode on exact models, or fast-sde", BOTH, adapts=True,
+         prefers_tuned=True, **_DIAL),
+)  # fmt: skip

@@ -21,6 +21,7 @@ A corrector costs no call: once w_hat at the new state is known, the step that l
 among the nodes, and the next step starts from the mended state. Both steps are linear, so this too is one row.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -32,7 +33,6 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.schedules import Schedule
 from bfn.solvers.base import Solver
 from bfn.solvers.table import Row, Table
 
@@ -48,16 +48,16 @@ LARGEST_SHARES = 1e3
 """Sum of the sizes of shares that a step may have. Two old nodes close together beside a long step give more: rounding
 and a network's errors would be multiplied by it, so that the step then does without the oldest."""
 
-COORDINATES: dict[str, Callable[[Schedule, Tensor], Tensor]] = {
-    "s": lambda schedule, s: s,
-    "log s": lambda schedule, s: s.log(),
-    "asinh": lambda schedule, s: (2 * s).asinh(),
-    "asinh 10s": lambda schedule, s: (10 * s).asinh(),
-    "t": lambda schedule, s: schedule.time_of_s(s),
-    "beta": lambda schedule, s: s.square(),
-    "s^3": lambda schedule, s: s**3,
+COORDINATES: dict[str, Callable[..., Tensor]] = {
+    "s": lambda schedule, s, scale=0.5: s,
+    "log s": lambda schedule, s, scale=0.5: s.log(),
+    "asinh": lambda schedule, s, scale=0.5: (s / scale).asinh(),
+    "t": lambda schedule, s, scale=0.5: schedule.time_of_s(s),
+    "beta": lambda schedule, s, scale=0.5: s.square(),
 }
-"""Where the predictions are interpolated; asinh(s / d) with d = 1/2 or 1/10 joins s (below d) and log s (above)."""
+"""Functions of (schedule, s, scale) in which predictions are interpolated, beside any power, "s^3".
+
+asinh(s / scale) joins s (below the scale) and log s (above)."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class Multistep(Solver):
     quiet: how many of the first steps are taken without noise, at g = 0 whatever the dial.
     extrapolates_end: the sample is the flow's end at s = infinity, by a last second-order step without a call (g = 0).
     draws: predictions are replaced by draws from the output distribution.
+    scale: of the coordinate asinh(s / scale).
     """
 
     coordinate: str = "s"
@@ -79,12 +80,13 @@ class Multistep(Solver):
     quiet: int = 0
     extrapolates_end: bool = False
     draws: bool = False
+    scale: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse what is no solver."""
         for name, value, known in (
             ("order", self.order, ORDERS),
-            ("coordinate", self.coordinate, COORDINATES),
+            ("coordinate", self.coordinate, (*COORDINATES, *((self.coordinate,) if power_of(self.coordinate) else ()))),
             ("integral", self.integral, ("exact", "shortcut")),
             ("interpolates", self.interpolates, ("data", "noise")),
         ):
@@ -166,7 +168,14 @@ class Multistep(Solver):
         return self.g if i >= self.quiet else 0.0
 
     def _coordinate(self, flow: Flow) -> Callable[[Tensor], Tensor]:
-        return lambda s: COORDINATES[self.coordinate](flow.schedule, s)
+        power = power_of(self.coordinate)
+        return lambda s: s**power if power else COORDINATES[self.coordinate](flow.schedule, s, self.scale)
+
+
+def power_of(coordinate: str) -> float | None:
+    """3 for "s^3"; None for what is no power of s."""
+    found = re.fullmatch(r"s\^(\d+(?:\.\d+)?)", coordinate)
+    return float(found[1]) or None if found else None
 
 
 def log_of_ratio(s_start: float, s_end: float) -> float:

@@ -1,8 +1,11 @@
 """The original sampler with the optimal variance: what is still unknown of the data goes into the noise."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import hypot, sqrt
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +16,9 @@ from bfn.grids import Uniform
 from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
+
+if TYPE_CHECKING:
+    from bfn.info import ModelInfo
 
 __all__ = ["SOLVERS", "OptimalVariance"]
 
@@ -28,8 +34,8 @@ class OptimalVariance(Multistep):
 
     curve: ErrorCurve | None = None
 
-    def with_curve(self, curve: ErrorCurve | None) -> "Solver":
-        return self if curve is None else replace(self, curve=curve)
+    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
+        return self if info is None or info.error_curve is None else replace(self, curve=info.error_curve)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         if self.curve is None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from math import hypot
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
 from bfn import grids
-from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid, Uniform
+from bfn.schedules import as_float64
 from bfn.solvers.base import Solver, check_nfe
 from bfn.solvers.named import get
 from bfn.solvers.path import Path, path_times, waiting
@@ -29,8 +30,12 @@ CALLS = 10
 """Network calls where nobody says how many."""
 
 LEAST_T_START = 1e-3
-"""Where a solver that starts at t = 0 starts instead if the network predicts noise, which is 0/0 there, or the grid has
-no point there."""
+"""Where a solver that starts at t = 0 starts instead on a grid that has no point there, or that is given, if the
+network predicts noise."""
+
+FIRST_S, FIRST_S_BY_CALLS = 0.5, 10.0
+"""Where it starts if the network predicts noise, x_hat = (u - eps_hat) / s, which is 0/0 at s = 0 and noise near it: at
+s = 1/2, with many calls at 10 / calls."""
 
 
 class Planned(Protocol):
@@ -82,7 +87,7 @@ def plan(
 
     >>> import bfn
     >>> print(plan(bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1]), "auto", 8))
-    fast-sde (order 2, g = 2, grid log1p-early): 8 calls from t = 0 to 0.2846
+    fast-ode (order 3, g = 0, grid log1p:13.8092:1.51991:1): 8 calls from t = 0 to 0.3804
     """
     path = None if isinstance(path, str) and path == "together" else path
     asked = {"grid": grid, "t_start": t_start, "g": g, "path": path}
@@ -104,8 +109,8 @@ def plan(
         return Plan(model.info.tables[calls])
     if wanted.prefers_tuned and model.info.maps_to_end:
         wanted = RENOISING
-    flows, curve = model.flow.parts, model.info.error_curve
-    chosen = {name: _solver_for(wanted, flow, calls, curve, g) for name, flow in flows.items()}
+    flows, info = model.flow.parts, model.info
+    chosen = {name: _solver_for(wanted, flow, calls, info.of_part(name), g) for name, flow in flows.items()}
     leader = chosen[model.flow.leading_part]
     singular = not (model.starts_at_zero or leader.from_prior)
     lay = None
@@ -113,13 +118,15 @@ def plan(
         # A grid laid by the schedule of one part means nothing to the others: they share equal steps in t.
         own = leader.grid if len(flows) == 1 or isinstance(leader.grid, Uniform) else Uniform()
         named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else own
-        start = LEAST_T_START if leader.t_start == 0 and (singular or named.needs_start) else leader.t_start
+        start = LEAST_T_START if leader.t_start == 0 and named.needs_start else leader.t_start
         leading = flows[model.flow.leading_part]
+        if singular and leader.t_start == 0:
+            start = _first_time(leading, calls) if named is leader.grid and len(flows) == 1 else LEAST_T_START
         start = start if t_start is None else t_start
-        times = leader.nodes(leading, named.with_curve(curve), calls, start)
+        times = leader.nodes(leading, named.with_curve(info.error_curve), calls, start)
         times = grids.check_times(times, f"grid {str(named)!r} of {len(times)} times")
         # A part that comes first goes all its way.
-        lay = partial(Uniform() if named.stops_short else named.with_curve(curve), t_start=start)
+        lay = partial(Uniform() if named.stops_short else named.with_curve(info.error_curve), t_start=start)
     nodes = (0.0,) * calls if times is None else tuple(times.tolist())
     columns = dict.fromkeys(flows, nodes) if path is None else path_times(path, model.flow, nodes, lay)
     if singular and min(own[0] for own in columns.values()) == 0:
@@ -130,15 +137,23 @@ def plan(
     makers = {name: partial(_table_of, chosen[name], flow) for name, flow in flows.items()}
     tables = {n: make(nodes) if path is None else waiting(make, columns[n]) for n, make in makers.items()}
     table = Table.side_by_side(tables, model.flow.leading_part) if len(tables) > 1 else next(iter(tables.values()))
+    if singular and leader.t_start == 0 and info.spread is not None and len(flows) == 1:
+        # The state is as wide there as data that are normal make it.
+        table = replace(table, start=hypot(1, float(model.flow.schedule.s(nodes[0])) * info.spread.std))
     if nfe is not None and nfe != table.nfe:
         raise UserError(f"nfe={nfe}: the given grid of {len(nodes)} times makes {table.nfe} calls; leave nfe out")
     return Plan(table, leader)
 
 
-def _solver_for(solver: Solver, flow: Flow, calls: int, curve: ErrorCurve | None, g: float | None) -> Solver:
+def _solver_for(solver: Solver, flow: Flow, calls: int, info: ModelInfo, g: float | None) -> Solver:
     """The solver that does the work on one kind of data."""
-    chosen = get(solver, flow.kind).resolve(flow, calls).with_curve(curve)
+    chosen = get(solver, flow.kind).resolve(flow, calls, info)
     return chosen if g is None else chosen.with_dial(g)
+
+
+def _first_time(flow: Flow, calls: int) -> float:
+    """Where a network that predicts noise is first called."""
+    return float(flow.schedule.time_of_s(as_float64(min(FIRST_S, FIRST_S_BY_CALLS / calls))))
 
 
 def _table_of(solver: Solver, flow: Flow, nodes: tuple[float, ...]) -> Table:

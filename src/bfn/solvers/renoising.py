@@ -9,18 +9,15 @@ from dataclasses import replace
 from math import inf
 
 from bfn.grids import Log1pEarly, Power
-from bfn.solvers.few_step import Preset, Presets
+from bfn.solvers.few_step import Fixed
 from bfn.solvers.multistep import Multistep
 
 __all__ = ["RENOISING"]
 
 _RULE = Multistep("renoising", "noised again after each call", ("continuous", "discrete"), order=1, g=inf, t_start=0.0)
 
-RENOISING = Presets(
+RENOISING = Fixed(
     _RULE.name, _RULE.summary, _RULE.kinds, order=1, g=inf,
-    presets=(
-        Preset("continuous", replace(_RULE, grid=Log1pEarly())),
-        Preset("discrete", replace(_RULE, grid=Power(1.0, 0.8))),
-    ),
+    numbers=replace(_RULE, grid=Log1pEarly()), classes=replace(_RULE, grid=Power(1.0, 0.8)),
 )  # fmt: skip
 """What "auto" is for a distilled model, where it has no table for the number of calls."""

@@ -46,6 +46,7 @@ class Table:
 
     final: weights, newest first and summing to 1, of the predictions whose mix is the sample: the last one alone,
         unless the rule for the rest of the way knows better.
+    start: standard deviation of the first state over sqrt(kappa): 1 is the exact prior, more what data add by then.
     draws: the message is a draw from the output distribution instead of its mean (the original sampler on classes).
     record: how a table that was tuned to one model came to be, plain values.
     parts: tables of the parts of joint data, that share the calls, and the times unless each part has its own; the rows
@@ -55,6 +56,7 @@ class Table:
     rows: tuple[Row, ...]
     final: tuple[float, ...] = (1.0,)
     draws: bool = False
+    start: float = field(default=1.0, kw_only=True)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False)
     parts: Mapping[str, Table] = field(default_factory=dict, hash=False)
 

@@ -14,10 +14,15 @@ from bfn.data import Images, Records, Text
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
 from bfn.info import Classes, ModelInfo
+from bfn.spread import Spread
 
 __all__ = [
     "ImageSource", "Source", "TextSource", "derived_generator", "derived_seed", "flow_type", "open_source", "order",
 ]  # fmt: skip
+
+
+SPREAD_IMAGES = 1000
+"""Images that tell the spread of the data."""
 
 
 def derived_seed(*parts: int | str) -> int:
@@ -71,11 +76,17 @@ class ImageSource:
         return 2 if self.redrawn else self.images.levels
 
     def info(self) -> ModelInfo:
-        """What a model of these images knows of them: their classes and the range of their values."""
+        """What a model of these images knows of them: their classes, the range of their values and their spread."""
         shares, names = self.images.class_shares() if self.labelled else (), self.images.class_names or ()
         if len(names) != len(shares):
             names = tuple(map(str, range(len(shares))))
-        return ModelInfo(Classes(names, shares) if shares else None, value_range=(-1.0, 1.0) if self.floats else None)
+        classes = Classes(names, shares) if shares else None
+        if not self.floats:
+            return ModelInfo(classes)
+        count = min(SPREAD_IMAGES, len(self.images))
+        some = self.images[torch.arange(count) * len(self.images) // max(1, count)]
+        spread = Spread.of(some.to_float(), some.labels if self.labelled else None)
+        return ModelInfo(classes, value_range=(-1.0, 1.0), spread=spread)
 
     def take(self, seed: int, start: int, count: int) -> tuple[Tensor, dict[str, Tensor]]:
         """Samples number start .. start + count of the run with that seed, and their conditions."""

@@ -3,20 +3,33 @@
     tuned = tune(model, 5, objective_for(model))
     model.info.tables = {**model.info.tables, 5: tuned.table}
 
-The solver "auto" then takes the table at 5 calls.
+The solver "auto" then takes the table at 5 calls. Its settings at any number of calls are found by
+
+    model.info.calibration = calibrate(model, objective_for(model))
 """
 
+from bfn.tuning.calibration import calibrate
 from bfn.tuning.fit import Tuned, default_steps, tune
 from bfn.tuning.grid_search import search_grid
-from bfn.tuning.objectives import EndPoint, FeatureDistance, NGramDivergence, Objective, SearchedGrid, objective_for
+from bfn.tuning.objectives import (
+    EndPoint,
+    EnergyDistance,
+    FeatureDistance,
+    NGramDivergence,
+    Objective,
+    SearchedGrid,
+    objective_for,
+)
 
 __all__ = [
     "EndPoint",
+    "EnergyDistance",
     "FeatureDistance",
     "NGramDivergence",
     "Objective",
     "SearchedGrid",
     "Tuned",
+    "calibrate",
     "default_steps",
     "objective_for",
     "search_grid",

@@ -177,9 +177,9 @@ class _Problem:
     def final(self, parameters: TableParameters | Table, draws: Draws) -> Tensor:
         """The predictions that samples are read from, with gradients to the parameters."""
         noise = iter(draws.noise).__next__
-        u = draws.u
+        u = draws.u * (parameters.start if isinstance(parameters, Table) else parameters.first_std)
         table = parameters.bind(self.model.flow, u) if isinstance(parameters, Table) else parameters.bind(u)
-        return walk(self.model.output, table, draws.u, noise, conditions=draws.conditions, clip=self.clip).final
+        return walk(self.model.output, table, u, noise, conditions=draws.conditions, clip=self.clip).final
 
     @torch.no_grad()
     def finals(self, parameters: TableParameters | Table, draws: Draws) -> Tensor:

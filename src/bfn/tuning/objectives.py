@@ -26,6 +26,7 @@ from bfn.solvers import Multistep, Solver, get
 __all__ = [
     "Draws",
     "EndPoint",
+    "EnergyDistance",
     "FeatureDistance",
     "Method",
     "NGramDivergence",
@@ -45,6 +46,9 @@ PSEUDO_COUNT, SMOOTHING = 0.01, 0.01
 
 MOST_IMAGES, MOST_TEXTS = 20_000, 40_000
 """Data that samples are compared with, at most."""
+
+MOST_POINTS = 2000
+"""Data that an energy distance is taken from, at most."""
 
 MOST_NGRAMS = 1_000_000
 """Different n-grams that are counted, at most."""
@@ -222,12 +226,49 @@ class NGramDivergence(Objective):
         return {"objective": f"{self.n}-grams"}
 
 
-def objective_for(model: Model, data: str | Path | None = None) -> Objective:
+class EnergyDistance(Objective):
+    """Energy distance of samples from data, 2 E|x - y| - E|x - x'| - E|y - y'|: 0 where both have one distribution.
+
+    data: (m, ...) as the model takes them. Each variable counts in units of its own standard deviation.
+    """
+
+    method: Method = "search"
+
+    def __init__(self, data: Tensor, flow: Flow) -> None:
+        if len(data) < 2:
+            raise UserError(f"{len(data)} data: expected at least 2 to compare with")
+        rows = torch.arange(min(MOST_POINTS, len(data))) * len(data) // min(MOST_POINTS, len(data))
+        self.flow, values = flow, flow.values(data[rows]).flatten(1).double()
+        self._scale = values.std(0).clamp(min=1e-9)
+        self._data = values / self._scale
+        self._within = self._mean_distance(self._data, self._data)
+        self.least = 20
+
+    @staticmethod
+    def _mean_distance(a: Tensor, b: Tensor) -> Tensor:
+        own = len(a) if a is b else 0
+        return torch.cdist(a, b).sum() / (len(a) * len(b) - own)
+
+    def summary(self, prediction: Tensor) -> Tensor:
+        return self.flow.values(self.flow.decode(prediction)).flatten(1).double() / self._scale
+
+    def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
+        between = self._mean_distance(summaries, self._data)
+        return (2 * between - self._mean_distance(summaries, summaries) - self._within).clamp(min=1e-4)
+
+    def describe(self) -> dict[str, Any]:
+        return {"objective": "energy distance"}
+
+
+def objective_for(model: Model, data: str | Path | Tensor | None = None) -> Objective:
     """The objective that compares a model's samples with the data it was trained on, as its info says, or with others.
 
+    A tensor of data, as the model takes them: the energy distance, or n-grams of text.
     Text: n-grams. Images: the features that the Frechet distance is measured on, those of the bundled classifier for
     mnist, else pixels pooled to at most 8 x 8. The training part is used, so that held-out data remain to judge by.
     """
+    if isinstance(data, Tensor):
+        return NGramDivergence(data, model.flow) if model.form == "text" else EnergyDistance(data, model.flow)
     most = MOST_TEXTS if model.form == "text" else MOST_IMAGES
     real = read_model_data(model, data, "train", most, seed=None)
     metric = metric_for(model, None, real.source)

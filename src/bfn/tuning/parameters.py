@@ -45,7 +45,7 @@ class TableParameters:
             raise UserError("joint data: of their tables only the grid is fitted; take the objective SearchedGrid")
         if table.draws or not all(row.commit for row in table.rows):
             raise UserError("the table draws classes or has Runge-Kutta stages: tune from a multistep solver")
-        self.flow = flow
+        self.flow, self.first_std = flow, table.start
         s = torch.tensor(flow.schedule.s_of(table.times), dtype=torch.float64)
         self.start, self.end = s[0], flow.schedule.s(1.0)
         left = 1 - (s[-1] - s[0]) / (self.end - s[0])
@@ -144,7 +144,7 @@ class TableParameters:
         times = self.flow.schedule.time_of_s(s).clamp(max=1).tolist()
         steps = zip(times, a.tolist(), b.tolist(), c.tolist(), strict=False)
         rows = [Row(t, a, tuple(b[: i + 1]), c) for i, (t, a, b, c) in enumerate(steps)]
-        return Table((*rows, Row(times[-1])), tuple(final[: len(times)].tolist()))
+        return Table((*rows, Row(times[-1])), tuple(final[: len(times)].tolist()), start=self.first_std)
 
 
 def _unit(like: Tensor, index: int) -> Tensor:

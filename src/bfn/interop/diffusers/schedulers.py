@@ -93,7 +93,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     def init_noise_sigma(self) -> float:
         """Standard deviation of the first sample: sqrt(kappa) where nothing is known, less where the grid starts."""
         s = 0.0 if self._table is None else self._s[0]
-        return sqrt(self.flow.kappa / (1 + s * s))
+        return sqrt(self.flow.kappa / (1 + s * s)) * (1.0 if self._table is None else self._table.start)
 
     def set_timesteps(
         self,

@@ -1,0 +1,163 @@
+"""Calibration of the default solver: for some numbers of calls, the best member of the few-step family for one model.
+
+The family has four numbers, the dial g, the order, the end and the exponent of the grid (:class:`bfn.solvers.Anchor`).
+From the fewest calls up, each is searched from the best of the rules and of the last one found, by an objective on
+samples; starts and noise are the same for all that are compared. More calls may not be worse than fewer: where they
+are, the search goes on from the settings of the fewer.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import torch
+
+from bfn.errors import UserError
+from bfn.model import Model
+from bfn.sampling import sample
+from bfn.solvers import SOLVERS, Anchor, Calibration, Rule, Table, interpolated, plan, spread_of
+from bfn.tuning.objectives import Objective
+
+__all__ = ["CALLS", "calibrate"]
+
+CALLS = (1, 2, 3, 5, 8, 12, 20, 35, 60, 100)
+"""Numbers of calls that are searched."""
+TRIALS = 14
+"""Settings that are tried at a number of calls, at most; of many calls fewer, at least :data:`LEAST_TRIALS`."""
+LEAST_TRIALS = 3
+TRIED_CALLS = 120
+"""Calls a sample that are spent on one number of calls, about."""
+MARGIN = 0.04
+"""A change must gain this share of the objective: less is chance. So must more calls lose twice as much to be searched
+again."""
+
+
+def calibrate(
+    model: Model,
+    objective: Objective,
+    calls: Sequence[int] = CALLS,
+    *,
+    n: int = 300,
+    trials: int = TRIALS,
+    seed: int = 0,
+    batch: int = 100,
+    on_trial: Callable[[Anchor, float], None] | None = None,
+) -> Calibration:
+    """Anchors for these numbers of calls, found on n samples a trial; set ``model.info.calibration`` to the result.
+
+    objective: such as ``objective_for(model)``; not the judge that the samples are reported by. trials: at most, at
+    each number of calls. on_trial: told every setting that was tried, and its value.
+    """
+    if len(model.flow.parts) > 1:
+        raise UserError("joint data: calibration is for data of one kind; auto takes its rule for each part")
+    if not calls or calls[0] < 1 or any(b <= a for a, b in pairwise(calls)):
+        raise UserError(f"calls {tuple(calls)}: expected increasing numbers from 1 up")
+    if n < objective.least:
+        raise UserError(f"n={n}: the objective needs at least {objective.least} samples; give more")
+    if trials < LEAST_TRIALS:
+        raise UserError(f"trials={trials}: expected at least {LEAST_TRIALS}")
+    problem = _Trials(model, objective, n, seed, batch, on_trial)
+    found: list[tuple[float, Anchor]] = []
+    for count in calls:
+        most = max(LEAST_TRIALS, min(trials, TRIED_CALLS // count))
+        starts = [interpolated(rule(model, name), count) for name in ("fast-sde", "fast-ode")]
+        last = [_carried(found[-1][1], count, starts[0])] if found else []
+        best = problem.search([*last, *starts], most if count > 1 else 1)
+        if last and best[0] > found[-1][0] * (1 + 2 * MARGIN):
+            best = min(best, problem.search([replace(found[-1][1], calls=count)], most), key=_value)
+        found.append(best)
+    return Calibration(
+        tuple(anchor for _, anchor in found), tuple(value for value, _ in found),
+        f"{objective.describe()['objective']}, {n} samples, seed {seed}",
+    )  # fmt: skip
+
+
+def rule(model: Model, name: str) -> tuple[Anchor, ...]:
+    """The anchors that a solver of that name has for a model's kind of data."""
+    solver = SOLVERS[name]
+    if not isinstance(solver, Rule):
+        raise UserError(f"solver={name!r}: expected one whose settings are a rule over the number of calls")
+    return solver.anchors(model.flow)
+
+
+def _value(pair: tuple[float, Anchor]) -> float:
+    return pair[0]
+
+
+def _carried(anchor: Anchor, calls: int, at_rule: Anchor) -> Anchor:
+    """The last anchor at more calls, its end moved on as much as calls have grown, up to the rule's own."""
+    further = anchor.end * (calls / anchor.calls)
+    return replace(anchor, calls=calls, end=max(anchor.end, min(further, at_rule.end)))
+
+
+MOVES: tuple[Callable[[Anchor], Anchor], ...] = (
+    lambda a: replace(a, g=2 * a.g if a.g else 1.0, corrector=False),
+    lambda a: replace(a, g=a.g / 2, corrector=False),
+    lambda a: replace(a, end=a.end / 1.5),
+    lambda a: replace(a, end=a.end * 1.5),
+    lambda a: replace(a, exponent=a.exponent + 0.25),
+    lambda a: replace(a, exponent=max(0.5, a.exponent - 0.25)),
+    lambda a: replace(a, quiet=0 if a.quiet else 2),
+    lambda a: replace(a, order=3 if a.order != 3 else 2),
+    lambda a: replace(a, power=a.power + 0.5, scale=a.scale * 1.5),
+    lambda a: replace(a, power=max(0.5, a.power - 0.5), scale=a.scale / 1.5),
+)
+"""One change each, those that matter most first."""
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """What all trials share."""
+
+    model: Model
+    objective: Objective
+    n: int
+    seed: int
+    batch: int
+    on_trial: Callable[[Anchor, float], None] | None
+
+    def search(self, starts: Sequence[Anchor], most: int) -> tuple[float, Anchor]:
+        """The best of the starts, and of what one change after another makes of it, in so many trials.
+
+        A change that gains is made again. One that comes to a table that was tried already costs nothing.
+        """
+        tables = {self.table(anchor): anchor for anchor in reversed(starts[:most])}
+        best = min(((self.value(anchor, table), anchor) for table, anchor in tables.items()), key=_value)
+        tried, moves = set(tables), deque(MOVES)
+        while moves and len(tried) < most:
+            move = moves.popleft()
+            anchor = move(best[1])
+            table = self.table(anchor)
+            if table in tried or anchor.quiet > max(0, anchor.calls - 2):
+                continue
+            tried.add(table)
+            value = self.value(anchor, table)
+            if value < best[0] * (1 - MARGIN):
+                best = (value, anchor)
+                moves.appendleft(move)
+        return best
+
+    def table(self, anchor: Anchor) -> Table:
+        """What these settings come down to."""
+        model = self.model
+        return plan(model, anchor.solver(model.flow, spread_of(model.flow, model.info)), anchor.calls).table
+
+    @torch.no_grad()
+    def value(self, anchor: Anchor, table: Table) -> float:
+        """The objective of samples with these settings."""
+        model = self.model
+        classes = model.info.classes
+        labels = None if classes is None else classes.in_turn(self.n)
+        summaries = []
+        for first in range(0, self.n, self.batch):
+            part = slice(first, min(self.n, first + self.batch))
+            drawn = sample(
+                model, part.stop - first, table, label=None if labels is None else labels[part],
+                generator=torch.Generator(model.device).manual_seed(self.seed * 1_000_003 + first),
+            )  # fmt: skip
+            summaries.append(self.objective.summary(drawn.final))
+        value = float(self.objective.loss(torch.cat(summaries), None))
+        if self.on_trial is not None:
+            self.on_trial(anchor, value)
+        return value

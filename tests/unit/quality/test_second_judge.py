@@ -1,0 +1,58 @@
+"""The second judge: other features, other text, and figures that tell good samples from bad ones."""
+
+import pytest
+import torch
+
+import bfn
+from bfn import data
+from bfn.quality import judge_for, load_classifier
+from bfn.quality.second_judge import JUDGES, JudgeNetwork, NGramBits, Projections, judge_features
+
+
+@pytest.mark.parametrize("name", ["digits", "mnist"])
+def test_the_trained_networks_are_there_and_small(name):
+    assert (JUDGES / f"{name}.safetensors").stat().st_size < 300_000
+
+
+def test_digits_are_recognised_and_a_network_without_training_says_nothing():
+    images = data.load("digits", "test")
+    network = judge_features("digits", (1, 8, 8))
+    with torch.no_grad():
+        right = (network(images.to_float()).argmax(-1) == images.labels).float().mean()
+    assert right > 0.9
+    random = judge_features("photographs", (1, 8, 8))
+    assert torch.equal(random.head.weight, judge_features("others", (1, 8, 8)).head.weight)
+    assert not torch.equal(random.head.weight, network.head.weight)
+
+
+def test_it_shares_nothing_with_the_first_judge():
+    first = {tuple(value.shape) for value in load_classifier().state_dict().values() if value.ndim > 1}
+    second = {tuple(value.shape) for value in JudgeNetwork().state_dict().values() if value.ndim > 1}
+    assert not first & second
+
+
+def test_real_digits_are_nearer_than_spoilt_ones():
+    model = bfn.load("digits")
+    judge = judge_for(model, "second")
+    images = judge.held_out
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(0))
+    real, spoilt = (judge(x)["frechet"] for x in (images, (images + 0.4 * noise).clamp(-1, 1)))
+    assert real.high < spoilt.low
+
+
+def test_bits_of_a_chain_are_its_entropy_and_dull_text_costs_less():
+    generator = torch.Generator().manual_seed(0)
+    chain = torch.randint(2, (200_000,), generator=generator)
+    part = NGramBits.of(chain, 4)
+    fair = part(torch.randint(2, (100, 64), generator=generator), None)["ngram_bits"]
+    assert fair.low - 0.01 < 1.0 < fair.high + 0.01
+    wrong = part(torch.randint(4, (100, 64), generator=generator), None)["ngram_bits"]
+    assert wrong.low > 2
+    assert part.measures[0].better == "real"
+
+
+def test_projections_see_a_shift_and_a_spread():
+    x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
+    judge = Projections(x[::2])
+    same, moved, wide = (judge(y, None)["sliced_distance"] for y in (x[1::2], x[1::2] + 0.3, 1.5 * x[1::2]))
+    assert same.high < min(moved.low, wide.low)

@@ -1,0 +1,109 @@
+"""The rules over the number of calls: continuous, calmer and nearer the data with more of them."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+import bfn
+from bfn import ContinuousFlow, DiscreteFlow, UserError
+from bfn.exact import GaussianMixture, MarkovChain
+from bfn.info import ModelInfo
+from bfn.solvers import SOLVERS, Anchor, Calibration, Multistep, interpolated, plan
+from bfn.spread import Spread
+
+FLOWS = {"numbers": ContinuousFlow(0.001), "two": DiscreteFlow(2, 9.0), "many": DiscreteFlow(27, 0.5625)}
+RULES = ("fast-ode", "fast-sde", "auto")
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize("name", RULES)
+def test_rules_are_continuous_in_the_number_of_calls(kind, name):
+    anchors = SOLVERS[name].anchors(FLOWS[kind])
+    for n in range(20, 300):
+        a, b = (interpolated(anchors, count) for count in (n, n + 1))
+        assert abs(b.g - a.g) <= 0.1 * (1 + a.g)
+        assert 1 / 1.15 < b.end / a.end < 1.15
+        assert abs(b.exponent - a.exponent) < 0.05
+        assert abs(b.power - a.power) < 0.05
+    for anchor in anchors:
+        assert interpolated(anchors, anchor.calls) == replace(anchor, quiet=min(anchor.quiet, max(0, anchor.calls - 2)))
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_more_calls_want_less_noise_and_a_later_end(kind):
+    anchors = SOLVERS["fast-sde"].anchors(FLOWS[kind])
+    settings = [interpolated(anchors, n) for n in range(5, 200)]
+    assert all(b.g <= a.g + 1e-12 and b.end >= a.end * (1 - 1e-12) for a, b in pairwise(settings))
+    assert settings[-1].g < settings[0].g
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GaussianMixture(torch.tensor([[-1.0, 0.3], [0.6, -0.5]]), stds=torch.tensor([0.1, 0.3])),
+        MarkovChain(torch.tensor([0.6, 0.4]), torch.tensor([[0.9, 0.1], [0.3, 0.7]]), 5, beta_1=4.0),
+    ],
+    ids=["numbers", "classes"],
+)
+def test_on_exact_models_auto_converges_to_the_truth(model):
+    initial = torch.randn(64, *model.flow.state_shape(model.data_shape), generator=torch.Generator().manual_seed(0))
+    initial = initial.to(model.dtype)
+    end = model.sample(64, "fast-ode", 400, initial=initial).final
+    errors = [float((model.sample(64, nfe=n, initial=initial).final - end).abs().mean()) for n in (5, 10, 20, 40, 80)]
+    assert all(later < 0.6 * sooner for sooner, later in pairwise(errors)), errors
+    assert errors[-1] < 1e-4
+    assert plan(model, "auto", 12).solver.g == 0
+
+
+def test_the_scale_of_the_data_sets_the_grid():
+    def first_step(widest):
+        model = GaussianMixture(torch.tensor([[-widest], [widest]]), stds=torch.tensor([0.1, 0.1]))
+        return float(model.flow.schedule.s(plan(model, "fast-ode", 12).table.times[1]))
+
+    assert first_step(8.0) < first_step(2.0) / 2 < first_step(0.5) / 4
+
+
+def test_what_is_known_of_the_data_is_used_from_the_best_source_down():
+    flow = FLOWS["numbers"]
+    known = ModelInfo(spread=Spread(0.5, 2.0))
+    solver = SOLVERS["fast-ode"].resolve(flow, 10, known)
+    assert isinstance(solver, Multistep)
+    assert solver.scale == pytest.approx(0.4 / 2.0)
+    ranged = SOLVERS["fast-ode"].resolve(flow, 10, ModelInfo(value_range=(-1.0, 1.0)))
+    assert isinstance(ranged, Multistep)
+    assert ranged.scale == pytest.approx(0.1)
+
+
+def test_a_calibrated_model_has_its_own_settings():
+    anchors = (Anchor(2, 0.0, 2, 3.0), Anchor(8, 3.0, 2, 6.0, exponent=1.5), Anchor(32, 1.0, 2, 24.0))
+    info = ModelInfo(calibration=Calibration(anchors))
+    flow = FLOWS["numbers"]
+    at_4 = SOLVERS["auto"].resolve(flow, 4, info)
+    assert at_4.g == pytest.approx(1.0)  # half way from log 1 to log 4
+    assert at_4.grid.s_end == pytest.approx(18**0.5)
+    assert at_4.grid.exponent == pytest.approx(1.25)
+    assert SOLVERS["auto"].resolve(flow, 500, info).g == pytest.approx(1.0)
+    assert SOLVERS["fast-sde"].resolve(flow, 4, info) == SOLVERS["fast-sde"].resolve(flow, 4)
+
+
+def test_wrong_calibrations_are_told():
+    for anchors in ((), (Anchor(5, 0.0, 2, 1.0), Anchor(5, 0.0, 2, 1.0))):
+        with pytest.raises(UserError, match="increasing numbers of calls"):
+            Calibration(anchors)
+    with pytest.raises(UserError, match="g >= 0"):
+        Calibration((Anchor(5, -1.0, 2, 1.0),))
+
+
+def test_a_network_that_predicts_noise_starts_where_that_says_something_and_as_wide_as_the_data():
+    model = bfn.BFN(lambda mu, t: torch.zeros_like(mu), ContinuousFlow(0.001), predicts="noise", data_shape=(2,))
+    model.info.spread = Spread(2.0, 2.0)
+    table = plan(model, "auto", 5).table
+    assert float(model.flow.schedule.s(table.times[0])) == pytest.approx(0.5)
+    assert table.start == pytest.approx(2**0.5)
+    assert plan(model, "auto", 200).table.times[0] < table.times[0] / 50
+    assert plan(model, "bfn", 5).table.start == 1
+    first = []
+    model.sample(4000, nfe=5, seed=0, on_step=lambda step: first.append(step.u))
+    assert float(first[0].std()) == pytest.approx(2**0.5, rel=0.03)
