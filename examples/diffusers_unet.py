@@ -78,7 +78,8 @@ def train(model: bfn.BFN, steps: int, batch: int, seed: int) -> None:
         rows = torch.randint(len(x), (batch,), generator=generator)
         dropped = torch.rand(batch, generator=generator) < 0.1
         t, factor = weighting.draw(model.flow, batch, generator)
-        errors = losses.squared_error(model, x[rows], t, generator, label[rows].masked_fill(dropped, -1))
+        told = {"label": label[rows].masked_fill(dropped, -1)}
+        errors = losses.squared_error(model, x[rows], t, generator, told)
         loss = (factor * errors).mean()
         optimiser.zero_grad()
         loss.backward()

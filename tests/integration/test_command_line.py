@@ -58,7 +58,7 @@ def test_train_resume_evaluate_info_sample(tmp_path, capsys):
     ours, theirs = (storage.read_weights(folder / storage.WEIGHTS) for folder in (out, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
-    assert "lr=" in _refused(capsys, "train", "--out", out, "--resume", "lr=3.0")
+    assert "batch=" in _refused(capsys, "train", "--out", out, "--resume", "batch=3")
     run("evaluate", out, "--n", 20, "--json")
     report = json.loads(capsys.readouterr().out)
     assert (report["data"], report["part"], report["n"], report["with_labels"]) == ("digits", "test", 20, True)

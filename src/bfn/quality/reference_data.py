@@ -50,7 +50,7 @@ def read_images(model: Model, source: str | Path, n_features: int | None) -> Ref
     for name in ("train", "validation", "test"):
         images = load(source, name)
         if not isinstance(images, Images):
-            raise UserError(f"{source}: text, and the model's data are of shape {shape}")
+            raise UserError(f"{source}: not images, and the model's data are images of shape {shape}")
         if images.data_shape != shape:
             raise UserError(f"{source}: images of shape {images.data_shape}, and the model's data are {shape}")
         parts.append(images.for_model(model.flow.n_values, model.info.trained_on))

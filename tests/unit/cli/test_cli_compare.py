@@ -139,7 +139,7 @@ def test_wrong_input(models, cloud, tmp_path, refused) -> None:
         ((vectors, "--data", nan), "NaN"),
         ((vectors, "--data", tmp_path / "none.npy"), "No such file"),
         ((images, "--data", tmp_path / "empty"), "empty"),
-        ((images, "--data", cloud), "not whole numbers in 0..255"),
+        ((images, "--data", cloud), "not images, and the model's data are images of shape (1, 8, 8)"),
         ((vectors, *data, "--solvers", "bfn", "--t-start", 0.1), "none of bfn takes it"),
         ((vectors, *data, "--guidance", 2), "knows no classes"),
         ((vectors, *data, "--plot", tmp_path / "q.txt"), "expected a .png"),
