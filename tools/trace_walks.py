@@ -40,7 +40,7 @@ import bfn
 PACKAGE = Path(bfn.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 LAYERS = Path(__file__).parents[1] / ".importlinter"
-LOOP = ("sampling.py", "walk")
+LOOP = ("loop.py", "walk")
 """The loop over network calls."""
 
 

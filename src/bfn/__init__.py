@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bfn.info import Classes, ModelInfo
     from bfn.joint import JointFlow
     from bfn.model import BFN, Model, load
+    from bfn.particles import Particles
     from bfn.presence import Lengths
     from bfn.sampling import Samples, Step, sample
     from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, TabulatedSchedule
@@ -55,6 +56,7 @@ _NAMES = {
     "Model": "model",
     "ModelInfo": "info",
     "NetworkError": "errors",
+    "Particles": "particles",
     "QuadraticSchedule": "schedules",
     "Samples": "sampling",
     "Schedule": "schedules",
@@ -83,6 +85,7 @@ __all__ = [
     "Model",
     "ModelInfo",
     "NetworkError",
+    "Particles",
     "QuadraticSchedule",
     "Samples",
     "Schedule",

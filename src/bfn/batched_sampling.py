@@ -18,6 +18,7 @@ from bfn.conditions import Conditions, rows_of
 from bfn.errors import UserError
 from bfn.grids import Grid
 from bfn.info import Label
+from bfn.particles import Particles, solver_with_noise
 from bfn.sampling import Step, sample
 from bfn.solvers import Plan, Solver, Table, plan
 
@@ -32,7 +33,8 @@ class BatchedSamples:
     """Samples on the CPU and how they were drawn.
 
     x: (n, *data_shape), of joint data a mapping of parts. conditions: those of each, by name. plan: what they ran
-    through. calls: network calls of all batches together.
+    through. calls: network calls of all batches together. effective_sample_size: as of :class:`bfn.Samples`, where
+    there are particles.
     """
 
     x: Any
@@ -40,6 +42,7 @@ class BatchedSamples:
     plan: Plan
     calls: int
     seconds: float
+    effective_sample_size: Tensor | None = None
 
     @property
     def label(self) -> Tensor | None:
@@ -69,11 +72,12 @@ def sample_in_batches(
     g: float | None = None,
     label: Label | None = None,
     condition: Mapping[str, Any] | None = None,
+    particles: int | Particles | None = None,
     on_step: Callable[[Step], object] | None = None,
     progress: bool = False,
     **settings: Any,
 ) -> BatchedSamples:
-    """n samples by :func:`bfn.sample`, which has the settings, at most ``batch`` at a time.
+    """n samples by :func:`bfn.sample`, which has the settings, at most ``batch`` at a time, particles counted.
 
     seed: of the one generator that all batches draw from, one after the other; or what gives each its own. on_step is
     called for all batches. What is given for each sample (known, known_mask, start_from, allowed, present, lengths,
@@ -81,13 +85,16 @@ def sample_in_batches(
     """
     if n < 1 or batch < 1:
         raise UserError(f"n={n}, batch={batch}: expected at least 1 of each")
+    if particles is not None:
+        solver, g = solver_with_noise(solver, g)
+        batch = max(1, batch // (particles.count if isinstance(particles, Particles) else max(1, particles)))
     planned = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g)
     one = None if callable(seed) else torch.Generator(model.device).manual_seed(seed)
     asked = None
     if label is not None or condition:
         asked = conditions_for(model.info, n, label, condition, drawn=False)
     calls = math.ceil(n / batch) * planned.table.nfe
-    x, conditions = [], []
+    x, conditions, sizes = [], [], []
     start = time.perf_counter()
     with tqdm(total=calls, desc="sampling", unit="call", delay=1.0, leave=False, disable=not progress) as bar:
 
@@ -101,13 +108,16 @@ def sample_in_batches(
             out = sample(
                 model, rows.stop - rows.start, planned.table, on_step=after_step,
                 condition=None if asked is None else rows_of(asked, rows),
-                **(seed(index) if callable(seed) else {"generator": one}), **_of_rows(settings, rows, model.data_shape),
+                particles=particles, **(seed(index) if callable(seed) else {"generator": one}),
+                **_of_rows(settings, rows, model.data_shape),
             )  # fmt: skip
             x.append(out.x)
             conditions.append(out.conditions)
+            sizes += [] if out.effective_sample_size is None else [out.effective_sample_size]
     seconds = time.perf_counter() - start
     together = {name: torch.cat([one[name].cpu() for one in conditions]) for name in conditions[0]}
-    return BatchedSamples(_joined(x), together, planned, calls, seconds)
+    size = torch.cat(sizes) if sizes else None
+    return BatchedSamples(_joined(x), together, planned, calls, seconds, size)
 
 
 DIMS_OF_ALL = {"known": 0, "known_mask": 0, "start_from": 0, "present": 0, "allowed": 1}

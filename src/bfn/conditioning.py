@@ -196,10 +196,11 @@ def conditioned(
     known: Tensor | Mapping[str, Any] | None = None,
     known_mask: Any = None,
     known_at: KnownAt = "data",
+    each: int = 1,
 ) -> tuple[Predict, Known | None]:
     """What the loop calls: the model's output under all conditions, and the known part if there is one.
 
-    conditions: the names of those that the network will be given.
+    conditions: the names of those that the network will be given. each: members of the batch for each of the n samples.
     """
     predict: Predict = model.output
     if guidance is not None:
@@ -219,5 +220,6 @@ def conditioned(
         x, where = check_known(model.flow, model.data_shape, n, known, known_mask, model.device)
     if not bool(where.any()):
         return predict, None
+    x, where = x.repeat_interleave(each, 0), where.repeat_interleave(each, 0)
     given = Known(predict, model.flow, x, where, known_at, model.dtype)
     return given, given

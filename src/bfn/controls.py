@@ -1,4 +1,4 @@
-"""Controls of a sample: how boldly classes are drawn, which of them may be, and what data to start from.
+"""Controls of a sample: how boldly classes are drawn, which of them may be, what data to start from, fixed noise.
 
 The first two act where the network is called, after all conditions: they turn a predict into a predict, so that every
 solver works with them. What is known of the data stays as it was given.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf
-from typing import TYPE_CHECKING, Any
+from math import hypot, inf, sqrt
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -20,11 +20,15 @@ from bfn.heads import Categorical, Output
 from bfn.joint import JointFlow
 from bfn.joint_head import JointOutput
 from bfn.known import Given, Known, Predict
+from bfn.solvers.table import Row, Table
 
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["Controlled", "controlled", "starting_data"]
+__all__ = ["Controlled", "Noise", "controlled", "fixed_noise", "starting_data"]
+
+Noise = Literal["fresh", "fixed"]
+"""Whether noisy rows draw noise of their own, or take that of the first state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +78,11 @@ def controlled(
     *,
     temperature: float = 1.0,
     allowed: Any = None,
+    each: int = 1,
 ) -> Predict:
-    """The predict under these controls; itself where they ask for nothing. known: what ``conditioned`` gives."""
+    """The predict under these controls; itself where they ask for nothing. known, each: as ``conditioned`` has them."""
     _check_temperature(model, temperature)
-    masks = {} if allowed is None else _check_allowed(model, n, allowed)
+    masks = {} if allowed is None else _check_allowed(model, n, allowed, each)
     for name, mask in masks.items():
         _check_known_is_allowed(model, name, mask, known)
     masks = {name: mask for name, mask in masks.items() if not bool(mask.all())}
@@ -107,6 +112,36 @@ def starting_data(model: Model, n: int, start_from: Any, t_start: float | None) 
         raise UserError(f"start_from: {error}") from None
 
 
+def fixed_noise(table: Table, flow: Flow, noise: Noise = "fixed") -> Table:
+    """The table to run with the first state's noise in every noisy row; itself for noise that is fresh.
+
+    Where the predicted message stands still a state is s w + sqrt(kappa) eps, eps standard normal: a row keeps a times
+    the noise so far, n, and adds so much of its own, c, that hypot(a n, c) = sqrt(kappa). If both are the same noise
+    they add up as numbers: to the same amount with c = hypot(a n, c) - a n. As steps shrink that is a smooth path,
+
+        dy = w_hat d beta + sqrt(kappa) eps ds          at g = 1, instead of sqrt(kappa) dB_beta;
+
+    with full re-noising the same noise at every row, and what has no noise stays as it is. It is another process than
+    the reverse SDE and the ODE, and its samples follow another distribution even for an exact model.
+    """
+    if noise not in get_args(Noise):
+        raise UserError(f"noise={noise!r}: expected one of {', '.join(get_args(Noise))}")
+    if noise == "fresh":
+        return table
+    parts = {name: _fixed_rows(table.parts.get(name, table).rows, part.kappa) for name, part in flow.parts.items()}
+    rows = parts[flow.leading_part]
+    return replace(table, rows=rows, parts={name: replace(own, rows=parts[name]) for name, own in table.parts.items()})
+
+
+def _fixed_rows(rows: tuple[Row, ...], kappa: float) -> tuple[Row, ...]:
+    amount, fixed = sqrt(kappa), []
+    for row in rows:
+        total = hypot(row.a * amount, row.c)
+        fixed.append(replace(row, c=total - row.a * amount if row.c else 0.0))
+        amount = total if row.commit else amount
+    return tuple(fixed)
+
+
 def _for_each(x: Any, n: int, shape: Shape) -> Tensor:
     """Data of that shape for each of n samples, from one for all or one each."""
     x = torch.as_tensor(x)
@@ -126,12 +161,12 @@ def _check_temperature(model: Model, temperature: float) -> None:
         )
 
 
-def _check_allowed(model: Model, n: int, allowed: Any) -> dict[str, Tensor]:
+def _check_allowed(model: Model, n: int, allowed: Any, each: int) -> dict[str, Tensor]:
     """The masks of the parts, each to broadcast against the class probabilities of n samples."""
     if not isinstance(model.flow, JointFlow):
         if isinstance(allowed, Mapping):
             raise UserError("allowed is a mapping: this model's data have no parts; give one bool tensor")
-        return {"": _check_mask(allowed, "allowed", model.flow, n, model.data_shape, model.device)}
+        return {"": _check_mask(allowed, "allowed", model.flow, n, model.data_shape, model.device, each)}
     if not isinstance(allowed, Mapping):
         raise UserError(f"allowed of type {type(allowed).__name__}: expected a mapping of parts to bool tensors")
     foreign = next((name for name in allowed if name not in model.flow.parts), None)
@@ -139,13 +174,15 @@ def _check_allowed(model: Model, n: int, allowed: Any) -> dict[str, Tensor]:
         raise UserError(f"allowed for part {foreign!r}: expected one of {', '.join(model.flow.parts)}")
     return {
         name: _check_mask(
-            mask, f"allowed for part {name!r}", model.flow.parts[name], n, model.data_shape[name], model.device
+            mask, f"allowed for part {name!r}", model.flow.parts[name], n, model.data_shape[name], model.device, each
         )
         for name, mask in allowed.items()
     }
 
 
-def _check_mask(given: Any, what: str, flow: Flow, n: int, data_shape: Shape, device: torch.device) -> Tensor:
+def _check_mask(
+    given: Any, what: str, flow: Flow, n: int, data_shape: Shape, device: torch.device, each: int
+) -> Tensor:
     if flow.n_values is None:
         raise UserError(f"{what}: it is for classes, and these data are numbers; leave it out")
     mask: Tensor = torch.as_tensor(given, device=device)
@@ -159,7 +196,7 @@ def _check_mask(given: Any, what: str, flow: Flow, n: int, data_shape: Shape, de
     if bool(none.any()):
         where = f" at {tuple(none.nonzero()[0].tolist())}" if none.ndim else ""
         raise UserError(f"{what} has no class{where}: expected at least one True for each variable")
-    return mask
+    return mask if mask.ndim < len(data_shape) + 2 else mask.repeat_interleave(each, 0)
 
 
 def _check_known_is_allowed(model: Model, name: str, mask: Tensor, known: Known | None) -> None:

@@ -1,52 +1,39 @@
-"""The one loop: initial state, rows of a table, callbacks, final prediction. The network is called in one place."""
+"""Samples of a model: everything that one may ask for, made ready for the one loop and read from its end."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.conditioning import Guidance, Steering, conditioned, conditions_for
 from bfn.conditions import Conditions
-from bfn.controls import controlled, starting_data
-from bfn.errors import NetworkError, UserError, check_whole
+from bfn.controls import Noise, controlled, fixed_noise, starting_data
+from bfn.errors import UserError, check_whole
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
-from bfn.heads import Output
 from bfn.info import Label
-from bfn.known import Known, KnownAt, Predict, anything_known
+from bfn.known import Known, KnownAt, anything_known
+from bfn.loop import End, Range, Run, Step, walk
+from bfn.particles import Particles, Population, solver_with_noise
 from bfn.presence import present_of
 from bfn.sde import InitialGaussian
 from bfn.solvers.base import Solver
 from bfn.solvers.path import Path
 from bfn.solvers.plan import plan
-from bfn.solvers.table import BoundTable, Table
+from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
     from bfn.model import Model
 
 __all__ = ["End", "Run", "Samples", "Step", "clip_range", "sample", "walk"]
 
-Range = tuple[float, float]
 MOST_NUMBERS = 2**36
 """In the states of one batch: 256 GiB of float32. More samples are drawn in batches (``bfn.batched_sampling``)."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """What ``on_step`` is shown after each network call: the state it was made on, and what it predicted."""
-
-    index: int
-    t: float
-    u: Tensor
-    prediction: Tensor
 
 
 @dataclass(frozen=True)
@@ -57,6 +44,8 @@ class Samples:
     final: the prediction that x was read from, x_hat or class probabilities: the last one, or the mix of the last few
     that the solver says. prediction: the last call's. u: the last state. nfe, times: the network calls.
     conditions: those that were asked for or drawn, by name, each (n, ...).
+    effective_sample_size: of the particles of each sample at each call, (n, nfe), the last one by the final weights.
+    log_normaliser: what the particles of each sample estimate of the log of how likely the condition is, (n,).
     """
 
     x: Any
@@ -66,6 +55,8 @@ class Samples:
     nfe: int
     times: tuple[float, ...]
     conditions: Conditions = field(default_factory=dict)
+    effective_sample_size: Tensor | None = None
+    log_normaliser: Tensor | None = None
 
     @property
     def label(self) -> Tensor | None:
@@ -76,110 +67,6 @@ class Samples:
     def present(self) -> Tensor | None:
         """What of the samples is there, like packed data, where they have different lengths."""
         return self.conditions.get("present")
-
-
-class Run:
-    """The way of one batch through a table, for this module's loop and for loops that others own (``bfn.interop``).
-
-    At each row: :meth:`prediction` of the network's output, :meth:`keep` it, then :meth:`step` unless :attr:`at_end`,
-    where :meth:`final` is the sample. u: the first state.
-    """
-
-    def __init__(self, table: BoundTable, u: Tensor, clip: Range | None = None) -> None:
-        self.table, self.clip, self.index = table, clip, 0
-        self._predictions: deque[Tensor] = deque(maxlen=max(1, table.depth))
-        self._base = u
-
-    @property
-    def at_end(self) -> bool:
-        """Whether this is the last row, which makes its call but no step."""
-        return self.index == self.table.nfe - 1
-
-    def prediction(self, output: Output, generator: torch.Generator | None = None) -> Tensor:
-        """What this row takes from the output: its mean, or a draw where the table draws; clipped."""
-        prediction = output.mean if not self.table.draws else output.mode if self.at_end else output.draw(generator)
-        prediction = prediction.to(self._base.dtype)
-        return prediction if self.clip is None else prediction.clamp(*self.clip)
-
-    def keep(self, prediction: Tensor) -> None:
-        """Make this the newest prediction."""
-        self._predictions.appendleft(prediction)
-
-    def step(self, u: Tensor, noise: Callable[[], Tensor]) -> Tensor:
-        """The next state from the one that the network was called on."""
-        if self.index == 0 or self.table.rows[self.index - 1].commit:
-            self._base = u
-        u = self.table.rows[self.index](self._base, self._predictions, noise)
-        self.index += 1
-        return u
-
-    def final(self) -> Tensor:
-        """The mix of the last predictions that the table says is the sample."""
-        if len(self.table.final) == 1:
-            return self._predictions[0]
-        weighted = [weight * p for weight, p in zip(self.table.final, self._predictions, strict=False)]
-        mix = torch.stack(weighted).sum(0)
-        return mix if self.clip is None else mix.clamp(*self.clip)
-
-
-@dataclass(frozen=True)
-class End:
-    """Where the loop ended. final: the mix that is the sample. prediction: the last one. u: the last state."""
-
-    final: Tensor
-    prediction: Tensor
-    u: Tensor
-
-
-def walk(
-    predict: Predict,
-    table: BoundTable,
-    u: Tensor,
-    noise: Callable[[], Tensor],
-    *,
-    conditions: Conditions | None = None,
-    clip: Range | None = None,
-    class_generator: torch.Generator | None = None,
-    on_step: Callable[[Step], None] | None = None,
-    autocast: torch.dtype | None = None,
-    progress: bool = False,
-) -> End:
-    """The one loop: from the first state through all rows of a table; gradients flow where they are asked for.
-
-    predict: called once at each row. noise: called at each row with noise, for standard normal numbers like u.
-    The rest as in :func:`sample`.
-    """
-    run = Run(table, u, clip)
-    shape, prediction, given = u.shape, u, conditions or {}
-    totals = []
-    cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
-    levels = tqdm(table.levels, desc="sampling", unit="call") if progress else table.levels
-    for index, level in enumerate(levels):
-        try:
-            with cast:
-                output = predict(u, level, **given)
-        except NetworkError as error:
-            raise NetworkError(f"call {index}: {error}") from None
-        prediction = run.prediction(output, class_generator)
-        if prediction.shape != shape:
-            raise NetworkError(
-                f"the network's prediction at call {index} (t={table.times[index]:.6g}) has shape "
-                f"{tuple(prediction.shape)}: expected {tuple(shape)}"
-            )
-        totals.append(output.mean.detach().sum(dtype=torch.float32))
-        run.keep(prediction)
-        if on_step is not None:
-            on_step(Step(index, table.times[index], u, prediction))
-        if not run.at_end:
-            u = run.step(u, noise)
-    # One look at all totals after the loop: a look at each would stall a GPU at every step.
-    finite = torch.stack(totals).isfinite().tolist()
-    if not all(finite):
-        first = finite.index(False)
-        raise NetworkError(
-            f"the network's prediction at call {first} (t={table.times[first]:.6g}) has NaN or infinite values"
-        )
-    return End(output.nearest(run.final()), prediction, u)
 
 
 @torch.no_grad()
@@ -207,6 +94,8 @@ def sample(
     temperature: float = 1.0,
     allowed: Any = None,
     start_from: Any = None,
+    particles: int | Particles | None = None,
+    noise: Noise = "fresh",
     seed: int | None = None,
     generator: torch.Generator | None = None,
     class_generator: torch.Generator | None = None,
@@ -249,6 +138,13 @@ def sample(
         have probability 0 at every call. One True forces a class. Of joint data a mapping of parts.
     start_from: data, (n, *data_shape) or data_shape, of joint data a mapping of parts, that are noised to ``t_start``,
         a time in (0, 1), for the initial state: the later, the more of them stays.
+    particles: draw each sample from so many, weighed so that ``steer`` or ``known``, or what a
+        :class:`bfn.particles.Particles` says ``must`` hold, is met exactly and not by approximation:
+        p(x) exp(steer(x)), p(x | known), p(x | must). The batch is that many times as large, also for ``initial`` and
+        ``on_step``, and a call is made twice where something leads, counted once. The solver must have noise; "auto" is
+        then "fast-sde" at g = 1. A dial beyond 1 asks for far more particles.
+    noise: "fresh" at each noisy row; or "fixed", the initial state's in all of them (:func:`bfn.controls.fixed_noise`),
+        so that a seed gives about the same sample whatever the number of calls.
     seed: of a generator that is made here, instead of one that is given.
     generator: draws conditions and lengths where none are given, then, in the state's shape and dtype, the initial
         state and the noise of each noisy row (a solver that draws classes takes one uniform number a variable before
@@ -258,10 +154,16 @@ def sample(
     on_step: called after each network call with a :class:`Step`.
     autocast: dtype to run the network in, such as torch.bfloat16; the state keeps its own.
     """
+    group = particles if particles is None or isinstance(particles, Particles) else Particles(particles)
+    if group is not None:
+        solver, g = solver_with_noise(solver, g)
     table = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g, path=path).table
     if n < 1:
         raise UserError(f"n={n}: expected at least 1 sample")
-    check_whole("n", n, 1, MOST_NUMBERS // math.prod(model.flow.state_shape(model.data_shape)))
+    each = 1 if group is None else group.count
+    check_whole("n", n, 1, MOST_NUMBERS // each // math.prod(model.flow.state_shape(model.data_shape)))
+    if group is not None:
+        group.check(table, steer is not None or anything_known(known, known_mask), noise)
     generator = _generator(model, seed, generator)
     bounds = clip_range(model, clip)
     given_data = anything_known(known, known_mask) or start_from is not None
@@ -269,13 +171,13 @@ def sample(
     conditions = conditions_for(model.info, n, label, condition, generator, model.device, drawn=not given_data)
     predict, given = conditioned(
         model, n, conditions=conditions, guidance=guidance, steer=steer, known=known, known_mask=known_mask,
-        known_at=known_at,
+        known_at=known_at, each=each,
     )  # fmt: skip
     there = present_of(model.flow, model.data_shape, n, present, lengths, model.info.lengths, generator, model.device)
-    there = there if there is None or given is None else there | given.mask  # what is known exists
+    there = there if there is None or given is None else there | given.mask[::each]  # what is known exists
     if there is not None:
         conditions["present"] = there
-    predict = controlled(model, n, predict, given, temperature=temperature, allowed=allowed)
+    predict = controlled(model, n, predict, given, temperature=temperature, allowed=allowed, each=each)
     start = None
     if start_from is not None:
         if initial is not None:
@@ -283,20 +185,39 @@ def sample(
         # A table and a grid of times say themselves where they start.
         says_itself = isinstance(solver, Table) or not (grid is None or isinstance(grid, str | Grid))
         start = starting_data(model, n, start_from, table.times[0] if says_itself else t_start)
-    u = _initial_state(model, n, table, initial, start, given, generator)
+        start = start.repeat_interleave(each, 0)
+    u, first = _initial_state(model, n * each, table, initial, start, given, generator)
+    bound = fixed_noise(table, model.flow, noise).bind(model.flow, u)
 
-    def noise() -> Tensor:
-        return torch.randn(u.shape, generator=generator, dtype=u.dtype, device=u.device)
+    def draw() -> Tensor:
+        return first if noise == "fixed" else torch.randn(u.shape, generator=generator, dtype=u.dtype, device=u.device)
 
+    def finish(prediction: Tensor) -> Tensor:
+        x = model.flow.decode(prediction)
+        x = x if given is None else given.restore(x)
+        return x if there is None else torch.where(there.repeat_interleave(each, 0), x, torch.zeros_like(x))
+
+    population = None
+    if group is not None:
+        base, _ = conditioned(model, n, conditions=conditions, guidance=guidance)
+        base = controlled(model, n, base, temperature=temperature, allowed=allowed, each=each)
+        steering = Steering(steer) if callable(steer) else steer
+        population = Population(
+            group, n, model.flow, bound, base, None if steering is None and given is None else predict, finish,
+            steering=steering, known=given, generator=generator,
+        )  # fmt: skip
     with evaluating(model):
         end = walk(
-            predict, table.bind(model.flow, u), u, noise, conditions=conditions, clip=bounds,
-            class_generator=class_generator or generator, on_step=on_step, autocast=autocast, progress=progress,
+            population or predict, bound, u, population.noise if population else draw,
+            conditions={name: value.repeat_interleave(each, 0) for name, value in conditions.items()},
+            clip=bounds, class_generator=class_generator or generator, on_step=on_step,
+            select=population.select if population else None, autocast=autocast, progress=progress,
         )  # fmt: skip
-    x = model.flow.decode(end.final)
-    x = x if given is None else given.restore(x)
-    x = x if there is None else torch.where(there, x, torch.zeros_like(x))
-    return Samples(model.flow.unpack(x), end.final, end.prediction, end.u, table.nfe, table.times, conditions)
+        x = finish(end.final)
+        report: dict[str, Tensor] = {}
+        if population is not None:
+            end, x, report = population.choose(end, x)
+    return Samples(model.flow.unpack(x), end.final, end.prediction, end.u, table.nfe, table.times, conditions, **report)
 
 
 def _generator(model: Model, seed: int | None, generator: torch.Generator | None) -> torch.Generator | None:
@@ -328,7 +249,8 @@ def _initial_state(
     start: Tensor | None,
     given: Known | None,
     generator: torch.Generator | None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
+    """The first state, and the standard normal noise in it."""
     shape = (n, *model.flow.state_shape(model.data_shape))
     if isinstance(initial, Tensor):
         if tuple(initial.shape) != shape:
@@ -342,7 +264,7 @@ def _initial_state(
         else:
             unit = initial(model.flow, table.times[0], noise)
     if start is None and given is None:
-        return unit * model.flow.noise_scale(unit)
+        return unit * model.flow.noise_scale(unit), noise
     s = model.flow.noise_levels(table.told(model.flow)[:1], n, unit.ndim - 1, unit)[0].s
     u = unit * model.flow.noise_scale(unit) if start is None else model.flow.noised(start, s, noise)
-    return u if given is None else given.start(u, noise, s)
+    return u if given is None else given.start(u, noise, s), noise

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from math import inf, pi
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from scipy import stats
 import bfn
 import tiny
 from bfn import ContinuousFlow, DiscreteFlow, UserError, solvers
-from bfn.controls import controlled
-from bfn.exact import GaussianMixture, JointMixture, ProductOfCategoricals, StringSet
+from bfn.controls import controlled, fixed_noise
+from bfn.exact import GaussianMixture, JointMixture, Points, ProductOfCategoricals, StringSet
 from bfn.solvers import SOLVERS, plan
 
 FALSE_ALARM = 1e-4
@@ -291,3 +292,56 @@ def test_classes_are_left_out_where_a_sample_starts_from_data() -> None:
     out = model.sample(2, nfe=5, start_from=image, t_start=0.3, seed=0)
     assert out.label is not None
     assert out.label.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("name", [name for name in names("continuous") if not name.startswith("euler")])
+def test_with_fixed_noise_one_point_is_reached_along_the_first_noise(name) -> None:
+    """The prediction stands still, and all but Euler's rows follow such a one exactly: every state is s w + eps."""
+    point = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
+    model = Points(point, dtype=torch.float64)
+    eps = torch.randn(4, 2, generator=seeded(1), dtype=torch.float64)
+    steps, _ = recorded(model, 4, name, 8, initial=eps, noise="fixed", seed=0)
+    start = model.flow.schedule.s(steps[0].t) if steps[0].t else 0.0
+    for step in steps:
+        s = model.flow.schedule.s(step.t) if step.t else 0.0
+        # The first state is eps itself: what it lacks, s_start w, only the ODE carries along.
+        gap = (step.u - s * point - eps).abs().max()
+        assert float(gap) <= float(start) * float(point.abs().max()) * (1 + 1e-9) + 1e-9 * (1 + float(s))
+
+
+@pytest.mark.parametrize(("solver", "g"), [("fast-sde", 1.0), ("fast-sde", inf), ("sde-bfn-solver2", None)])
+def test_with_fixed_noise_more_calls_give_the_same_strings(solver, g) -> None:
+    model = StringSet(STRINGS, n_classes=3, beta_1=12.0)
+    agree = {}
+    for noise in ("fresh", "fixed"):
+        a, b = (model.sample(500, solver, calls, g=g, noise=noise, seed=0).x for calls in (40, 80))
+        agree[noise] = float((a == b).all(1).double().mean())
+    assert agree["fixed"] > 0.97
+    assert agree["fresh"] < 0.8
+
+
+def test_what_has_no_noise_stays_as_it_is_and_full_renoising_takes_the_same_noise_at_every_row() -> None:
+    flow = DiscreteFlow(3, 12.0)
+    model = StringSet(STRINGS, n_classes=3, flow=flow)
+    table = plan(model, "fast-ode", 8).table
+    assert fixed_noise(table, flow) == table
+    table = plan(model, "fast-sde", 8, g=inf).table
+    assert [row.c for row in fixed_noise(table, flow).rows] == pytest.approx([row.c for row in table.rows])
+    assert fixed_noise(table, flow, "fresh") is table
+
+
+def test_with_fixed_noise_gaussian_data_come_out_pi_halves_too_wide() -> None:
+    """dy = w_hat d beta + eps ds, w_hat = v y / (1 + v beta): y = eps (1 + v beta) arctan(s sqrt(v)) / sqrt(v)."""
+    model = GaussianMixture(torch.zeros(1, 1, dtype=torch.float64), stds=torch.tensor([0.5]))
+    eps = torch.ones(1, 1, dtype=torch.float64)
+    x = model.sample(1, "sde-bfn-solver++2", 2000, initial=eps, noise="fixed", seed=0).x
+    assert float(x) == pytest.approx(0.5 * pi / 2, rel=2e-3)
+
+
+def test_joint_data_take_fixed_noise_and_a_wrong_word_is_one_line() -> None:
+    model = joint()
+    a, b = (model.sample(50, "fast-sde", calls, g=1.0, noise="fixed", seed=0).x for calls in (60, 120))
+    assert float((a["kind"] == b["kind"]).double().mean()) > 0.95
+    assert float((a["x"] - b["x"]).abs().mean()) < 0.03
+    with pytest.raises(UserError, match="noise='frozen': expected one of fresh, fixed"):
+        model.sample(2, nfe=4, noise="frozen")

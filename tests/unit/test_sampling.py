@@ -306,7 +306,7 @@ wrong_calls = [
     ({"grid": [0.3], "nfe": None, "solver": "bfn-solver2-singlestep"}, "expected at least 2 times"),
     ({"label": torch.zeros(1, dtype=torch.int64)}, "expected one class for all samples, or one for each of the 2"),
     ({"label": torch.zeros(2)}, "label=0.0: expected whole numbers, -1 for none, or names"),
-    ({"guidance": 2}, "guidance=2: it needs conditions to guide to; give label"),
+    ({"guidance": 2}, "guidance=2: it needs conditions to guide to, such as label; there are none"),
     ({"solver": "multistep:2"}, "solver='multistep:2': expected multistep:ORDER:COORDINATE"),
     ({"solver": "multistep:2:z"}, "coordinate='z': expected one of s, log s"),
     ({"clip": (-1, 1)}, "only predictions of continuous data can be clipped"),

@@ -38,6 +38,8 @@ def sample(
     prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
     known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
     keep: Literal["top", "bottom", "left", "right", "border"] | None = None,
+    particles: int | None = None,
+    noise: Literal["fresh", "fixed"] = "fresh",
     clip: bool = True,
     steps_gif: bool = False,
     batch: Annotated[int, BATCH] = 256,
@@ -55,6 +57,8 @@ def sample(
     Example: bfn sample mnist --label 3 --guidance 2
 
     Example: bfn sample mnist --known mnist --keep left
+
+    Example: bfn sample text8 --prompt "the ____ of the world" --particles 16 --n 4
 
     Args:
         solver: its name; bfn solvers lists them.
@@ -76,12 +80,18 @@ def sample(
         known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
             takes it; which of them is drawn by the seed.
         keep: the part of them that is kept, the top half if left out.
+        particles: draw each sample from so many, weighed so that samples follow the model's own distribution given
+            --prompt or --known; takes that many times as long. auto is then fast-sde with g = 1.
+        noise: fixed for the noise of the first state at every step, so that a seed gives about the same sample whatever
+            --nfe is; that is another distribution than the model's.
         clip: do not clip the predicted data to the data's range, as the paper's code does on images.
         steps_gif: write also how the first samples form, as steps.gif.
     """
     check_positive(n=n, batch=batch)
     if known is not None and prompt is not None:
         raise UserError(f"--known {known} with --prompt: one is for images, the other for text; leave one out")
+    if particles is not None and known is None and prompt is None:
+        raise UserError(f"--particles {particles} without --prompt or --known: say what must hold")
     if known is None and keep is not None:
         raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
 
@@ -101,7 +111,8 @@ def sample(
         clip=None if clip else False, label=list(islice(cycle(label), n)) if label else None,
         condition=asked(condition), batch=batch, seed=seed, progress=on_terminal(),
         on_step=lambda step: recorder(step) if recorder and len(recorder.steps) < nfe else None,
-        temperature=temperature, lengths=length, **_conditions(source, prompt, known, keep or "top", n, seed),
+        temperature=temperature, lengths=length, particles=particles, noise=noise,
+        **_conditions(source, prompt, known, keep or "top", n, seed),
     )  # fmt: skip
     files = [] if form == "numbers" else [write_samples(out / "samples", source, drawn.x)]
     if form != "text":
@@ -115,6 +126,10 @@ def sample(
         "seconds": round(drawn.seconds, 3), "seed": seed, "labels": None, "files": [*map(str, files)],
         **({"text": [*told]} if told else {}),
     }  # fmt: skip
+    if drawn.effective_sample_size is not None:
+        size = drawn.effective_sample_size.min(1).values.mean().item()
+        values["effective_sample_size"] = round(size, 2)
+        told.append(f"of {particles} particles a sample {size:.1f} counted where fewest did, on average")
     if classes is not None and drawn.label is not None:
         values["labels"] = names = [classes.name(k) for k in drawn.label.tolist()]
         told += [] if label or known else [f"classes drawn by their shares in the data: {' '.join(names)}"]
