@@ -31,7 +31,7 @@ PAPER = {
 }
 STARTS = {"continuous": (1e-2, 1e-3, 1e-4, 1e-5), "discrete": (1e-1, 1e-2, 1e-3)}
 CALLS = (5, 8, 10, 15, 20)
-TARGETS = {"continuous": {10: 0.15, 20: 0.08}, "discrete": {10: 0.15, 20: 0.05}}
+TARGETS = {"continuous": {10: 0.12, 20: 0.05}, "discrete": {10: 0.10, 20: 0.03}}
 
 Problem = tuple[str, Callable[[torch.Generator], Model]]
 

@@ -34,7 +34,7 @@ def settings_of(model: bfn.BFN, nfe: int, options: argparse.Namespace) -> Iterat
             if model.flow.kind in solver.kinds and not isinstance(solver, Midpoint):
                 yield from ((f"{solver.name}, t_start {t}", Setting(solver.name, nfe, t_start=t)) for t in starts)
     yield "**fast-sde**", Setting("fast-sde", nfe)
-    base = solvers.get("fast-sde", model.flow.kind).resolve(model.flow, nfe)
+    base = solvers.get("fast-sde", model.flow.kind).resolve(model.flow, nfe, model.info)
     if not isinstance(base, Multistep):
         raise TypeError(f"{base}: expected a multistep rule")
     orders, dials = options.orders or [base.order], options.dials or [base.g]

@@ -158,8 +158,9 @@ ODE_NUMBERS = tuple(Anchor(n, 0.0, 3, max(2.0, n * n / 5), scale=0.4, corrector=
 ODE_CLASSES = (Anchor(1, 0.0, 4, 1.0, exponent=1.25, corrector=True),)
 
 NUMBERS = (
-    Anchor(1, 0.0, 2, 2.5), Anchor(3, 0.0, 2, 4.3, quiet=2), Anchor(5, 4.0, 2, 5.6, quiet=2),
-    Anchor(10, 2.0, 2, 8.0, quiet=2), Anchor(20, 1.0, 2, 20.0), Anchor(50, 0.5, 2, 100.0), Anchor(100, 0.5, 2, 500.0),
+    Anchor(1, 0.0, 2, 1.0), Anchor(2, 0.0, 2, 1.6), Anchor(3, 0.0, 2, 4.0, exponent=1.5, quiet=2),
+    Anchor(5, 4.0, 2, 5.6, quiet=2), Anchor(10, 2.0, 2, 8.0, quiet=2), Anchor(20, 1.0, 2, 20.0),
+    Anchor(50, 0.5, 2, 100.0), Anchor(100, 0.5, 2, 500.0),
 )  # fmt: skip
 TWO_CLASSES = (
     Anchor(1, 3.0, 2, 0.65, exponent=1.5), Anchor(5, 3.0, 2, 0.65, exponent=1.5),
