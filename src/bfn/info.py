@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bfn.conditions import NO_CLASS, Condition
+from bfn.data.table_columns import TableColumns
 from bfn.data.tokenizers import Alphabet, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
@@ -94,6 +95,7 @@ class ModelInfo:
     classes: of a class-conditional model. conditions: others, by name. lengths: of samples that differ in it.
     alphabet: symbols of a text model, one a class of its data. tokenizer: the same for text of any other tokens.
     part_tokenizers: tokenizers of the parts of joint data that are text, by their names.
+    columns: of a table, by which the parts of joint data become its rows.
     value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
     error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
     maps_to_end: whether the model was distilled (``bfn.distill``): it predicts where the path from a state ends, and
@@ -120,6 +122,7 @@ class ModelInfo:
     card: Mapping[str, Any] = field(default_factory=dict)
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     lengths: Lengths | None = None
+    columns: TableColumns | None = None
 
     def __post_init__(self) -> None:
         self.check()

@@ -202,9 +202,12 @@ class Model(ABC):
     def decode(self, x: Tensor | Mapping[str, Tensor], present: Tensor | Mapping[str, Tensor] | None = None) -> Any:
         """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers.
 
+        Of joint data a mapping, of a table a pandas DataFrame.
         present: like x, where there is data: padding is no part of a string.
         """
         if isinstance(x, Mapping):
+            if self.info.columns is not None:
+                return self.info.columns.decode(x)
             where = present if isinstance(present, Mapping) else {}
             texts = {name: t.decode(x[name], where.get(name)) for name, t in self.info.part_tokenizers.items()}
             return {name: texts.get(name, value.cpu().numpy()) for name, value in x.items()}

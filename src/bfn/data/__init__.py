@@ -18,6 +18,8 @@ from bfn.data.record_columns import RawTable, make_records
 from bfn.data.record_files import read_records
 from bfn.data.records import Categories, Column, Columns, Numbers, Records, Sequences
 from bfn.data.sources import SOURCES, Download, Source
+from bfn.data.table_columns import TableColumn, TableColumns
+from bfn.data.table_inference import infer_columns, read_table
 from bfn.data.text import Text, read_text
 from bfn.data.tokenizer_files import TOKENIZERS, TokenizerFile
 from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, Alphabet, Tokenizer, TokenList
@@ -42,6 +44,8 @@ __all__ = [
     "Records",
     "Sequences",
     "Source",
+    "TableColumn",
+    "TableColumns",
     "Text",
     "TokenList",
     "Tokenizer",
@@ -50,10 +54,12 @@ __all__ = [
     "fetch",
     "from_array",
     "home",
+    "infer_columns",
     "is_at_hand",
     "load",
     "make_records",
     "names",
     "read_records",
+    "read_table",
     "read_text",
 ]

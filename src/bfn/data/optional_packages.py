@@ -13,5 +13,5 @@ def require(module: str, purpose: str) -> ModuleType:
     except ImportError as error:
         top = module.partition(".")[0]
         package = {"PIL": "Pillow", "sklearn": "scikit-learn"}.get(top, top)
-        extra = "records" if top in ("pyarrow", "tokenizers") else "data"
+        extra = "records" if top in ("pandas", "pyarrow", "tokenizers") else "data"
         raise ImportError(f"{package} is needed {purpose}: pip install 'bayesian-flow[{extra}]'") from error

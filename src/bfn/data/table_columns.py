@@ -1,0 +1,279 @@
+"""Columns of a table as parts of joint data: classes, and numbers on the scale of a standard normal.
+
+Every cell is in one of its column's states: one of the levels (values that are classes of their own), missing, or a
+number. A category has levels alone, a plain number has that state alone, a number with many zeros has a level for them.
+
+    class part of a column     its states, (n,) int64: levels in their order, then missing, then "a number"
+    numbers, of all columns    (n, k) float64: quantiles as those of a standard normal
+
+The number of a cell that has none is standard normal noise: nobody reads it, and it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bfn.data.table_cells import CellType, Raw, pandas, shown
+from bfn.errors import UserError, did_you_mean
+
+__all__ = ["Quantiles", "TableColumn", "TableColumns"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """An increasing map of numbers to those of a standard normal: straight between stored pairs, so is its inverse.
+
+    values: increasing. normal: their places, as increasing. decimals: of data that are rounded, None for others.
+    offset, step: rounded data are (offset + step k) / 10^decimals with whole k, and values are of k.
+    """
+
+    values: tuple[float, ...]
+    normal: tuple[float, ...]
+    decimals: int | None = None
+    offset: int = 0
+    step: int = 1
+
+    def __post_init__(self) -> None:
+        if len(self.values) < 2 or len(self.values) != len(self.normal):
+            raise UserError(f"{len(self.values)} values, {len(self.normal)} places: expected as many, at least 2")
+        if np.any(np.diff(self.values) <= 0) or np.any(np.diff(self.normal) <= 0):
+            raise UserError("quantiles that do not increase")
+
+    @cached_property
+    def _pairs(self) -> tuple[Floats, Floats]:
+        return np.array(self.values), np.array(self.normal)
+
+    def _coordinate(self, raw: Raw) -> Floats:
+        """What is interpolated: the number itself, or k."""
+        if self.decimals is None:
+            return raw.astype(np.float64)
+        # Whole numbers beyond 2^53 lose nothing as long as their distance from the offset is below.
+        scaled = np.rint(raw * 10.0**self.decimals).astype(np.int64) if raw.dtype.kind == "f" else raw
+        return (scaled - self.offset).astype(np.float64) / self.step
+
+    def encode(self, raw: Raw) -> Floats:
+        """Places on the normal scale; beyond the ends the outermost pieces go on."""
+        return _interpolate(self._coordinate(raw), *self._pairs)
+
+    def decode(self, z: Floats) -> Raw:
+        """The numbers, none beyond the ends: float64, or int64 for rounded data without decimals."""
+        values, normal = self._pairs
+        y = np.clip(_interpolate(z, normal, values), values[0], values[-1])
+        if self.decimals is None:
+            return y
+        whole = self.offset + self.step * np.rint(y).astype(np.int64)
+        return whole / 10.0**self.decimals if self.decimals else whole
+
+    def log_slope(self, raw: Raw) -> Floats:
+        """log dz/dvalue; of rounded data log dz/dk, the log of a share where a density is multiplied by it."""
+        values, normal = self._pairs
+        piece = np.clip(np.searchsorted(values, self._coordinate(raw), side="right") - 1, 0, len(values) - 2)
+        slopes: Floats = np.log(np.diff(normal) / np.diff(values))[piece]
+        return slopes
+
+
+def _interpolate(x: Floats, xs: Floats, ys: Floats) -> Floats:
+    """Straight lines through the pairs, exact at them, and on beyond the ends."""
+    piece = np.clip(np.searchsorted(xs, x, side="right") - 1, 0, len(xs) - 2)
+    x0, x1, y0, y1 = xs[piece], xs[piece + 1], ys[piece], ys[piece + 1]
+    # From the nearer end of the piece: both ends come out to the last digit.
+    lower = y0 + (x - x0) * ((y1 - y0) / (x1 - x0))
+    upper = y1 - (x1 - x) * ((y1 - y0) / (x1 - x0))
+    nearer: Floats = np.where(x - x0 <= x1 - x, lower, upper)
+    return nearer
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One column. levels: values that are classes. missing: whether cells may be. quantiles: of all other numbers."""
+
+    name: str
+    cells: CellType
+    levels: tuple[Any, ...] = ()
+    missing: bool = False
+    quantiles: Quantiles | None = None
+
+    @property
+    def n_states(self) -> int:
+        """Levels, missing, a number: as many of these as there are."""
+        return len(self.levels) + self.missing + (self.quantiles is not None)
+
+    @property
+    def missing_state(self) -> int | None:
+        """The state of missing cells, if there may be any."""
+        return len(self.levels) if self.missing else None
+
+    @property
+    def number_state(self) -> int:
+        """The state of cells that are numbers; -1 in a column that has none."""
+        return -1 if self.quantiles is None else self.n_states - 1
+
+    @property
+    def kind(self) -> str:
+        """What it is as a whole: "number", "class", "constant", or "number and classes"."""
+        if self.quantiles is None:
+            return "class" if self.n_states > 1 else "constant"
+        return "number and classes" if self.levels else "number"
+
+    @cached_property
+    def _sorted_levels(self) -> tuple[Raw, NDArray[np.int64]]:
+        text = self.cells.kind == "text"
+        levels = np.array(self.levels, dtype=object if text else np.float64 if self.cells.kind == "real" else np.int64)
+        order = np.argsort(levels, kind="stable")
+        return levels[order], order
+
+    def states(self, series: Any, fill_missing: int | None = None) -> tuple[NDArray[np.int64], Raw]:
+        """The state of every cell, and the plain values; a value that cannot be is refused with its row.
+
+        fill_missing: the state of a missing cell where the column has none.
+        """
+        raw, missing = self.cells.raw(series)
+        found = np.full(len(raw), self.number_state)
+        if self.levels:
+            levels, order = self._sorted_levels
+            place = np.clip(np.searchsorted(levels, raw), 0, len(levels) - 1)
+            found = np.where(levels[place] == raw, order[place], found)
+        absent = self.missing_state if self.missing else fill_missing
+        found = np.where(missing, -1 if absent is None else absent, found)
+        if (found < 0).any():
+            row = int(np.flatnonzero(found < 0)[0])
+            what = f"column {self.name!r}, row {row}: "
+            if missing[row]:
+                raise UserError(f"{what}missing, which no cell of the column was: fill it, or impute it")
+            known = self.cells.series(np.array(self.levels[:8]), np.zeros(len(self.levels[:8]), bool), self.name)
+            texts = [str(value) for value in known.tolist()]
+            more = ", ..." if len(self.levels) > 8 else ""
+            hint = did_you_mean(str(series.iloc[row]), [str(level) for level in self.levels])
+            raise UserError(f"{what}{shown(series.iloc[row])}: expected one of {', '.join(texts)}{more}{hint}")
+        return found.astype(np.int64), raw
+
+    def series(self, states: NDArray[np.int64], z: Floats | None) -> Any:
+        """The column of these states and numbers."""
+        text = self.cells.kind == "text"
+        levels: Any = np.array([*self.levels, *[None] * 2] if text else [*self.levels, 0, 0], dtype=object)
+        raw = levels[states]
+        number = states == self.number_state
+        if self.quantiles is not None and z is not None and number.any():
+            raw[number] = self.quantiles.decode(z[number])
+        missing = states == self.missing_state if self.missing else np.zeros(len(states), bool)
+        if not text:
+            raw = raw.astype(np.float64 if self.cells.kind == "real" else np.int64)
+        return self.cells.series(raw, missing, self.name)
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """The columns of a table, in their order, and the way to parts of joint data and back."""
+
+    columns: tuple[TableColumn, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in self.columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(f"column {twice!r} is there twice: rename one")
+        if not self.class_columns and not self.number_columns:
+            raise UserError(f"{len(names)} columns without two different values in any: nothing to learn")
+
+    def __getitem__(self, name: str) -> TableColumn:
+        found = next((column for column in self.columns if column.name == name), None)
+        if found is None:
+            raise UserError(f"column {name!r}: expected one of {', '.join(self.names)}{did_you_mean(name, self.names)}")
+        return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all columns, in their order."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def class_columns(self) -> tuple[TableColumn, ...]:
+        """Those with a class part, which has their name."""
+        return tuple(column for column in self.columns if column.n_states > 1)
+
+    @property
+    def number_columns(self) -> tuple[TableColumn, ...]:
+        """Those with a number, in their order in the part of all numbers."""
+        return tuple(column for column in self.columns if column.quantiles is not None)
+
+    @property
+    def numbers_part(self) -> str:
+        """The name of the part of all numbers."""
+        name = "numbers"
+        while name in self.names:
+            name += "_"
+        return name
+
+    def encode(self, table: Any, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """The parts of a pandas DataFrame. generator: of the noise where cells have no number; seeded 0 if None."""
+        return self._encode(table, generator, known=False)[0]
+
+    def encode_known(
+        self, table: Any, names: Iterable[str] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The parts, and bool tensors like them: True for what the cells of these columns that are not missing tell."""
+        return self._encode(table, None, known=True, names=self.names if names is None else tuple(names))
+
+    def _encode(
+        self, table: Any, generator: torch.Generator | None, known: bool, names: tuple[str, ...] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        wanted = self.names if names is None else names
+        for name in wanted:
+            if list(table.columns).count(self[name].name) != 1:
+                raise UserError(
+                    f"column {name!r}: the table has {', '.join(map(str, table.columns))}; expected it once"
+                )
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        n = len(table)
+        numbers = torch.randn(n, len(self.number_columns), generator=generator, dtype=torch.float64)
+        told = torch.zeros(numbers.shape, dtype=torch.bool)
+        parts: dict[str, Tensor] = {self.numbers_part: numbers} if self.number_columns else {}
+        masks: dict[str, Tensor] = {self.numbers_part: told} if self.number_columns else {}
+        place = {column.name: i for i, column in enumerate(self.number_columns)}
+        for column in self.columns:
+            states, there = np.zeros(n, np.int64), np.zeros(n, bool)
+            if column.name in wanted:
+                series = table[column.name]
+                there = ~series.isna().to_numpy(dtype=bool) if known else np.ones(n, bool)
+                states, raw = column.states(series, fill_missing=0 if known else None)
+                number = (states == column.number_state) & there
+                if column.quantiles is not None and number.any():
+                    j = place[column.name]
+                    numbers[torch.from_numpy(number), j] = torch.from_numpy(column.quantiles.encode(raw[number]))
+                    told[:, j] = torch.from_numpy(number)
+            if column.n_states > 1:
+                parts[column.name] = torch.from_numpy(states)
+                masks[column.name] = torch.from_numpy(there)
+        return parts, masks
+
+    def decode(self, parts: Mapping[str, Tensor]) -> Any:
+        """A pandas DataFrame of the parts, with the types, categories and order of the columns."""
+        numbers = parts[self.numbers_part].detach().cpu().double().numpy() if self.number_columns else None
+        n = len(next(iter(parts.values())))
+        place = {column.name: i for i, column in enumerate(self.number_columns)}
+        found = {}
+        for column in self.columns:
+            states = parts[column.name].cpu().numpy() if column.n_states > 1 else np.zeros(n, np.int64)
+            z = None if numbers is None or column.name not in place else numbers[:, place[column.name]]
+            found[column.name] = column.series(states, z)
+        return pandas().DataFrame(found)
+
+    def log_slopes(self, table: Any) -> Floats:
+        """What turns the log-density of the numbers on the normal scale into that of the table, (n,)."""
+        total = np.zeros(len(table))
+        for column in self.number_columns:
+            states, raw = column.states(table[column.name])
+            number = states == column.number_state
+            assert column.quantiles is not None
+            total[number] += column.quantiles.log_slope(raw[number])
+        return total

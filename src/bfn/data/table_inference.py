@@ -1,0 +1,195 @@
+"""What the columns of a table are, found from its cells; and tables from files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bfn.data.table_cells import CellType, Raw, pandas
+from bfn.data.table_columns import Quantiles, TableColumn, TableColumns
+from bfn.errors import UserError, did_you_mean
+
+__all__ = ["infer_columns", "read_table"]
+
+MOST_LEVELS = 150
+"""Numbers with so many different values are classes, where each is there often enough."""
+PER_LEVEL = 10
+"""Cells a value, on average, from which on a number's values are classes."""
+MOST_TEXTS = 1000
+"""Different texts that are classes."""
+SPIKE = 0.05
+"""The share of a column's cells from which on a single number is a class of its own."""
+N_QUANTILES = 500
+MOST_DECIMALS = 12
+EXACT = 2**53
+"""Whole numbers up to here are exact in float64."""
+KINDS = ("number", "class")
+
+
+def infer_columns(
+    table: Any, kinds: Mapping[str, str] | None = None, drop: Collection[str] = (), *, most_levels: int = MOST_LEVELS
+) -> TableColumns:
+    """The columns of a pandas DataFrame or a pyarrow Table.
+
+    Texts, categories and truth values are classes. So are numbers and times of few different values (at most
+    ``most_levels``, each in ten cells on average); others are numbers, with a class for each value that more than one
+    in twenty cells has. Missing cells are a state of their own. Identifiers and free text are refused: name them in
+    ``drop``.
+
+    kinds: "number" or "class" by the name of a column, where the guess is wrong. drop: columns to leave out.
+    """
+    table = as_frame(table)
+    kinds = dict(kinds or {})
+    for name in (*kinds, *drop):
+        if name not in table.columns:
+            hint = did_you_mean(name, map(str, table.columns))
+            raise UserError(f"column {name!r}: expected one of {', '.join(map(str, table.columns))}{hint}")
+    wrong = next((name for name, kind in kinds.items() if kind not in KINDS), None)
+    if wrong is not None:
+        raise UserError(f"kinds[{wrong!r}]={kinds[wrong]!r}: expected one of {', '.join(KINDS)}")
+    names = [name for name in table.columns if name not in drop]
+    if len(table) < 2 or not names:
+        raise UserError(f"a table of {len(table)} rows and {len(names)} columns: expected at least 2 rows and 1 column")
+    return TableColumns(tuple(_infer(table[name], kinds.get(name), most_levels) for name in names))
+
+
+def as_frame(table: Any) -> Any:
+    """A pandas DataFrame of a DataFrame, a pyarrow Table or a path, with names that are texts, each once."""
+    if isinstance(table, str | Path):
+        return read_table(table)
+    pd = pandas()
+    if not isinstance(table, pd.DataFrame):
+        if type(table).__module__.partition(".")[0] != "pyarrow":
+            raise UserError(f"a table of type {type(table).__name__}: expected a pandas DataFrame or a path")
+        table = table.to_pandas()
+    names = list(table.columns)
+    wrong = next((name for name in names if not isinstance(name, str)), None)
+    if wrong is not None:
+        raise UserError(f"column name {wrong!r}: expected texts; rename them, df.columns = map(str, df.columns)")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"column {twice!r} is there {names.count(twice)} times: rename or drop all but one")
+    return table
+
+
+def read_table(path: Path | str) -> Any:
+    """A pandas DataFrame of a ``.csv``, ``.tsv`` (also with ``.gz``) or ``.parquet`` file; UTF-8, names in line 1."""
+    pd, path = pandas(), Path(path).expanduser()
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    kind = Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
+    if kind not in (".csv", ".tsv", ".parquet"):
+        raise UserError(f"{path}: tables are read from files ending with .csv, .tsv or .parquet")
+    try:
+        if kind == ".parquet":
+            return as_frame(pd.read_parquet(path))
+        separator = "\t" if kind == ".tsv" else ","
+        header = list(pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str).iloc[0])
+        twice = next((name for name in header if header.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(f"column {twice!r} is there {header.count(twice)} times: rename all but one")
+        table = pd.read_csv(path, sep=separator, low_memory=False, index_col=False)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    except pd.errors.EmptyDataError:
+        raise UserError(f"{path}: an empty file: expected names of columns in the first line") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: {error.reason} at byte {error.start}: save the file as UTF-8") from None
+    except (pd.errors.ParserError, OSError, ValueError) as error:
+        raise UserError(f"{path}: {' '.join(str(error).split())}") from None
+    return table
+
+
+def _infer(series: Any, kind: str | None, most_levels: int) -> TableColumn:
+    name, cells = series.name, CellType.of(series)
+    raw, absent = cells.raw(series)
+    there = raw[~absent]
+    if not len(there):
+        raise UserError(f"column {name!r}: all {len(raw)} cells are missing: drop it, drop=[{name!r}]")
+    levels, counts = np.unique(there, return_counts=True)
+    missing = bool(absent.any())
+    if cells.kind in ("text", "category", "truth"):
+        if kind == "number":
+            raise UserError(f"kinds[{name!r}]='number': its cells are of type {cells.dtype}; expected numbers or times")
+        if kind is None and cells.kind == "text":
+            _refuse_free_text(name, len(levels), len(there))
+    elif kind != "class" and len(levels) > 1:
+        if kind is None:
+            _refuse_identifier(name, cells, levels, len(raw))
+        spikes = _spikes(levels, counts, kind, most_levels)
+        if spikes is not None:
+            rest = ~np.isin(levels, spikes)
+            quantiles = _quantiles(cells, levels[rest], counts[rest], name)
+            return TableColumn(name, cells, tuple(spikes.tolist()), missing, quantiles)
+    return TableColumn(name, cells, tuple(levels.tolist()), missing)
+
+
+def _spikes(levels: Raw, counts: Any, kind: str | None, most_levels: int) -> Raw | None:
+    """Values that are classes beside the numbers; None where all are."""
+    n = int(counts.sum())
+    if kind == "number":
+        return levels[:0]
+    if len(levels) <= max(2, min(most_levels, n // PER_LEVEL)):
+        return None
+    often: Raw = levels[counts >= max(PER_LEVEL, SPIKE * n)]
+    return often if len(levels) - len(often) >= 2 else None
+
+
+def _refuse_free_text(name: str, n_levels: int, n: int) -> None:
+    if n_levels > MOST_TEXTS or n_levels > max(20, n / 2):
+        raise UserError(
+            f"column {name!r}: {n_levels} different texts in {n} cells, as identifiers and free text have: leave it "
+            f"out, drop=[{name!r}], or keep them as classes, kinds={{{name!r}: 'class'}}"
+        )
+
+
+def _refuse_identifier(name: str, cells: CellType, levels: Raw, n: int) -> None:
+    if cells.kind == "whole" and len(levels) == n >= 20 and int(levels[-1]) - int(levels[0]) == n - 1:
+        raise UserError(
+            f"column {name!r}: the whole numbers from {levels[0]} to {levels[-1]}, each once, as identifiers have: "
+            f"leave it out, drop=[{name!r}], or keep it, kinds={{{name!r}: 'number'}}"
+        )
+
+
+def _quantiles(cells: CellType, values: Raw, counts: Any, name: str) -> Quantiles:
+    """Each value in the middle of its share of the normal distribution; of many values, some."""
+    decimals = _decimals(values, cells.dtype) if cells.kind == "real" else 0
+    offset, step, coordinate = 0, 1, values
+    if decimals is not None:
+        whole = np.rint(values * 10.0**decimals).astype(np.int64) if decimals or cells.kind == "real" else values
+        offset, reach = int(whole[0]), int(whole[-1]) - int(whole[0])
+        step = int(np.gcd.reduce(whole - offset)) if reach < 2**63 else 1
+        if reach // step > EXACT:
+            raise UserError(
+                f"column {name!r}: whole numbers from {whole[0]} to {whole[-1]}, too far apart to be kept exactly: "
+                "convert them, .astype(float)"
+            )
+        coordinate = (whole - offset) // step
+    share = (np.cumsum(counts) - counts / 2) / counts.sum()
+    keep = np.arange(len(values))
+    if len(keep) > N_QUANTILES:
+        # Half of them at even shares, half at even places on the normal scale, for the tails.
+        low, high = torch.special.ndtri(torch.tensor(share[[0, -1]])).tolist()
+        even = torch.linspace(low, high, N_QUANTILES // 2, dtype=torch.float64)
+        wanted = [np.linspace(share[0], share[-1], N_QUANTILES // 2), torch.special.ndtr(even).numpy()]
+        keep = np.unique([0, *np.searchsorted(share, np.concatenate(wanted)).clip(max=keep[-1]), keep[-1]])
+    pairs = coordinate[keep].astype(np.float64), torch.special.ndtri(torch.from_numpy(share[keep])).numpy()
+    return Quantiles(tuple(pairs[0].tolist()), tuple(pairs[1].tolist()), decimals, offset, step)
+
+
+def _decimals(values: Raw, dtype: str) -> int | None:
+    """The least number of decimals that all values are rounded to, if any."""
+    single = "32" in dtype or dtype.lower().startswith("float[")
+    for decimals in range(MOST_DECIMALS + 1):
+        scaled = values * 10.0**decimals
+        if np.abs(scaled).max() >= EXACT:
+            return None
+        rounded = np.rint(scaled) / 10.0**decimals
+        same = rounded.astype(np.float32) == values.astype(np.float32) if single else rounded == values
+        if same.all():
+            return decimals
+    return None

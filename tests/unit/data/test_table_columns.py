@@ -1,0 +1,235 @@
+"""Columns of tables: what they are, and that they come back as they were."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from bfn import config
+from bfn.data import TableColumns, infer_columns, read_table
+from bfn.errors import UserError
+
+RNG = np.random.default_rng(0)
+
+
+def some_table(n: int = 600) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    zeros = np.where(rng.random(n) < 0.6, 0.0, rng.lognormal(size=n))
+    return pd.DataFrame({
+        "height": rng.normal(size=n),
+        "price": np.round(rng.lognormal(3, 1, n), 2),
+        "count": rng.integers(0, 10**6, n),
+        "hundreds": rng.integers(0, 10**4, n) * 100,
+        "gain": zeros,
+        "age": rng.integers(20, 40, n),
+        "city": rng.choice(["Rome", "Paris", "Oslo"], n, p=[0.7, 0.295, 0.005]),
+        "grade": pd.Categorical(rng.choice(["low", "high"], n), ["low", "mid", "high"], ordered=True),
+        "member": rng.random(n) < 0.3,
+        "born": pd.Timestamp("1990-01-01") + pd.to_timedelta(rng.integers(0, 9000, n), "D"),
+        "visit": pd.Series(rng.integers(0, 10**6, n)).map(lambda s: f"{pd.Timestamp(s * 60, unit='s'):%Y-%m-%d %H:%M}"),
+        "score": pd.array(rng.integers(0, 10**4, n), dtype="Int64"),
+        "always": "yes",
+    }).assign(score=lambda table: table["score"].mask(rng.random(n) < 0.2))  # fmt: skip
+
+
+def same(found: pd.DataFrame, table: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(found, table.reset_index(drop=True), rtol=1e-9, atol=0, check_column_type=False)
+
+
+def test_kinds_are_found_and_everything_comes_back() -> None:
+    table = some_table()
+    columns = infer_columns(table)
+    assert {column.name: column.kind for column in columns.columns} == {
+        "height": "number", "price": "number", "count": "number", "hundreds": "number", "gain": "number and classes",
+        "age": "class", "city": "class", "grade": "class", "member": "class", "born": "number", "visit": "number",
+        "score": "number", "always": "constant",
+    }  # fmt: skip
+    assert columns["gain"].levels == (0.0,)
+    assert columns["price"].quantiles is not None
+    assert columns["price"].quantiles.decimals == 2
+    assert columns["hundreds"].quantiles is not None
+    assert columns["hundreds"].quantiles.step == 100
+    parts = columns.encode(table)
+    assert parts["numbers"].shape == (600, 8)
+    same(columns.decode(parts), table)
+
+
+def test_stored_and_read_again_they_are_the_same() -> None:
+    columns = infer_columns(some_table())
+    assert config.decode(TableColumns, config.encode(columns), "columns") == columns
+
+
+def test_numbers_are_standard_normal() -> None:
+    columns = infer_columns(some_table(4000))
+    numbers = columns.encode(some_table(4000))["numbers"]
+    assert numbers.mean(0).abs().max() < 0.05
+    assert (numbers.std(0) - 1).abs().max() < 0.05
+    sorted_z = numbers[:, 0].sort().values
+    expected = torch.special.ndtri((torch.arange(4000, dtype=torch.float64) + 0.5) / 4000)
+    # Straight pieces between 500 pairs: far out they are long.
+    assert (sorted_z - expected)[40:-40].abs().max() < 0.02
+
+
+def test_numbers_that_no_cell_had_stay_in_the_range_and_on_the_grid() -> None:
+    table = some_table()
+    columns = infer_columns(table)
+    parts = columns.encode(table)
+    parts["numbers"] = 3 * torch.randn(parts["numbers"].shape, generator=torch.Generator().manual_seed(0))
+    drawn = columns.decode(parts)
+    for name in ("height", "price", "count", "hundreds", "born"):
+        assert drawn[name].min() >= table[name].min()
+        assert drawn[name].max() <= table[name].max()
+    assert (drawn["price"].round(2) == drawn["price"]).all()
+    assert (drawn["hundreds"] % 100 == 0).all()
+    assert (drawn["born"] == drawn["born"].dt.normalize()).all()
+    assert drawn.dtypes.equals(table.dtypes)
+
+
+def test_what_is_asked_for_overrides_the_guess() -> None:
+    columns = infer_columns(some_table(), {"age": "number", "score": "class"}, drop=["city"])
+    assert columns["age"].kind == "number"
+    assert columns["score"].kind == "class"
+    assert "city" not in columns.names
+    same(columns.decode(columns.encode(some_table())), some_table().drop(columns="city"))
+
+
+def test_known_cells_tell_states_and_numbers() -> None:
+    table = pd.DataFrame({"a": [0.0] * 20 + list(RNG.normal(size=80)), "b": ["x", "y"] * 50})
+    columns = infer_columns(table)
+    some = pd.DataFrame({"a": [0.0, 0.5, np.nan], "b": ["x", None, "y"]})
+    parts, known = columns.encode_known(some)
+    assert known["a"].tolist() == [True, True, False]
+    assert known["numbers"][:, 0].tolist() == [False, True, False]
+    assert known["b"].tolist() == [True, False, True]
+    assert parts["b"][[0, 2]].tolist() == [0, 1]
+    assert not columns.encode_known(some, ["b"])[1]["a"].any()
+
+
+reals = st.floats(-1e9, 1e9, allow_nan=False, width=64)
+CELLS: dict[str, tuple[Any, list[str]]] = {
+    "whole": (st.integers(-(10**9), 10**9), ["int64", "Int64", "object", "int64[pyarrow]"]),
+    "small": (st.integers(0, 100), ["int8", "uint16", "Int32"]),
+    "real": (reals, ["float64", "Float64"]),
+    "single": (st.floats(-1e6, 1e6, width=32), ["float32"]),
+    "rounded": (st.integers(-(10**7), 10**7).map(lambda k: k / 100), ["float64", "Float64"]),
+    "truth": (st.booleans(), ["bool", "boolean", "object"]),
+    "text": (st.text(max_size=3).filter(lambda s: "\0" not in s), ["str", "string", "object"]),
+    "category": (st.sampled_from(["a", "b", "c"]), ["category"]),
+    "time": (
+        st.datetimes(pd.Timestamp("1900-01-01").to_pydatetime(), pd.Timestamp("2100-01-01").to_pydatetime()),
+        ["datetime64[us]", "datetime64[ns]", "datetime64[us, UTC]"],
+    ),
+    "duration": (st.timedeltas(pd.Timedelta(0), pd.Timedelta(days=999)), ["timedelta64[us]"]),
+    "date": (st.dates().filter(lambda d: d.year >= 1900).map(str), ["str"]),
+}
+WITHOUT_MISSING = {"int64", "int8", "uint16", "bool"}
+
+
+@st.composite
+def tables(draw: Any) -> pd.DataFrame:
+    n = draw(st.integers(2, 150))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    found = {}
+    for i in range(draw(st.integers(1, 5))):
+        cells, dtypes = CELLS[draw(st.sampled_from(sorted(CELLS)))]
+        dtype = draw(st.sampled_from(dtypes))
+        pool = draw(st.lists(cells, min_size=1, max_size=12))
+        values = [pool[k] for k in rng.integers(0, len(pool), n)]
+        if dtype not in WITHOUT_MISSING:
+            for row in draw(st.sets(st.integers(1, n - 1), max_size=4)):
+                values[row] = None
+        found[f"c{i}"] = pd.Series(pd.Series(values, dtype=object), dtype=dtype)
+    return pd.DataFrame(found)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(tables())
+def test_every_table_comes_back(table: pd.DataFrame) -> None:
+    kinds = {name: "class" for name in table if isinstance(table[name].iloc[0], str)}  # never taken for free text
+    assume((table.nunique(dropna=False) > 1).any())
+    columns = infer_columns(table, kinds)
+    found = columns.decode(columns.encode(table))
+    assert list(found) == list(table)
+    assert found.dtypes.equals(table.dtypes)
+    for name in table:
+        q = columns[str(name)].quantiles
+        assert (found[name].isna() == table[name].isna()).all()
+        there = table[name].notna()
+        if q is not None and q.decimals is None:
+            spread = max(q.values) - min(q.values)
+            assert np.allclose(found[name][there].astype(float), table[name][there].astype(float), 1e-9, 1e-9 * spread)
+        else:
+            assert (found[name][there] == table[name][there]).all()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (pd.DataFrame({"a": [1.0, np.inf, 2.0]}), "column 'a', row 1: inf: expected a finite number"),
+        (pd.DataFrame({"a": [None, None], "b": [1, 2]}), "column 'a': all 2 cells are missing"),
+        (pd.DataFrame({"a": ["x", 3, "y"]}, dtype=object), "column 'a', row 1: 3 is of type int: expected text"),
+        (pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"]), "column 'a' is there 2 times"),
+        (pd.DataFrame({"a": [1]}), "a table of 1 rows"),
+        (pd.DataFrame({"a": [1, 1], "b": ["x", "x"]}), "nothing to learn"),
+        (pd.DataFrame({3: [1, 2]}), "column name 3: expected texts"),
+        (pd.DataFrame({"who": [f"person {i}" for i in range(50)]}), "column 'who': 50 different texts in 50 cells"),
+        (pd.DataFrame({"id": range(100)}), "column 'id': the whole numbers from 0 to 99, each once"),
+        (pd.DataFrame({"a": [1 + 2j, 3.0]}), "column 'a': type complex128"),
+        ([[1, 2]], "a table of type list"),
+    ],
+)
+def test_wrong_tables_are_refused_in_one_line(table: Any, message: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as error:
+        infer_columns(table)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"city": ["Rome", "Pariss"]}, "column 'city', row 1: 'Pariss': expected one of Oslo, Paris, Rome"),
+        ({"city": ["Rome", None]}, "column 'city', row 1: missing"),
+        ({"count": [1.5, 2]}, "column 'count', row 0: 1.5: expected a whole number"),
+        ({"grade": ["low", "x"]}, "column 'grade', row 1: 'x': expected one of low, mid, high"),
+        ({"visit": ["1970-01-01 00:01", "soon"]}, "column 'visit', row 1: 'soon': expected a time written as"),
+        ({"city": [3, 4]}, "column 'city', row 0: 3: expected a text"),
+        ({"height": ["tall", "small"]}, "column 'height', row 0: 'tall': expected a number"),
+    ],
+)
+def test_cells_that_do_not_fit_are_told_with_their_place(cells: dict[str, Any], message: str) -> None:
+    columns = infer_columns(some_table())
+    table = some_table().head(2).drop(columns=list(cells)).assign(**cells)
+    with pytest.raises(UserError) as error:
+        columns.encode(table)
+    assert message in str(error.value)
+
+
+def test_files(tmp_path: Path) -> None:
+    table = some_table(50)[["height", "price", "city", "visit", "always"]]
+    for name, write in (("t.csv", table.to_csv), ("t.parquet", table.to_parquet)):
+        write(tmp_path / name, index=False)
+        found = read_table(tmp_path / name)
+        same(found, table)
+        assert infer_columns(tmp_path / name).names == tuple(table)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "an empty file"),
+        (b"a,b\n1,2\n3,4,5\n", "line 3"),
+        (b"a,b\n\xff\xfe,2\n", "save the file as UTF-8"),
+        (b"a,a\n1,2\n", "column 'a' is there 2 times"),
+    ],
+)
+def test_wrong_files_are_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    with pytest.raises(UserError, match=r"^[^\n]*$") as error:
+        read_table(tmp_path / "t.csv")
+    assert message in str(error.value)
+    assert "t.csv" in str(error.value)
