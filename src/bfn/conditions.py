@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Shape
 from bfn.schedules import stratified_times
@@ -145,10 +146,7 @@ class Condition:
 
 def as_values(name: str, given: Any, n: int, shape: Shape | None = None, *, whole: bool | None = None) -> Tensor:
     """A condition as a user gives it, for each of n samples; of any shape where none is known."""
-    try:
-        value = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"condition {name}={given!r:.60}: expected numbers, an array or a tensor") from None
+    value = as_tensor(f"condition {name}", given)
     if value.dtype is torch.bool:
         value = value.long()
     if whole is not None and whole == value.is_floating_point():

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from numbers import Integral
 
-__all__ = ["NetworkError", "UserError", "check_whole", "did_you_mean"]
+__all__ = ["NetworkError", "UserError", "did_you_mean"]
 
 
 class UserError(ValueError):
@@ -27,14 +26,3 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     """
     near = get_close_matches(str(name), list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def check_whole(name: str, value: object, least: int, most: int) -> int:
-    """The value, if it is a whole number within bounds; neither 2.0 nor True is one.
-
-    >>> check_whole("n", 3, 1, 10)
-    3
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) <= most:
-        raise UserError(f"{name}={value!r}: expected a whole number from {least} to {most:,}")
-    return int(value)

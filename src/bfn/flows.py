@@ -29,7 +29,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError, check_whole
+from bfn.arguments import check_whole
+from bfn.errors import UserError
 from bfn.process import NoiseLevel, OneKind, Shape
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time, stratified_times
 
@@ -160,6 +161,8 @@ class Flow(OneKind, ABC):
 
 
 def _check_shape(x: Tensor, data_shape: Shape) -> None:
+    if not isinstance(x, Tensor):
+        raise UserError(f"data of type {type(x).__name__}: expected a tensor, data of one kind have no parts")
     if x.ndim == 0 or tuple(x.shape[1:]) != tuple(data_shape):
         raise UserError(f"data of shape {tuple(x.shape)}: expected (batch, *data_shape) with data_shape={data_shape}")
 

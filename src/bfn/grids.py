@@ -15,6 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
@@ -214,6 +215,8 @@ def parse(name: str) -> Grid:
     >>> parse("power:1.5:0.8")
     Power(exponent=1.5, t_end=0.8)
     """
+    if not isinstance(name, str):
+        raise UserError(f"grid={name!r}: expected a name, such as 'uniform'")
     base, *numbers = name.split(":")
     if base not in GRIDS:
         hint = did_you_mean(base, GRIDS)
@@ -242,7 +245,7 @@ def _positive(number: str, name: str) -> float:
 
 def check_times(times: Sequence[float] | Tensor, name: str = "grid") -> Tensor:
     """Times as float64, refused if they are not increasing within [0, 1]; name: what to call them in an error."""
-    times = torch.as_tensor(times, dtype=torch.float64).cpu()
+    times = as_tensor(name, times, dtype=torch.float64).cpu()
     if times.ndim != 1 or times.numel() == 0:
         raise UserError(f"{name} of shape {tuple(times.shape)}: expected a vector of times")
     outside = (~((times >= 0) & (times <= 1))).nonzero()

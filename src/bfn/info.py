@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor
 from bfn.conditions import NO_CLASS, Condition
 from bfn.data.table_columns import TableColumns
 from bfn.data.tokenizers import Alphabet, Tokenizer
@@ -194,7 +195,7 @@ class ModelInfo:
             named = next((value for value in values if isinstance(value, str)), None)
             if named is not None:
                 raise UserError(f"label={named!r}: this model has no names of classes; give their numbers")
-            return torch.tensor(values, dtype=torch.int64, device=device)
+            return as_tensor("label", values, dtype=torch.int64, device=device)
         return torch.tensor([self.classes.index(value) for value in values], dtype=torch.int64, device=device)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Output
@@ -151,7 +152,7 @@ def check_known_parts(
     xs, wheres = [], []
     for name, flow in model.flow.parts.items():
         shape = tuple(model.data_shape[name])
-        value = torch.as_tensor(known.get(name, 0), device=model.device)
+        value = as_tensor("known", known.get(name, 0), device=model.device)
         value = value.to(model.dtype) if flow.has_range else value
         value = value.expand(shape) if value.ndim == 0 else value
         where = masks.get(name, torch.full(shape, name in known))
@@ -168,6 +169,7 @@ def check_known(
     flow: Flow, data_shape: Shape, n: int, known: Tensor, mask: Tensor, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """x and mask of n samples, (n, *data_shape); 0 where nothing is known, whatever ``known`` holds there."""
+    known, mask = as_tensor("known", known), as_tensor("known_mask", mask)
     if mask.dtype is not torch.bool:
         raise UserError(f"known_mask of type {mask.dtype}: expected torch.bool, True where the data are known")
     shape = (n, *data_shape)

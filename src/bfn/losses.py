@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor, check_whole
 from bfn.conditions import Conditions
 from bfn.error_curve import ErrorCurve
-from bfn.errors import NetworkError, UserError, check_whole
+from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
@@ -228,7 +229,7 @@ def reconstruction_loss(
 
 
 def _check_t(t: Tensor, batch: int, flow: Flow) -> Tensor:
-    t = torch.as_tensor(t)
+    t = as_tensor("t", t)
     if t.ndim == 0:
         t = t.expand(batch)
     if tuple(t.shape) not in {(batch,), (batch, *flow.time_shape)}:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn import likelihood, losses, storage
+from bfn.arguments import as_tensor
 from bfn.conditions import as_values
 from bfn.errors import NetworkError, UserError, did_you_mean
 from bfn.flows import Flow, NoiseLevel, Shape
@@ -110,9 +111,11 @@ class Model(ABC):
         """A batch of data, packed, and all that is given beside it."""
         x = self.as_data(x)
         n, device = len(x), x.device
+        if condition is not None and not isinstance(condition, Mapping):
+            raise UserError(f"condition of type {type(condition).__name__}: expected {{name: values}}")
         given = {name: as_values(name, value, n).to(device) for name, value in (condition or {}).items()}
         if label is not None:
-            given["label"] = torch.as_tensor(label, device=device)
+            given["label"] = as_tensor("label", label, device=device)
         if present is not None:
             shape = self.data_shape if isinstance(self.data_shape, Mapping) else tuple(x.shape[1:])
             given["present"] = pack_present(self.flow, present, shape, n, device)
@@ -175,7 +178,7 @@ class Model(ABC):
     def as_data(self, x: Data) -> Tensor:
         """A batch of data as a tensor that the flow takes; arrays are converted, with floats in the model's type."""
         if not isinstance(x, Tensor | Mapping):
-            x = torch.as_tensor(x, device=self.device)
+            x = as_tensor("data", x, device=self.device)
             x = x.to(self.dtype) if x.is_floating_point() else x
         shape = self.data_shape
         if self.info.lengths is not None and isinstance(x, Tensor) and 1 < x.ndim == len(shape) + 1:

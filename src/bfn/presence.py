@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import stratified_times
@@ -59,7 +60,7 @@ class Lengths:
 
 def present_up_to(lengths: Any, n: int, data_shape: Any, parts: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
     """What is present of n samples of these lengths, one for all or one each, by part: bool (n, longest)."""
-    lengths = torch.as_tensor(lengths)
+    lengths = as_tensor("lengths", lengths)
     shapes = _by_part(data_shape)
     longest = {name: shapes[name][0] if shapes[name] else 1 for name in parts}
     most = min(longest.values())
@@ -90,7 +91,7 @@ def pack_present(flow: Flow, present: Any, data_shape: Any, n: int, device: torc
         raise UserError(f"present {'of ' + repr(foreign) if foreign else 'without parts'}: {expected}")
     masks = []
     for name, shape in shapes.items():
-        mask = torch.as_tensor(given.get(name, True), device=device)
+        mask = as_tensor("present", given.get(name, True), device=device)
         what = f"present of part {name!r}" if name else "present"
         if mask.dtype is not torch.bool:
             raise UserError(f"{what} of type {mask.dtype}: expected torch.bool, True where there is data")

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_whole
 from bfn.conditioning import Guidance, Steering, conditioned, conditions_for
 from bfn.conditions import Conditions
 from bfn.controls import Noise, controlled, fixed_noise, starting_data
-from bfn.errors import UserError, check_whole
+from bfn.errors import UserError
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
 from bfn.info import Label
@@ -158,7 +159,7 @@ def sample(
     if group is not None:
         solver, g = solver_with_noise(solver, g)
     table = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g, path=path).table
-    if n < 1:
+    if isinstance(n, int) and n < 1:
         raise UserError(f"n={n}: expected at least 1 sample")
     each = 1 if group is None else group.count
     check_whole("n", n, 1, MOST_NUMBERS // each // math.prod(model.flow.state_shape(model.data_shape)))

@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_real
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads.base import Categorical, Head, Output, Point
@@ -142,6 +143,8 @@ class DiscretisedHead(Head):
     starts_at_zero: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        check_real("n_bins", self.n_bins)
+        check_real("n_components", self.n_components)
         if self.n_bins < 2:
             raise UserError(f"n_bins={self.n_bins}: expected at least 2 bins, such as 256")
         if self.n_components < 1:

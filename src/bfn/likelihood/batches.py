@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_whole
 from bfn.conditioning import conditions_for
 from bfn.conditions import Conditions
 from bfn.errors import UserError
@@ -37,8 +38,10 @@ def checked_conditions(
     if len(x) == 0:
         raise UserError("no data: expected at least 1 sample")
     for name, count in counts.items():
-        if count is not None and count < 1:
+        if isinstance(count, int) and count < 1:
             raise UserError(f"{name}={count}: expected at least 1")
+        if count is not None:
+            check_whole(name, count, 1, 10**9)
     nothing = label is None and not condition
     given = {} if nothing else conditions_for(model.info, len(x), label, condition, None, model.device, drawn=False)
     if present is not None:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_whole
 from bfn.conditions import Conditions
-from bfn.errors import UserError, check_whole
+from bfn.errors import UserError
 from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import batches, checked_conditions
 from bfn.likelihood.bits import Likelihood

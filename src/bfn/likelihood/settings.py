@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from torch import Tensor
 
-from bfn.errors import UserError, check_whole
+from bfn.arguments import check_real, check_whole
+from bfn.errors import UserError
 
 if TYPE_CHECKING:
     from bfn.flows import Flow
@@ -67,13 +68,14 @@ class Settings:
         for name, allowed in ((name, get_args(kind)) for name, kind in names.items()):
             if (value := getattr(self, name)) not in allowed and (name, value) != ("divergence", None):
                 yield f"{name}={value!r}: expected one of {', '.join(allowed)}"
-        if self.nfe is not None and self.nfe < 5:
+        if isinstance(self.nfe, int) and self.nfe < 5:
             yield f"nfe={self.nfe}: expected at least 5 network calls a sample"
         for name in ("nfe", "probes", "importance"):
             if (value := getattr(self, name)) is not None:
                 check_whole(name, value, 1, 10**6)
         if self.probes > 1 and self.method == "ode" and self.is_exact(n_states):
             yield f"probes={self.probes} with an exact divergence, which needs none: take divergence='hutchinson'"
+        check_real("tolerance", self.tolerance)
         if self.tolerance is not None and not 0 < self.tolerance < math.inf:
             yield f"tolerance={self.tolerance:g}: expected a positive error, such as 1e-4"
         usual = {"tolerance": None, "divergence": None, "levels": None, "importance": 1, "probes": 1}

@@ -9,7 +9,7 @@ torch.Size([5, 2])
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -30,6 +30,8 @@ NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
     "official-binary-unet": OfficialBinaryUNet,
 }
 """Networks by the name that a stored config has."""
+
+PLAIN = (bool, int, float, str, Sequence, Mapping, type(None))
 
 __all__ = [
     "JSON",
@@ -62,4 +64,13 @@ def build(config: Mapping[str, JSON]) -> torch.nn.Module:
     except TypeError as error:
         known = ", ".join(inspect.signature(network).parameters)
         raise UserError(f"network {name}: {error}; its arguments are {known}") from None
-    return network(**arguments)
+    strange = next((key for key, value in arguments.items() if not isinstance(value, PLAIN)), None)
+    if strange is not None:
+        kind = type(arguments[strange]).__name__
+        raise UserError(f"network {name}: {strange} of type {kind}: expected plain values, as JSON can write them")
+    try:
+        return network(**arguments)
+    except UserError:
+        raise
+    except (ValueError, RuntimeError, MemoryError) as error:  # torch's own word on sizes that do not go together
+        raise UserError(f"network {name}: {(str(error).splitlines() or ['too large'])[0]}") from None

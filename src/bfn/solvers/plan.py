@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from torch import Tensor
 
 from bfn import grids
+from bfn.arguments import check_real
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid, Uniform
@@ -89,6 +90,7 @@ def plan(
     >>> print(plan(bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1]), "auto", 8))
     fast-ode (order 3, g = 0, grid log1p:13.8092:1.51991:1): 8 calls from t = 0 to 0.3804
     """
+    t_start, g = check_real("t_start", t_start), check_real("g", g)
     path = None if isinstance(path, str) and path == "together" else path
     asked = {"grid": grid, "t_start": t_start, "g": g, "path": path}
     if isinstance(solver, Table):

@@ -118,6 +118,8 @@ class Settings:
     def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> "Settings":
         """Settings from plain values, as a file has them."""
         known = [item.name for item in dataclasses.fields(cls)]
+        if not isinstance(values, Mapping):
+            raise UserError(f"{source}: {type(values).__name__} instead of settings by name")
         for key in values:
             if key not in known:
                 hint = did_you_mean(key, known) or f"; expected {', '.join(known)}"
