@@ -250,7 +250,7 @@ class DiscreteFlow(Flow):
     kind: ClassVar[str] = "discrete"
 
     def __init__(self, n_classes: int, beta_1: float = 0.75**2, *, schedule: Schedule | None = None) -> None:
-        if n_classes < 2:
+        if isinstance(n_classes, int) and n_classes < 2:
             raise UserError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
         object.__setattr__(self, "n_classes", check_whole("n_classes", n_classes, 2, 10**9))
         object.__setattr__(self, "schedule", schedule or QuadraticSchedule(beta_1))

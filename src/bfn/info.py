@@ -30,6 +30,9 @@ Label = int | str | Sequence[int | str] | Tensor
 """Classes as a user gives them: one for all samples or one each, numbers or names; arrays will do too."""
 
 
+LARGEST = torch.finfo(torch.float32).max
+
+
 @dataclass(frozen=True)
 class Classes:
     """The classes of a class-conditional model: their names, and their shares in the data it was trained on."""
@@ -130,7 +133,7 @@ class ModelInfo:
 
     def check(self) -> None:
         """Refuse facts that cannot be: called when a model is stored or loaded."""
-        if self.value_range is not None and not self.value_range[0] < self.value_range[1]:
+        if self.value_range is not None and not -LARGEST < self.value_range[0] < self.value_range[1] < LARGEST:
             raise UserError(f"value_range {self.value_range}: expected (lowest, highest), such as (-1, 1)")
         if self.alphabet is not None and len(set(self.alphabet)) != len(self.alphabet):
             raise UserError(f"alphabet {self.alphabet!r}: expected each symbol once")

@@ -96,7 +96,7 @@ class JointFlow(Flow):
         shapes: Mapping[str, Shape] | None = None,
         **named: Flow,
     ) -> None:
-        own = {**(flows or {}), **named}
+        own = {**({} if flows is None else flows), **named}
         if not own:
             raise UserError("JointFlow(): expected at least one named part, such as x=ContinuousFlow()")
         for name, flow in own.items():

@@ -204,7 +204,7 @@ def n_step_loss(
     conditions: Conditions | None = None,
 ) -> Tensor:
     """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
-    if n_steps < 1:
+    if isinstance(n_steps, int) and n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
     check_whole("n_steps", n_steps, 1, 10**9)
     t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)

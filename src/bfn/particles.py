@@ -29,8 +29,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_whole
 from bfn.conditioning import Steering
-from bfn.errors import UserError, check_whole
+from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
 from bfn.known import Known, Predict

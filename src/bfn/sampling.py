@@ -17,7 +17,7 @@ from bfn.controls import Noise, controlled, fixed_noise, starting_data
 from bfn.errors import UserError
 from bfn.eval_mode import evaluating
 from bfn.grids import Grid
-from bfn.info import Label
+from bfn.info import LARGEST, Label
 from bfn.known import Known, KnownAt, anything_known
 from bfn.loop import End, Range, Run, Step, walk
 from bfn.particles import Particles, Population, solver_with_noise
@@ -237,7 +237,12 @@ def clip_range(model: Model, clip: Range | Literal[False] | None = None) -> Rang
         return None
     if not model.flow.has_range:
         raise UserError(f"clip={clip}: only predictions of continuous data can be clipped")
-    if not isinstance(clip, Sequence) or isinstance(clip, str) or len(clip) != 2 or not clip[0] < clip[1]:
+    if (
+        not isinstance(clip, Sequence)
+        or isinstance(clip, str)
+        or len(clip) != 2
+        or not -LARGEST < clip[0] < clip[1] < LARGEST
+    ):
         raise UserError(f"clip={clip}: expected (lowest, highest), such as (-1, 1)")
     return clip
 

@@ -18,6 +18,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_real
 from bfn.errors import UserError
 
 __all__ = [
@@ -95,6 +96,7 @@ class ExponentialSchedule(Schedule):
     sigma_1: float
 
     def __post_init__(self) -> None:
+        check_real("sigma_1", self.sigma_1)
         if not 0 < self.sigma_1 < 1:
             raise UserError(f"sigma_1={self.sigma_1}: expected a standard deviation in (0, 1), such as 1e-3")
 
@@ -123,6 +125,7 @@ class QuadraticSchedule(Schedule):
     beta_1: float
 
     def __post_init__(self) -> None:
+        check_real("beta_1", self.beta_1)
         if not 0 < self.beta_1 < float("inf"):
             raise UserError(f"beta_1={self.beta_1}: expected a positive, finite final accuracy, such as 0.75**2")
 

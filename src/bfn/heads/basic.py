@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_real
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
@@ -59,6 +60,7 @@ class PreconditionedHead(Head):
     shows_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_real("data_std", self.data_std)
         if not 0 < self.data_std < float("inf"):
             raise UserError(f"data_std={self.data_std}: expected the positive standard deviation of the data")
 

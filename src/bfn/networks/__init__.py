@@ -64,10 +64,11 @@ def build(config: Mapping[str, JSON]) -> torch.nn.Module:
     except TypeError as error:
         known = ", ".join(inspect.signature(network).parameters)
         raise UserError(f"network {name}: {error}; its arguments are {known}") from None
-    strange = next((key for key, value in arguments.items() if not isinstance(value, PLAIN)), None)
+    strange = next((key for key, value in arguments.items() if not isinstance(value, PLAIN) or value != value), None)
     if strange is not None:
-        kind = type(arguments[strange]).__name__
-        raise UserError(f"network {name}: {strange} of type {kind}: expected plain values, as JSON can write them")
+        raise UserError(
+            f"network {name}: {strange}={arguments[strange]!r:.40}: expected plain values, none of them NaN"
+        )
     try:
         return network(**arguments)
     except UserError:

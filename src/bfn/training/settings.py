@@ -104,8 +104,10 @@ class Settings:
         for name in ("ema_decay", "label_dropout", "final_lr", "decay_from"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
+        if not isinstance(self.condition_dropout, Mapping):
+            raise UserError(f"condition_dropout={self.condition_dropout!r}: expected a share for each name")
         for name, share in self.condition_dropout.items():
-            if not 0 <= share <= 1:
+            if not isinstance(share, int | float) or not 0 <= share <= 1:
                 raise UserError(f"condition_dropout.{name}={share}: expected a share in [0, 1]")
         if not 0 < self.lr < float("inf"):
             raise UserError(f"lr={self.lr}: expected a positive learning rate")
