@@ -81,7 +81,7 @@ def read_text(path: Path) -> str:
     size = regular_size(path)
     if size > MOST_TEXT:
         raise UserError(f"{path}: {size:,} bytes: expected at most {MOST_TEXT:,}")
-    return path.read_text(encoding="utf-8")
+    return path.read_bytes().decode()  # as it is: in text mode a changed end of line would go unseen
 
 
 def atomic_write(path: Path | str, content: str | bytes) -> None:

@@ -15,7 +15,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bfn.arguments import as_tensor
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
@@ -245,7 +244,10 @@ def _positive(number: str, name: str) -> float:
 
 def check_times(times: Sequence[float] | Tensor, name: str = "grid") -> Tensor:
     """Times as float64, refused if they are not increasing within [0, 1]; name: what to call them in an error."""
-    times = as_tensor(name, times, dtype=torch.float64).cpu()
+    try:
+        times = torch.as_tensor(times, dtype=torch.float64).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"{name}={times!r:.60}: expected a vector of times") from None
     if times.ndim != 1 or times.numel() == 0:
         raise UserError(f"{name} of shape {tuple(times.shape)}: expected a vector of times")
     outside = (~((times >= 0) & (times <= 1))).nonzero()

@@ -9,6 +9,7 @@ torch.Size([5, 2])
 """
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -64,14 +65,16 @@ def build(config: Mapping[str, JSON]) -> torch.nn.Module:
     except TypeError as error:
         known = ", ".join(inspect.signature(network).parameters)
         raise UserError(f"network {name}: {error}; its arguments are {known}") from None
-    strange = next((key for key, value in arguments.items() if not isinstance(value, PLAIN) or value != value), None)
+    strange = next((key for key, value in arguments.items() if not isinstance(value, PLAIN) or _is_nan(value)), None)
     if strange is not None:
-        raise UserError(
-            f"network {name}: {strange}={arguments[strange]!r:.40}: expected plain values, none of them NaN"
-        )
+        raise UserError(f"network {name}: {strange}={arguments[strange]!r:.40}: expected plain values, not NaN")
     try:
         return network(**arguments)
     except UserError:
         raise
     except (ValueError, RuntimeError, MemoryError) as error:  # torch's own word on sizes that do not go together
         raise UserError(f"network {name}: {(str(error).splitlines() or ['too large'])[0]}") from None
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)
