@@ -175,7 +175,7 @@ def test_text_shorter_than_the_context():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: NGram.from_text("Hello", 1, 4), "'H' is not among"),
+        (lambda: NGram.from_text("Hello", 1, 4), "'H' at position 0 is not among"),
         (lambda: NGram.from_text(torch.tensor([0, 27]), 1, 4), "classes from 0 to 27"),
         (lambda: NGram.from_text(torch.tensor([0.0, 1.0]), 1, 4), "integer classes"),
         (lambda: NGram.from_text(torch.zeros(2, 2, dtype=torch.int64), 1, 4), "text of shape"),
@@ -196,5 +196,5 @@ def test_a_chain_of_letters_writes_letters():
     out = model.sample(2, "bfn-solver2", 4, seed=0)
     assert model.form == "text"
     assert all(set(line) <= set(" abcdefghijklmnopqrstuvwxyz") and len(line) == 12 for line in model.decode(out.x))
-    with pytest.raises(UserError, match="an exact model has no classes to condition on"):
+    with pytest.raises(UserError, match="an exact model has nothing to condition on"):
         model.sample(2, nfe=2, label=0)
