@@ -254,3 +254,14 @@ def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     assert "temperature=0.5: it is for classes" in refused("sample", models / "images", "--temperature", 0.5)
     assert "guidance=2: it needs conditions" in refused("sample", models / "text", "--guidance", 2)
     assert "--keep" in refused("sample", models / "images", "--known", "mnist", "--keep", "middle")
+
+
+def test_particles_are_for_prompts_and_tell_how_many_count(models, tmp_path, capsys):
+    few = ["sample", str(models / "text"), "--nfe", "4", "--n", "3", "--out", str(tmp_path), "--particles", "4"]
+    run(*few, "--prompt", "a_", "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert 1 <= told["effective_sample_size"] <= 4
+    assert "g = 1" in told["plan"]
+    assert all(text.startswith("a") for text in told["text"])
+    assert main(few) == 2
+    assert "--particles 4 without --prompt or --known" in capsys.readouterr().err
