@@ -18,8 +18,8 @@ def build(kind: str) -> BFN:
             {**UNET, "condition_features": 16, "n_labels": 3}, ContinuousFlow(), "preconditioned", (1, 8, 8),
             {"value_range": (-1.0, 1.0), "card": {"quality": {"bits a dimension": 1.23456}, "recipe": "digits"}},
         ),
-        "binary": ({**UNET, "condition_features": 16, "n_classes": 2}, DiscreteFlow(2), "logits", (1, 8, 8), {}),
-        "text": (TRANSFORMER, DiscreteFlow(27), "logits", (20,), {"alphabet": ALPHABET}),
+        "binary": ({**UNET, "condition_features": 16, "n_classes": 2}, DiscreteFlow(2, 9.0), "logits", (1, 8, 8), {}),
+        "text": (TRANSFORMER, DiscreteFlow(27, 0.5625), "logits", (20,), {"alphabet": ALPHABET}),
         "vectors": ({"name": "mlp", "in_features": 2, "width": 8}, ContinuousFlow(), "data", (2,), {}),
     }[kind]  # fmt: skip
     with torch.random.fork_rng(devices=()):

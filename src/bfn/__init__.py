@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bfn.sampling import Samples, Step, sample
     from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, TabulatedSchedule
     from bfn.sde import InitialGaussian
+    from bfn.training import fit
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ _NAMES = {
     "TabulatedSchedule": "schedules",
     "UserError": "errors",
     "distill": "distilling",
+    "fit": "training",
     "load": "model",
     "sample": "sampling",
 }
@@ -96,6 +98,7 @@ __all__ = [
     "data",
     "distill",
     "exact",
+    "fit",
     "grids",
     "heads",
     "interop",

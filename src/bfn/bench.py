@@ -52,7 +52,7 @@ class _Answered(Model):
 
 def _cases() -> dict[str, tuple[BFN, tuple[str, ...]]]:
     """Models with a small real network, and the solvers to time on each."""
-    text = BFN(networks.build({"name": "transformer", "n_classes": 27}), DiscreteFlow(27), "logits", (256,))
+    text = BFN(networks.build({"name": "transformer", "n_classes": 27}), DiscreteFlow(27, 0.75**2), "logits", (256,))
     images = BFN(networks.build({"name": "unet", "in_channels": 3}), ContinuousFlow(1e-3), "noise", (3, 32, 32))
     return {
         "text, 64 x 256 x 27": (text, ("bfn-solver2", "sde-bfn-solver2", "bfn")),

@@ -24,7 +24,7 @@ from bfn.info import Classes, ModelInfo
 from bfn.joint import JointFlow
 from bfn.joint_head import JointHead
 from bfn.schedules import SCHEDULES, Schedule
-from bfn.weightings import WEIGHTINGS, Weighting
+from bfn.weightings import WEIGHTINGS, JointWeighting, Weighting
 
 __all__ = ["FORMAT", "REGISTRIES", "StorageError", "check", "decode", "encode"]
 
@@ -34,7 +34,7 @@ REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
     Flow: ("flow", ChainMap({"joint": JointFlow}, FLOWS)),
     Schedule: ("schedule", SCHEDULES),
     Head: ("head", ChainMap({"joint": JointHead, "flow-map": FlowMapHead}, HEADS)),
-    Weighting: ("weighting", WEIGHTINGS),
+    Weighting: ("weighting", ChainMap({"joint": JointWeighting}, WEIGHTINGS)),
     Tokenizer: ("tokenizer", TOKENIZERS),
 }
 """The parts that a config names, each with the registry that knows them; networks have ``bfn.networks.NETWORKS``."""

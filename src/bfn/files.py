@@ -3,15 +3,13 @@
 import os
 import secrets
 import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from bfn.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = [
     "atomic", "atomic_write", "flush", "home", "locked", "read_text", "regular_size", "sweep", "sync", "write_arrays",
@@ -90,12 +88,14 @@ def atomic_write(path: Path | str, content: str | bytes) -> None:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def write_arrays(path: Path | str, **arrays: "Tensor") -> Path:
-    """Write tensors into an .npz file, atomically; returns the file."""
+def write_arrays(path: Path | str, /, **arrays: Any) -> Path:
+    """Write arrays, lists of texts or tensors on the CPU into an .npz file, atomically; returns the file."""
     import numpy as np
 
-    with atomic(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **{name: tensor.cpu().numpy() for name, tensor in arrays.items()})  # type: ignore[arg-type]
+    with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(values), allow_pickle=False)
     return Path(path)
 
 

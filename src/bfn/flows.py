@@ -36,6 +36,11 @@ from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time
 
 __all__ = ["FLOWS", "ContinuousFlow", "DiscreteFlow", "Flow", "NoiseLevel", "Shape"]
 
+SEPARATION = 3.0
+"""Standard deviations between two classes at t = 1, where nothing else is asked for."""
+REST = 0.01
+"""What is left unknown of numbers at t = 1 where nothing else is asked for, as a share of their spread."""
+
 
 class Flow(OneKind, ABC):
     """A kind of data: its message, kappa, network input and decoding."""
@@ -185,6 +190,21 @@ class ContinuousFlow(Flow):
     def __init__(self, sigma_1: float = 1e-3, *, schedule: Schedule | None = None) -> None:
         object.__setattr__(self, "schedule", schedule or ExponentialSchedule(sigma_1))
 
+    @classmethod
+    def for_data(cls, x: Any, rest: float = REST) -> "ContinuousFlow":
+        """The flow for numbers of the spread of x, (n, ...): sigma_1 is the share ``rest`` of their standard deviation.
+
+        The process starts from a standard normal about 0: data of quite another scale are refused.
+        """
+        x = torch.as_tensor(x).double()
+        std, mean = float(x.std(correction=0)), float(x.mean())
+        if not (std > 0 and rest * std < 0.5 and abs(mean) <= 10 * max(std, 1.0)):
+            raise UserError(
+                f"data of mean {mean:.4g} and standard deviation {std:.4g}: expected about 0 and 1; "
+                "subtract the mean and divide by the standard deviation first"
+            )
+        return cls(rest * std)
+
     @property
     def kappa(self) -> float:
         return 1.0
@@ -239,6 +259,9 @@ class ContinuousFlow(Flow):
 class DiscreteFlow(Flow):
     """Classes 0..K-1: w(x) = K one_hot(x) - 1, kappa = K, beta(t) = beta_1 t^2.
 
+    beta_1: the accuracy at t = 1; 18 / K if None, by which any two classes end 3 standard deviations apart
+        (:meth:`with_separation`). The paper's text8 has 0.75**2.
+
     No one-hot tensor is ever built where a scatter does: K may be tens of thousands.
 
     >>> DiscreteFlow(n_classes=4, beta_1=2.0).message(torch.tensor([[2]]))
@@ -249,14 +272,15 @@ class DiscreteFlow(Flow):
     schedule: Schedule
     kind: ClassVar[str] = "discrete"
 
-    def __init__(self, n_classes: int, beta_1: float = 0.75**2, *, schedule: Schedule | None = None) -> None:
+    def __init__(self, n_classes: int, beta_1: float | None = None, *, schedule: Schedule | None = None) -> None:
         if isinstance(n_classes, int) and n_classes < 2:
             raise UserError(f"n_classes={n_classes}: a discrete variable needs at least 2 classes")
         object.__setattr__(self, "n_classes", check_whole("n_classes", n_classes, 2, 10**9))
+        beta_1 = 2 * SEPARATION**2 / n_classes if beta_1 is None else beta_1
         object.__setattr__(self, "schedule", schedule or QuadraticSchedule(beta_1))
 
     @classmethod
-    def with_separation(cls, n_classes: int, c: float = 3.0) -> "DiscreteFlow":
+    def with_separation(cls, n_classes: int, c: float = SEPARATION) -> "DiscreteFlow":
         """beta_1 = 2 c^2 / K: at t = 1 two classes are c = s_1 sqrt(K/2) standard deviations apart, for any K.
 
         The evidence alone then prefers a given wrong class to the right one with probability Phi(-c).

@@ -24,7 +24,7 @@ from bfn.solvers.few_step import Calibration
 from bfn.solvers.table import Table
 from bfn.spread import Spread
 
-__all__ = ["NO_CLASS", "Classes", "Label", "ModelInfo"]
+__all__ = ["NO_CLASS", "Classes", "Label", "ModelInfo", "Scaling"]
 
 Label = int | str | Sequence[int | str] | Tensor
 """Classes as a user gives them: one for all samples or one each, numbers or names; arrays will do too."""
@@ -92,13 +92,58 @@ class Classes:
         return "none" if number == NO_CLASS else self.names[number]
 
 
+@dataclass(frozen=True)
+class Scaling:
+    """The map from a model's numbers to the data's own units, shift + scale x: one pair, or one a place of a vector."""
+
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.scale or len(self.shift) != len(self.scale) or not all(one > 0 for one in self.scale):
+            raise UserError(f"{len(self.shift)} shifts, {len(self.scale)} scales: expected as many, scales above 0")
+
+    @classmethod
+    def of(cls, x: Tensor, present: Tensor | None = None) -> "Scaling":
+        """The one that brings numbers to mean 0 and standard deviation 1.
+
+        Of vectors, (n,) or (n, d), each place by itself; of other arrays all numbers alike, so that the directions of
+        space stay what they are. present: bool, like x, True where there is data.
+        """
+        x = x.double()
+        rows = x.reshape(len(x), -1) if x.ndim < 3 and present is None else x.reshape(-1, 1)
+        if present is not None:
+            rows = x[present].reshape(-1, 1)
+        mean, std = rows.mean(0), rows.std(0, correction=0)
+        # What is the same in all the data, up to the float32 that it is kept in, stays as it is.
+        std = torch.where(std > 1e-6 * mean.abs(), std, 1.0)
+        return cls(tuple(mean.tolist()), tuple(std.tolist()))
+
+    def to_model(self, x: Tensor) -> Tensor:
+        """Numbers as the model has them, from those in the data's own units."""
+        shift, scale = self._pair(x)
+        return ((x.double() - shift) / scale).to(x.dtype)
+
+    def to_data(self, x: Tensor) -> Tensor:
+        """Numbers in the data's own units, from those that the model has."""
+        shift, scale = self._pair(x)
+        return (x.double() * scale + shift).to(x.dtype)
+
+    def _pair(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        pair = torch.tensor((self.shift, self.scale), dtype=torch.float64, device=x.device)
+        return (pair[0], pair[1]) if len(self.scale) > 1 else (pair[0, 0], pair[1, 0])
+
+
 @dataclass
 class ModelInfo:
     """The facts of a model. All are optional, and plain attributes that may be set.
 
     classes: of a class-conditional model. conditions: others, by name. lengths: of samples that differ in it.
     alphabet: symbols of a text model, one a class of its data. tokenizer: the same for text of any other tokens.
-    part_tokenizers: tokenizers of the parts of joint data that are text, by their names.
+    part_tokenizers: tokenizers of the parts of joint data that are text, by their names. part_classes: names of the
+        classes of parts, where they have any.
+    scaling: of the numbers that the model was trained on, by part, "" where data are of one kind; samples are in the
+        model's units, :meth:`bfn.Model.decode` brings them back.
     columns: of a table, by which the parts of joint data become its rows.
     value_range: lowest and highest value of continuous data; predictions are clipped to it while sampling.
     error_curve: how wrong the prediction is at each time (``bfn.losses.error_curve``).
@@ -127,6 +172,8 @@ class ModelInfo:
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     lengths: Lengths | None = None
     columns: TableColumns | None = None
+    part_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scaling: Mapping[str, Scaling] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.check()
@@ -162,6 +209,14 @@ class ModelInfo:
         if not name:
             return self
         return ModelInfo(error_curve=self.error_curve, spread=self.part_spreads.get(name), exact=self.exact)
+
+    def decode_part(self, name: str, x: Tensor, present: Tensor | None = None) -> Any:
+        """A part of samples, "" where they are of one kind: texts, names of classes, or numbers in the data's units."""
+        if name in self.part_tokenizers:
+            return self.part_tokenizers[name].decode(x, present)
+        if name in self.part_classes:
+            return np.array(self.part_classes[name])[x.cpu().numpy()]
+        return (self.scaling[name].to_data(x) if name in self.scaling else x).cpu().numpy()
 
     @property
     def trained_on(self) -> Mapping[str, Any]:

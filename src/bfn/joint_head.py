@@ -51,6 +51,10 @@ class JointHead(Head):
         shown = {p.name: self.parts[p.name].inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
         return torch.cat([flat(x) for x in shown.values()], 1) if self.flat else shown
 
+    def shown_presence(self, flow: Flow, present: Tensor, u: Tensor) -> Any:
+        """Like the inputs: of a flat network one vector."""
+        return flow.over_variables(present, u) if self.flat else flow.unpack(present)
+
     def output(self, flow: Flow, raw: Any, u: Tensor, level: NoiseLevel) -> Output:
         layout = _layout(flow)
         whole = self._flat_map(flow)

@@ -206,20 +206,20 @@ class Model(ABC):
         """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers.
 
         Of joint data a mapping, of a table a pandas DataFrame.
+        Numbers are in the units of the data that the model was trained on, classes of parts have their names.
         present: like x, where there is data: padding is no part of a string.
         """
         if isinstance(x, Mapping):
             if self.info.columns is not None:
                 return self.info.columns.decode(x)
             where = present if isinstance(present, Mapping) else {}
-            texts = {name: t.decode(x[name], where.get(name)) for name, t in self.info.part_tokenizers.items()}
-            return {name: texts.get(name, value.cpu().numpy()) for name, value in x.items()}
+            return {name: self.info.decode_part(name, value, where.get(name)) for name, value in x.items()}
         tokenizer = self.info.text_tokenizer
         if tokenizer is not None:
             return tokenizer.decode(x.flatten(1), present.flatten(1) if isinstance(present, Tensor) else None)
         if self.form == "images":
             return pixels(self.flow.values(x)).numpy()
-        return x.cpu().numpy()
+        return self.info.decode_part("", x)
 
     def log_likelihood(
         self,
@@ -297,7 +297,7 @@ class BFN(Model, nn.Module):
             # Nothing is known where nothing is: networks that know no padding see the same there, whatever it was.
             u = torch.where(self.flow.over_variables(present, u), u, torch.zeros((), dtype=u.dtype, device=u.device))
             if takes(self.network, "present"):
-                conditions["present"] = self.flow.unpack(present)
+                conditions["present"] = self.head.shown_presence(self.flow, present, u)
         inputs = self.head.inputs(self.flow, u, level)
         try:
             if self._in_half:

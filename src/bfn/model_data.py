@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from bfn import data
+from bfn.conditions import rows_of
 from bfn.data import Images, Part, Records, Text
 from bfn.data.own_paths import from_card
 from bfn.errors import UserError
 from bfn.flows import Shape
+from bfn.record_data import columns_of, encode_records
 
 if TYPE_CHECKING:
     from bfn.model import Model
@@ -27,20 +29,31 @@ ImagePart = Literal["top", "bottom", "left", "right", "border"]
 
 @dataclass(frozen=True, eq=False)
 class ModelData:
-    """Data as a model takes them, (n, *data_shape), and where they come from.
+    """Data as a model takes them, (n, *data_shape), parts packed, and where they come from.
 
     label: (n,), the classes of the data where the model knows classes and the data say them.
+    condition: the others by name, in the same way. present: where there is data, of different lengths.
     """
 
     x: Tensor
     label: Tensor | None
     source: str
     part: Part
+    condition: Mapping[str, Tensor] = field(default_factory=dict)
+    present: Tensor | None = None
 
     def split(self, n: int) -> tuple[ModelData, ModelData]:
         """The first n samples, and the others."""
-        labels = (None, None) if self.label is None else (self.label[:n], self.label[n:])
-        return replace(self, x=self.x[:n], label=labels[0]), replace(self, x=self.x[n:], label=labels[1])
+        return self._rows(slice(n)), self._rows(slice(n, None))
+
+    def _rows(self, rows: slice) -> ModelData:
+        label, present = (None if one is None else one[rows] for one in (self.label, self.present))
+        return replace(self, x=self.x[rows], label=label, condition=rows_of(self.condition, rows), present=present)
+
+    def given(self, model: Model) -> dict[str, Any]:
+        """The arguments ``label``, ``condition`` and ``present`` of likelihoods and losses."""
+        there = None if self.present is None else model.flow.unpack(self.present)
+        return {"label": self.label, "condition": self.condition, "present": there}
 
 
 def read_model_data(
@@ -58,7 +71,11 @@ def read_model_data(
     None. n: how many samples, at most; images are chosen at random by the seed, without one evenly as pieces of a text.
     """
     name = _own_source(model) if source is None else str(source)
-    everything = data.load(name, part, tokenizer=model.info.text_tokenizer, progress=progress)
+    tokenizers = [own for own in (model.info.text_tokenizer, *model.info.part_tokenizers.values()) if own is not None]
+    everything = data.load(
+        name, part, tokenizer=tokenizers[0] if len(tokenizers) == 1 else None,
+        columns=columns_of(model.info.trained_on), progress=progress,
+    )  # fmt: skip
     if isinstance(everything, Text):
         if model.form != "text":
             raise UserError(f"{name}: is text, and the model is one of {model.form}")
@@ -78,21 +95,9 @@ def read_model_data(
 
 
 def _of_records(model: Model, records: Records, name: str, part: Part) -> ModelData:
-    """Records of one column in the shape of the model's data, with their classes where the model knows classes."""
-    x, present = records.padded()
-    if len(x) != 1 or isinstance(model.data_shape, Mapping):
-        raise UserError(f"{name}: samples of {', '.join(x)}: expected one column, of shape {model.data_shape}")
-    ((values, there),) = zip(x.values(), present.values(), strict=True)
-    if tuple(values.shape[1:]) != tuple(model.data_shape) or not there.all():
-        raise UserError(
-            f"{name}: records of shape {tuple(values.shape[1:])}{'' if there.all() else ', of different lengths'}, and "
-            f"the model's data are {model.data_shape}"
-        )
-    label, classes = records.label, model.info.classes
-    if label is None or classes is None:
-        return ModelData(values, None, name, part)
-    numbers = torch.tensor([classes.index(one) for one in label.names])
-    return ModelData(values, numbers[label.values], name, part)
+    x, conditions = encode_records(records, model.info, model.data_shape)
+    given = {key: conditions.pop(key, None) for key in ("label", "present")}
+    return ModelData(x, given["label"], name, part, conditions, given["present"])
 
 
 def as_model_data(model: Model, images: Images) -> Tensor:

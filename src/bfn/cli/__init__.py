@@ -109,10 +109,11 @@ def bind(arguments: Sequence[str]) -> Callable[[], int | None]:
     """
     import tyro
 
-    from bfn.cli.commands import COMMANDS
+    from bfn.cli.commands import ARRANGED, COMMANDS
 
     name = _find(arguments, COMMANDS)
     command = COMMANDS[name]
+    words = arguments[len(name.split()) :]
 
     @functools.wraps(command)
     def later(*values: Any, **options: Any) -> Callable[[], int | None]:
@@ -125,7 +126,7 @@ def bind(arguments: Sequence[str]) -> Callable[[], int | None]:
                 later,
                 prog=f"bfn {name}",
                 description=_description(command),
-                args=arguments[len(name.split()) :],
+                args=ARRANGED[name](words) if name in ARRANGED else words,
                 config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
             )
     except SystemExit as leave:

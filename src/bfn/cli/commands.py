@@ -1,5 +1,7 @@
 """The list of commands: a new one is one function in one file, and one line here."""
 
+from collections.abc import Callable, Sequence
+
 from bfn.cli import Command
 from bfn.cli.app import app
 from bfn.cli.bench import bench
@@ -14,10 +16,10 @@ from bfn.cli.models import models
 from bfn.cli.reproduce import reproduce
 from bfn.cli.sample import sample
 from bfn.cli.solvers import solvers
-from bfn.cli.train import train
+from bfn.cli.train import settings_first, train
 from bfn.cli.tune import tune
 
-__all__ = ["COMMANDS"]
+__all__ = ["ARRANGED", "COMMANDS"]
 
 COMMANDS: dict[str, Command] = {
     "models": models,
@@ -36,3 +38,6 @@ COMMANDS: dict[str, Command] = {
     "app": app,
     "bench": bench,
 }
+
+ARRANGED: dict[str, Callable[[Sequence[str]], list[str]]] = {"train": settings_first}
+"""How the words of a command are put in order before they are read, where that is needed."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH", "DIRECTORY", "FILE", "NAME", "SEED", "AsJson", "Counts", "Data", "Device", "HeldOut", "ModelName", "Names",
-    "Seed", "check_positive", "load", "on_terminal", "progress_bar", "table", "tell",
+    "Network", "Seed", "check_positive", "load", "on_terminal", "progress_bar", "table", "tell",
 ]  # fmt: skip
 
 LARGEST_SEED = 2**32 - 1
@@ -46,6 +46,8 @@ AsJson = Annotated[bool, arg(help="print one JSON value for programs instead of 
 Seed = Annotated[int, SEED, arg(help="of all that is drawn at random: the same seed, the same result")]
 Device = Annotated[str, arg(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one")]
 Data = Annotated[str | None, arg(metavar="NAME_OR_PATH", help=OWN_DATA)]
+OWN_NETWORK = "the network of a model that was trained with one of your own; its code is run"
+Network = Annotated[str | None, arg(metavar="MODULE:CLASS", help=OWN_NETWORK)]
 Names = Annotated[tuple[str, ...], arg(metavar="NAME [NAME ...]")]
 Counts = Annotated[tuple[int, ...], arg(metavar="N [N ...]")]
 
@@ -58,6 +60,7 @@ class HeldOut:
     data: Data = None
     part: Annotated[Literal["train", "validation", "test", "all"], arg(help="which part of the data")] = "test"
     seed: Seed = 0
+    network: Network = None
     device: Device = "auto"
 
     def read(self, model: BFN, n: int | None = None) -> ModelData:
@@ -75,16 +78,20 @@ class HeldOut:
             "part": read.part,
             "n": len(read.x),
             "with_labels": read.label is not None,
+            "conditions": [*read.condition],
             "seed": self.seed,
             "unit": f"bits per {tokenizer.unit.removesuffix('s') if tokenizer else 'dimension'}",
         }
-        conditional = ", each with its class" if read.label is not None else ""
+        told = [*(["class"] if read.label is not None else []), *read.condition]
+        conditional = f", each with its {' and '.join(told)}" if told else ""
         line = f"{name} on {len(read.x)} samples of {read.source} ({read.part}){conditional}, {values['unit']}:"
+        if model.info.scaling:
+            line += "\n  (of numbers scaled as the model has them, to about mean 0 and standard deviation 1)"
         return values, line
 
 
-def load(name: str, device: str = "cpu") -> BFN:
-    """A stored or bundled model on a device, both named as the user does."""
+def load(name: str, device: str = "cpu", network: str | None = None) -> BFN:
+    """A stored or bundled model on a device, both named as the user does; network: its own, as "module:Class"."""
     import torch
 
     import bfn
@@ -96,7 +103,11 @@ def load(name: str, device: str = "cpu") -> BFN:
     except (RuntimeError, AssertionError) as error:  # AssertionError: "Torch not compiled with CUDA enabled"
         reason = str(error).splitlines()[0]
         raise UserError(f"device={device!r}: not on this machine ({reason}): take cpu, or auto") from None
-    return bfn.load(name).to(device)
+    if network is None:
+        return bfn.load(name).to(device)
+    from bfn.training import load_with_network
+
+    return load_with_network(name, network).to(device)
 
 
 def on_terminal() -> bool:

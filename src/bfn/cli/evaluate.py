@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bfn.cli.common import BATCH, AsJson, Counts, HeldOut, ModelName, check_positive, load, on_terminal, tell
 
@@ -37,20 +37,19 @@ def evaluate(
     from bfn.likelihood import held_out_bits
 
     check_positive(n=held_out.n, batch=batch, n_steps=min(n_steps, default=None))
-    source = load(model, held_out.device)
+    source = load(model, held_out.device, held_out.network)
     read = held_out.read(source)
 
     def bits(steps: int | None) -> dict[str, Estimate]:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
-        return held_out_bits(
-            source, read.x, read.label, n_steps=steps, batch=batch, generator=generator, progress=on_terminal()
-        )
+        settings: dict[str, Any] = {"n_steps": steps, "batch": batch, "generator": generator}
+        return held_out_bits(source, read.x, **read.given(source), **settings, progress=on_terminal())
 
     figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
     values, headline = held_out.told(model, source, read)
     plain = {kind: {name: figure.asdict() for name, figure in parts.items()} for kind, parts in figures.items()}
     values |= {**plain.pop(""), "n_steps": {kind.partition("-")[0]: parts for kind, parts in plain.items()}}
     lines = [f"  {kind + name:24}{figure}" for kind, parts in figures.items() for name, figure in parts.items()]
-    if source.flow.has_range:
+    if source.flow.has_range and not source.info.scaling:
         lines.append("  (of a density on [-1, 1]; the reconstruction is that of the model's head at t = 1)")
     tell(values, [headline, *lines], json)

@@ -55,7 +55,7 @@ def likelihood(
     from bfn.likelihood import NFE, receiver_variance
 
     check_positive(n=held_out.n, batch=batch)
-    source = load(model, held_out.device)
+    source = load(model, held_out.device, held_out.network)
     best_too = method == "n-step" and source.flow.has_range
     everything = held_out.read(source, 2 * held_out.n if best_too else held_out.n)
     read, others = everything.split(held_out.n)
@@ -69,7 +69,7 @@ def likelihood(
     def measured(**settings: Any) -> Likelihood:
         return source.log_likelihood(
             read.x, method, nfe, tolerance=tolerance, divergence=divergence, probes=probes, importance=importance,
-            levels=levels, dequantise=dequantise, label=read.label, batch=batch, progress=on_terminal(),
+            levels=levels, dequantise=dequantise, **read.given(source), batch=batch, progress=on_terminal(),
             generator=generator(), **settings,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """``bfn models``."""
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bfn.cli.common import AsJson, table, tell
@@ -35,6 +35,8 @@ def summary(config: Mapping[str, Any], info: "ModelInfo") -> dict[str, Any]:
         "alphabet": info.alphabet,
         "tokens": info.tokenizer and info.tokenizer.pieces,
         "value_range": info.value_range,
+        "conditions": {name: one.names or [one.low, one.high] for name, one in info.conditions.items()},
+        "longest": info.lengths and info.lengths.longest,
         "tables": sorted(info.tables),
         "card": dict(info.card),
     }
@@ -42,10 +44,16 @@ def summary(config: Mapping[str, Any], info: "ModelInfo") -> dict[str, Any]:
 
 def describe_data(config: Mapping[str, Any], info: "ModelInfo") -> str:
     """The data of a stored model in a few words."""
-    flow, shape = config["flow"], "x".join(map(str, config["data_shape"]))
-    values = f", {flow['n_classes']} values" if "n_classes" in flow else ""
+    flow, shape = config["flow"], config["data_shape"]
     classes = f", {len(info.classes)} classes" if info.classes else ""
-    return f"{shape} {flow['name']}{values}{classes}"
+    if "flows" in flow:
+        return "; ".join(f"{name}: {_kind(own, shape[name])}" for name, own in flow["flows"].items()) + classes
+    return _kind(flow, shape) + classes
+
+
+def _kind(flow: Mapping[str, Any], shape: Sequence[int]) -> str:
+    values = f", {flow['n_classes']} values" if "n_classes" in flow else ""
+    return f"{'x'.join(map(str, shape))} {flow['name']}{values}".strip()
 
 
 def quality(info: "ModelInfo") -> list[str]:

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from bfn.cli.common import BATCH, NAME, AsJson, Device, ModelName, Seed, check_positive, load, on_terminal, tell
+from bfn.cli.common import (
+    BATCH,
+    NAME,
+    AsJson,
+    Device,
+    ModelName,
+    Network,
+    Seed,
+    check_positive,
+    load,
+    on_terminal,
+    tell,
+)
+from bfn.cli.sample_files import write_files
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,10 +56,11 @@ def sample(
     clip: bool = True,
     steps_gif: bool = False,
     batch: Annotated[int, BATCH] = 256,
+    network: Network = None,
     device: Device = "auto",
     json: AsJson = False,
 ) -> None:
-    """Draw samples: images as a PNG sheet and as .npz, text as lines.
+    """Draw samples: images as a PNG sheet and as .npz, text as lines, numbers and parts as .npz and, if they fit, .csv.
 
     Example: bfn sample mnist --solver bfn-solver++2 --nfe 10 --n 64 --seed 1 --out digits
 
@@ -59,6 +73,8 @@ def sample(
     Example: bfn sample mnist --known mnist --keep left
 
     Example: bfn sample text8 --prompt "the ____ of the world" --particles 16 --n 4
+
+    Example: bfn sample runs/molecules --condition gap=0.25 --length 20
 
     Args:
         solver: its name; bfn solvers lists them.
@@ -96,10 +112,9 @@ def sample(
         raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
 
     from bfn.batched_sampling import sample_in_batches
-    from bfn.files import write_arrays
-    from bfn.viz import Recorder, lines, write_animation, write_samples
+    from bfn.viz import Recorder, lines, write_animation
 
-    source = load(model, device)
+    source = load(model, device, network)
     form, classes = source.form, source.info.classes
     if label and classes is None:
         raise UserError(f"--label {label[0]}: this model knows no classes; leave it out")
@@ -114,13 +129,10 @@ def sample(
         temperature=temperature, lengths=length, particles=particles, noise=noise,
         **_conditions(source, prompt, known, keep or "top", n, seed),
     )  # fmt: skip
-    files = [] if form == "numbers" else [write_samples(out / "samples", source, drawn.x)]
-    if form != "text":
-        arrays = {"x": drawn.x} if drawn.label is None else {"x": drawn.x, "labels": drawn.label}
-        files.append(write_arrays(out / "samples.npz", **arrays))
+    files = write_files(out / "samples", source, drawn.x, drawn.label, drawn.present)
     if recorder is not None:
         files.append(write_animation(out / "steps.gif", recorder.frames()))
-    told = lines(source, drawn.x) if form == "text" else []
+    told = lines(source, drawn.x, drawn.present) if form == "text" else []
     values = {
         "model": model, "solver": solver, "plan": str(drawn.plan), "nfe": nfe, "n": n, "calls": drawn.calls,
         "seconds": round(drawn.seconds, 3), "seed": seed, "labels": None, "files": [*map(str, files)],

@@ -1,23 +1,34 @@
 """``bfn train``."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, on_terminal
+from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, Names, on_terminal
 from bfn.errors import UserError
 
-__all__ = ["train"]
+__all__ = ["settings_first", "train"]
 
+SETTING = re.compile(r"[a-z][\w.]*=.*", re.DOTALL)
+OF_ONE_VALUE = ("--recipe", "--config", "--data", "--label", "--tokenizer", "--network", "--out", "--seed")
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
 
 def train(
-    changes: Annotated[Positional[tuple[str, ...]], arg(metavar="[NAME=VALUE ...]")] = (),
+    changes: Annotated[Positional[tuple[str, ...]], arg(metavar="[PATH] [NAME=VALUE ...]")] = (),
     recipe: Annotated[str | None, NAME] = None,
     config: Annotated[Path | None, FILE] = None,
     data: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
+    sequence: Names = (),
+    parts: Names = (),
+    label: Annotated[str | None, NAME] = None,
+    conditions: Names = (),
+    classes: Names = (),
+    tokenizer: Annotated[str | None, NAME] = None,
+    network: Annotated[str | None, arg(metavar="MODULE:CLASS")] = None,
     out: Annotated[Path | None, DIRECTORY] = None,
     seed: Annotated[int | None, SEED] = None,
     resume: bool = False,
@@ -25,38 +36,87 @@ def train(
 ) -> int:
     """Train a model; it can be stopped at any moment and goes on with --resume.
 
+    On your own data, with settings that suit them, or by a recipe:
+
+    Example: bfn train molecules.csv --sequence smiles --conditions gap --out runs/molecules steps=20000
+
+    Example: bfn train points.npz --out runs/points network.width=512
+
     Example: bfn train --recipe digits --out runs/digits
 
-    Example: bfn train --recipe mnist --data photos/ --out runs/photos steps=20000 network.channels=64
+    Example: bfn train photos/ --recipe mnist --out runs/photos steps=20000 network.channels=64
 
     Example: bfn train --out runs/photos --resume
 
     On several GPUs: accelerate launch -m bfn train --recipe cifar10-continuous-256 --out runs/cifar10
 
     Args:
-        changes: settings to change, such as lr=1e-3 batch=128 network.channels=64.
+        changes: data to train on, a path as for --data, and settings to change, such as lr=1e-3 batch=128
+            network.channels=64.
         recipe: settings that come with the package, by name; a wrong name lists them.
         config: settings from a .yaml, .toml or .json file.
-        data: a standard set, an image folder, a .npz, .npy or idx file, or a text file, instead of the settings' own.
-        out: directory of the run; runs/ and the recipe's or file's name if left out.
+        data: a standard set, an image folder, a .npz, .npy or idx file, a text file, or records: .csv, .tsv, .parquet,
+            .fasta, .smi; instead of the settings' own.
+        sequence: columns of texts that are the sample, or parts of it.
+        parts: further columns that belong to the sample: numbers, classes, arrays.
+        label: the column with the class of each record.
+        conditions: columns that samples may be asked for by: numbers or classes.
+        classes: columns among these whose values are classes although they look like numbers.
+        tokenizer: how texts are cut: characters, smiles, amino-acids, words, a tokenizer file, or a list of tokens.
+        network: your own, module:Class or file.py:Class, made with the sizes that it takes; its code is run. Or one of
+            the package's, by name.
+        out: directory of the run; runs/ and the recipe's, file's or data's name if left out.
         seed: of all that is drawn at random, instead of the settings' own.
         resume: go on from the run's newest whole checkpoint, with the run's own settings if none are given.
         cpu: leave GPUs alone.
     """
     if recipe is not None and config is not None:
         raise UserError("--recipe and --config: give one of them")
+    path, changes = _data_first(changes)
+    if path is not None and data is not None:
+        raise UserError(f"{path} and --data {data}: give one of them")
+    source = path or data
     name = recipe or (config.stem if config else None)
-    if out is None and name is None:
-        raise UserError("--recipe NAME or --config FILE: say what to train, or which run to resume with --out")
-    run = out or Path("runs") / str(name)
+    run = out or (Path("runs") / (name or Path(str(source)).name.partition(".")[0]) if name or source else None)
+    if run is None:
+        raise UserError("PATH, --recipe NAME or --config FILE: say what to train, or which run to resume with --out")
     own = run / "settings.json"
-    if name is None and not (resume and own.is_file()):
-        raise UserError(f"--recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
+    resumed = resume and own.is_file()
+    if name is None and source is None and not resumed:
+        raise UserError(f"PATH, --recipe NAME or --config FILE: say what to train; no run to resume is in {run}")
 
     from bfn import training
 
-    settings = training.recipe(recipe) if recipe is not None else training.read_settings(config or own)
-    given: dict[str, Any] = {"data.name": data, "seed": seed}
-    settings = settings.override({key: value for key, value in given.items() if value is not None}).override(changes)
-    result = training.train(settings, run, resume=resume, progress=on_terminal(), cpu=cpu)
+    columns = {"sequence": sequence, "parts": parts, "label": label, "conditions": conditions, "classes": classes}
+    named = {key: value for key, value in {**columns, "tokenizer": tokenizer}.items() if value}
+    options = {key: list(value) if isinstance(value, tuple) else value for key, value in named.items()}
+    if name is None and not resumed:
+        # Options of the data may be given as settings too, and decide what suits them.
+        given = dict(change.split("=", 1) for change in changes if change.startswith("data."))
+        options |= {key.removeprefix("data."): value for key, value in given.items() if key != "data.name"}
+        settings = training.default_settings({"name": str(source), **options}, network)
+    else:
+        settings = training.recipe(recipe) if recipe is not None else training.read_settings(config or own)
+        if source is not None:
+            settings = settings.override({"data.name": source})
+        settings = settings.override({f"data.{key}": value for key, value in options.items()})
+        settings = settings if network is None else settings.override({"network": {"name": network}})
+    settings = settings if seed is None else settings.override({"seed": seed})
+    result = training.train(settings.override(changes), run, resume=resume, progress=on_terminal(), cpu=cpu)
     return STOPPED.get(result.stopped_by or "", 0)
+
+
+def settings_first(words: Sequence[str]) -> list[str]:
+    """The words of a command line with NAME=VALUE moved before the options: wherever they stand they are settings."""
+    path, rest = (words[:1], words[1:]) if words and not words[0].startswith("-") else ([], words)
+    before = ("", *rest)
+    is_setting = [bool(SETTING.fullmatch(word)) and before[i] not in OF_ONE_VALUE for i, word in enumerate(rest)]
+    pairs = list(zip(rest, is_setting, strict=True))
+    return [*path, *(word for word, setting in pairs if setting), *(word for word, setting in pairs if not setting)]
+
+
+def _data_first(given: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """What to train on, where it stands first, and the rest."""
+    if not given or ("=" in given[0] and not Path(given[0]).exists()):
+        return None, given
+    return given[0], given[1:]

@@ -135,7 +135,7 @@ def _sequences(table: RawTable, name: str, wish: Tokenizer | str | None) -> Sequ
             raise table.error(number, f"{name} is {text[:40]!r}, which has no tokens: expected some")
         codes.append(found.to(smallest_type(len(tokenizer))))
         lengths[number] = len(found)
-    return Sequences(torch.cat(codes), lengths.cumsum(0) - lengths, lengths, tokenizer)
+    return Sequences(torch.cat(codes), lengths.cumsum(0) - lengths, lengths, tokenizer, int(lengths.max()))
 
 
 def _column(table: RawTable, name: str, as_classes: bool) -> Numbers | Categories:

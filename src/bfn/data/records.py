@@ -24,12 +24,14 @@ class Sequences:
     """Texts of different lengths as classes of their tokens; stretches of one long row of codes, nothing is copied.
 
     codes: all tokens, one text after the other, shape (total,). starts, lengths: where each text is in them, (n,).
+    longest: length of the longest text of the whole column, which parts of it keep.
     """
 
     codes: Tensor
     starts: Tensor
     lengths: Tensor
     tokenizer: Tokenizer
+    longest: int = 0
 
     def __len__(self) -> int:
         return len(self.starts)

@@ -25,7 +25,7 @@ from bfn.eval_mode import evaluating
 from bfn.heads import FlowMapHead
 from bfn.losses import errors_and_values
 from bfn.model import BFN, Model
-from bfn.training.batches import derived_generator, order
+from bfn.training.order import derived_generator, order
 from bfn.training.settings import Settings
 from bfn.training.trainer import Trainer
 from bfn.weightings import Bound, CrossEntropy, Weighting

@@ -22,7 +22,7 @@ from bfn.model import Model
 from bfn.sampling import Step, sample
 from bfn.solvers import plan
 from bfn.storage import read_weights, write_weights
-from bfn.training.batches import derived_generator
+from bfn.training.order import derived_generator
 
 __all__ = ["Paths", "coupled_noise", "draw_paths"]
 

@@ -148,6 +148,10 @@ class Head(ABC):
         """The network's input: mu or theta, like u."""
         return flow.network_input(u, level.s)
 
+    def shown_presence(self, flow: Flow, present: Tensor, u: Tensor) -> Any:
+        """What of the data exists, in the form that the network is told it: like the data."""
+        return flow.unpack(present)
+
     @abstractmethod
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
         """The distribution that the network's output stands for."""

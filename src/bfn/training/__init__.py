@@ -2,7 +2,10 @@
 
 from bfn.training.building import build_model
 from bfn.training.checkpoints import CheckpointError
+from bfn.training.defaults import default_settings
+from bfn.training.fitting import fit
 from bfn.training.loop import Result, train
+from bfn.training.own_networks import load_with_network
 from bfn.training.reports import read_log
 from bfn.training.settings import Settings, read_settings, recipe, recipes
 from bfn.training.trainer import TrainingError
@@ -13,6 +16,9 @@ __all__ = [
     "Settings",
     "TrainingError",
     "build_model",
+    "default_settings",
+    "fit",
+    "load_with_network",
     "read_log",
     "read_settings",
     "recipe",

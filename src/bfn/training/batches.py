@@ -1,9 +1,8 @@
 """Batches whose order is a function of (seed, step) alone: a run can go on anywhere, on any number of processes."""
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,44 +13,22 @@ from bfn.data import Images, Records, Text
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import FLOWS, Flow
 from bfn.info import Classes, ModelInfo
+from bfn.record_data import (
+    COLUMN_OPTIONS,
+    columns_of,
+    encode_records,
+    info_of_records,
+    n_values_of,
+    record_lengths,
+    shape_of_records,
+)
 from bfn.spread import Spread
+from bfn.training.order import derived_generator, derived_seed, grouped_batch, order
 
-__all__ = [
-    "ImageSource", "Source", "TextSource", "derived_generator", "derived_seed", "flow_type", "open_source", "order",
-]  # fmt: skip
-
+__all__ = ["ImageSource", "RecordSource", "Source", "TextSource", "flow_type", "open_source"]
 
 SPREAD_IMAGES = 1000
 """Images that tell the spread of the data."""
-
-
-def derived_seed(*parts: int | str) -> int:
-    """A 64-bit seed from a few numbers and words; nearby ones give unrelated seeds."""
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
-
-
-def derived_generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator seeded by :func:`derived_seed`."""
-    return torch.Generator(device).manual_seed(derived_seed(*parts))
-
-
-@lru_cache(maxsize=2)
-def _permutation(seed: int, epoch: int, n: int) -> Tensor:
-    return torch.randperm(n, generator=derived_generator(seed, "order", epoch))
-
-
-def order(seed: int, start: int, count: int, n: int) -> list[tuple[int, Tensor]]:
-    """Items number start .. start + count of an endless run through n items, newly shuffled each time round.
-
-    As (epoch, item numbers): more than one pair where the stretch crosses the end of an epoch.
-    """
-    pieces = []
-    while count > 0:
-        epoch, first = divmod(start, n)
-        piece = _permutation(seed, epoch, n)[first : first + count]
-        pieces.append((epoch, piece))
-        start, count = start + len(piece), count - len(piece)
-    return pieces
 
 
 @dataclass(frozen=True)
@@ -143,28 +120,106 @@ class TextSource:
         return self.text.tiles(self.length, min(count, len(self.text) // self.length)), {}
 
 
-Source = ImageSource | TextSource
+@dataclass(frozen=True, eq=False)
+class RecordSource:
+    """Records of any columns, numbers scaled; of different lengths, those of a batch are about as long.
+
+    batch: samples of a step's batch. facts: what a model of them knows. shape: of the model's data; that of the records
+    if None.
+    """
+
+    records: Records
+    batch: int
+    facts: ModelInfo
+    shape: Any = None
+
+    @cached_property
+    def data_shape(self) -> Any:
+        """Shape of a sample, or of each of its parts."""
+        return shape_of_records(self.records) if self.shape is None else self.shape
+
+    @property
+    def n_values(self) -> Any:
+        """How many values a variable takes, None for numbers; of several parts a mapping."""
+        found = n_values_of(self.records)
+        return found if isinstance(self.data_shape, Mapping) else next(iter(found.values()))
+
+    @cached_property
+    def _lengths(self) -> Tensor | None:
+        found = record_lengths(self.records)
+        return None if found is None else found[0]
+
+    def info(self) -> ModelInfo:
+        """What a model of these records knows of them."""
+        return replace(self.facts)
+
+    def take(self, seed: int, start: int, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Samples number start .. start + count of the run with that seed, and their conditions.
+
+        Sequences are as long as the longest of the whole batch that they are of.
+        """
+        if self._lengths is None:
+            index = torch.cat([index for _, index in order(seed, start, count, len(self.records))])
+            return encode_records(self.records[index], self.facts, self.data_shape)
+        step, first = divmod(start, self.batch)
+        whole = grouped_batch(seed, step, self.batch, self._lengths)
+        crop = None if isinstance(self.data_shape, Mapping) else int(self._lengths[whole].max())
+        return encode_records(self.records[whole[first : first + count]], self.facts, self.data_shape, crop)
+
+    def first(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same samples always, for evaluation."""
+        return encode_records(self.records[: min(count, len(self.records))], self.facts, self.data_shape)
+
+
+Source = ImageSource | TextSource | RecordSource
+
+OPTIONS: Mapping[type, tuple[str, ...]] = {
+    Images: ("levels", "centres", "binarise", "labels"),
+    Text: ("length", "tokenizer"),
+    Records: (*COLUMN_OPTIONS, "tokenizer"),
+}
+"""What may be said of data beside their name, by what they are."""
 
 
 def flow_type(name: str) -> type[Flow]:
-    """The flow of that name."""
+    """The flow of that name, of one kind of data."""
     if name not in FLOWS:
         raise UserError(f"flow {name!r}: expected one of {', '.join(FLOWS)}{did_you_mean(name, FLOWS)}")
     return FLOWS[name]
 
 
-def open_source(config: Mapping[str, Any], flow: str, part: data.Part, progress: bool = True) -> Source:
-    """The data of a run: {"name": a standard set or a path, and options of a text or of images}. flow: its name."""
-    floats = flow_type(flow).has_range
+def open_source(
+    config: Mapping[str, Any],
+    flow: str,
+    part: data.Part,
+    progress: bool = True,
+    batch: int = 64,
+    like: Source | None = None,
+) -> Source:
+    """The data of a run: {"name": a standard set or a path, and options}. flow: its name.
+
+    batch: samples of a step's batch. like: another part of the same data, whose scale records are brought to.
+    """
     options = {key: value for key, value in config.items() if key != "name"}
-    loaded = data.load(config["name"], part, progress=progress)
-    if isinstance(loaded, Records):
-        raise UserError(f"data {config['name']!r} holds records: runs are trained on images or on a text")
-    known = ("length",) if isinstance(loaded, Text) else ("levels", "centres", "binarise", "labels")
+    columns = columns_of(options)
+    loaded = data.load(config["name"], part, tokenizer=options.get("tokenizer"), columns=columns, progress=progress)
+    known = OPTIONS[type(loaded)]
     foreign = [key for key in options if key not in known]
     if foreign:
-        what = "text" if isinstance(loaded, Text) else "images"
+        what = type(loaded).__name__.lower()
         raise UserError(f"data.{foreign[0]}: {config['name']} is {what}, which take {', '.join(known)}")
+    if isinstance(loaded, Records):
+        facts = like.facts if isinstance(like, RecordSource) else info_of_records(loaded)
+        source = RecordSource(loaded, batch, facts)
+        fitting = (
+            "joint" if isinstance(source.data_shape, Mapping)
+            else "continuous" if source.n_values is None else "discrete"
+        )  # fmt: skip
+        if flow != fitting:
+            names = ", ".join(loaded.samples)
+            raise UserError(f"data {config['name']!r} has samples of {names}: give flow {fitting}, not {flow}")
+        return source
+    floats = flow_type(flow).has_range
     if isinstance(loaded, Text):
         if floats:
             raise UserError(f"data {config['name']!r} is text: give flow discrete, not {flow}")

@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from bfn import networks
 from bfn.config import decode
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.heads import HEADS, Head
+from bfn.joint import JointFlow
 from bfn.model import BFN
 from bfn.schedules import Schedule
 from bfn.training import muon
-from bfn.training.batches import Source, derived_seed, flow_type
+from bfn.training.batches import Source, flow_type
+from bfn.training.order import derived_seed
+from bfn.training.own_networks import build_network
 from bfn.training.settings import Settings
 from bfn.weightings import WEIGHTINGS, Weighting
 
@@ -30,9 +32,12 @@ def build_model(settings: Settings, source: Source) -> BFN:
 
     Its weights follow from the seed.
     """
-    flow, info = _flow(settings.flow, source), source.info()
+    flow, info = _flow(settings.flow, source.n_values), source.info()
     head = decode(Head, _with_data_std(settings.head, HEADS, source), "head")
-    network = _network(settings, source, flow, n_labels=len(info.classes or ()))
+    flow = flow.for_shape(source.data_shape)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(derived_seed(settings.seed, "weights"))
+        network = build_network(settings.network, flow, head, source.data_shape, info)
     return BFN(network, flow, head, source.data_shape, info)
 
 
@@ -42,8 +47,14 @@ def make_weighting(settings: Settings, source: Source) -> Weighting:
     return weighting
 
 
-def _flow(config: Mapping[str, Any], source: Source) -> Flow:
+def _flow(config: Mapping[str, Any], n_values: Any) -> Flow:
     """A flow from the arguments it is made with; the number of its classes follows from the data."""
+    if config["name"] == "joint":
+        parts, options = config.get("parts", {}), {key: config[key] for key in config if key not in ("name", "parts")}
+        wrong = next((name for name in (*n_values, *parts) if (name in parts) != (name in n_values)), None)
+        if wrong is not None or not isinstance(n_values, Mapping):
+            raise UserError(f"flow.parts {', '.join(parts)}: expected one for each of {', '.join(n_values)}")
+        return JointFlow({name: _flow(parts[name], n_values[name]) for name in n_values}, **options)
     kind = flow_type(config["name"])
     known = inspect.signature(kind).parameters
     options = {key: value for key, value in config.items() if key != "name"}
@@ -53,20 +64,8 @@ def _flow(config: Mapping[str, Any], source: Source) -> Flow:
     if "schedule" in options:
         options["schedule"] = decode(Schedule, options["schedule"], "flow.schedule")
     if "n_classes" in known:
-        options.setdefault("n_classes", source.n_values)
+        options.setdefault("n_classes", n_values)
     return kind(**options)
-
-
-def _network(settings: Settings, source: Source, flow: Flow, n_labels: int) -> torch.nn.Module:
-    """The network of the settings, with the sizes that follow from the data."""
-    name = settings.network["name"]
-    sizes = {"in_channels": source.data_shape[0], "n_labels": n_labels, "n_classes": flow.n_values or 0}
-    if n_labels and name in networks.NETWORKS and not networks.accepts(name, "n_labels"):
-        raise UserError(f"network {name}: takes no labels, and the data have {n_labels}; set data.labels=false")
-    config = {**{key: size for key, size in sizes.items() if networks.accepts(name, key)}, **settings.network}
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(derived_seed(settings.seed, "weights"))
-        return networks.build(config)
 
 
 def _with_data_std(config: Mapping[str, Any], known: Mapping[str, Any], source: Source) -> Mapping[str, Any]:

@@ -20,8 +20,9 @@ from bfn.likelihood import held_out_bits
 from bfn.losses import errors_and_values
 from bfn.model import BFN
 from bfn.training import checkpoints, sharding
-from bfn.training.batches import derived_generator, derived_seed, open_source
+from bfn.training.batches import open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
+from bfn.training.order import derived_generator, derived_seed
 from bfn.training.reports import LOG, read_log
 from bfn.training.settings import Settings
 from bfn.viz import write_samples
@@ -97,8 +98,9 @@ class Trainer:
         """What the run learns from, and what it is measured on."""
         name = self.settings.flow["name"]
         remember_path(self.settings.data["name"])
-        self.data = open_source(self.settings.data, name, "train", self.progress and self.main)
-        self.held_out = open_source(self.settings.data, name, "validation", False)
+        batch = self.settings.batch
+        self.data = open_source(self.settings.data, name, "train", self.progress and self.main, batch)
+        self.held_out = open_source(self.settings.data, name, "validation", False, batch, self.data)
 
     def make_model(self) -> BFN:
         """The model as it is before the first step."""
@@ -203,7 +205,7 @@ class Trainer:
         share = max(2, len(x) // self.accelerator.num_processes)
         rows = (torch.arange(share) + share * process) % len(x)
         its_own = rows_of(conditions, rows)
-        present = its_own.pop("present", None)
+        present = None if "present" not in its_own else self.model.flow.unpack(its_own.pop("present"))
         bits = held_out_bits(
             self.averaged(), x[rows], condition=its_own, present=present, batch=self.share,
             generator=derived_generator(self.settings.seed, "eval", process, device=self.device),
@@ -217,9 +219,9 @@ class Trainer:
         settings, model = self.settings, self.averaged()
         condition = model.info.in_turn(settings.sample_count)
         generator = derived_generator(settings.seed, "sample", device=self.device)
-        x = model.sample(settings.sample_count, nfe=settings.sample_nfe, condition=condition, generator=generator).x
+        out = model.sample(settings.sample_count, nfe=settings.sample_nfe, condition=condition, generator=generator)
         if self.main:
-            write_samples(self.run / "samples" / f"step-{self.step:08d}", model, x)
+            write_samples(self.run / "samples" / f"step-{self.step:08d}", model, out.x, present=out.present)
 
     def averaged(self) -> BFN:
         """The model with the averaged weights."""

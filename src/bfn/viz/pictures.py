@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,13 +29,24 @@ LONGEST = 6
 PAPER = 255
 
 
-def lines(model: Model, x: Tensor) -> list[str]:
-    """One line a sample: its text, or its numbers where the model is not one of text."""
-    decoded = model.decode(x) if model.form == "text" else x.reshape(len(x), -1).tolist()
-    return [row if isinstance(row, str) else " ".join(map(_number, row)) for row in decoded]
+def lines(model: Model, x: Any, present: Tensor | None = None) -> list[str]:
+    """One line a sample: its text, or its numbers in the data's own units; of parts, name=value each.
+
+    present: like packed data, True where there is data.
+    """
+    there = None if present is None else model.flow.unpack(present)
+    decoded = model.decode(x, there)
+    if isinstance(decoded, Mapping):
+        columns = [[f"{name}={_line(row)}" for row in rows] for name, rows in decoded.items()]
+        return ["  ".join(row) for row in zip(*columns, strict=True)]
+    return [_line(row) for row in decoded]
 
 
-def _number(value: float) -> str:
+def _line(row: Any) -> str:
+    return row if isinstance(row, str) else " ".join(map(_number, np.ravel(row).tolist()))
+
+
+def _number(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -117,11 +129,13 @@ def write_picture(path: Path | str, picture: Picture) -> Path:
     return Path(path)
 
 
-def write_samples(path: Path | str, model: Model, x: Tensor, columns: int | None = None) -> Path:
+def write_samples(
+    path: Path | str, model: Model, x: Any, columns: int | None = None, present: Tensor | None = None
+) -> Path:
     """Samples as a PNG sheet if they are images, as lines of a .txt file otherwise; returns the file."""
     path = Path(path)
     if model.form == "images":
         return write_picture(path.with_suffix(".png"), sheet(model.flow.values(x), columns))
     with atomic(path.with_suffix(".txt")) as temporary:
-        temporary.write_text("".join(f"{line}\n" for line in lines(model, x)), encoding="utf-8")
+        temporary.write_text("".join(f"{line}\n" for line in lines(model, x, present)), encoding="utf-8")
     return path.with_suffix(".txt")

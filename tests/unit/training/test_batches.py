@@ -4,7 +4,8 @@ import torch
 
 from bfn import Classes, ModelInfo, data
 from bfn.heads.discretised import quantise
-from bfn.training.batches import ImageSource, TextSource, derived_seed, open_source, order
+from bfn.training.batches import ImageSource, TextSource, open_source
+from bfn.training.order import derived_seed, order
 
 
 def text(tmp_path, content):

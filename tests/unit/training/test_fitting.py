@@ -1,0 +1,166 @@
+"""``bfn.fit``: any form of data, and what the model knows afterwards."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+import bfn
+from bfn.networks import MLP, Transformer
+from bfn.training.given_data import Wishes, open_given
+
+Y = torch.arange(300) % 3
+X = torch.randn(300, 2, generator=torch.Generator().manual_seed(0)) * 0.1 + torch.stack([Y - 1.0, (Y == 1) * 1.0], 1)
+
+
+def points(**options):
+    torch.manual_seed(0)
+    return bfn.BFN(MLP(2, width=32, n_blocks=2, **options), bfn.ContinuousFlow.for_data(X), "preconditioned", (2,))
+
+
+def test_a_fitted_model_draws_what_it_was_shown_and_knows_it():
+    model = bfn.fit(points(n_labels=3), X, 300, label=Y, lr=3e-3, ema=0.99, progress=False)
+    assert not model.training
+    assert model.info.classes.shares == pytest.approx([1 / 3] * 3)
+    assert model.info.value_range == (float(X.min()), float(X.max()))
+    assert model.info.error_curve is not None
+    out = model.sample(600, nfe=20, seed=0)
+    for k in range(3):
+        drawn, real = out.x[out.label == k], X[k == Y]
+        assert float((drawn.mean(0) - real.mean(0)).norm()) < 0.06
+        assert float((drawn.std(0) - real.std(0)).abs().max()) < 0.05
+
+
+def test_the_same_seed_gives_the_same_weights_and_the_random_state_is_left_alone():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    models = [points(), points()]
+    torch.set_rng_state(before)
+    one, other = (bfn.fit(model, X, 4, seed=3, progress=False).state_dict() for model in models)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+class Mapped(Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        return {"x": X[i], "label": int(Y[i]), "gap": X[i, 0]}
+
+
+@pytest.mark.parametrize("form", ["array", "pairs", "mapping", "frame", "path"])
+def test_every_form_of_data_gives_the_same_facts(form, tmp_path):
+    network = {"n_labels": 3, "conditions": {"gap": {"shape": []}} if form == "mapping" else None}
+    model, label = points(**network), None
+    if form == "array":
+        given, label = X.numpy(), Y.numpy()
+    elif form == "pairs":
+        given = TensorDataset(X, Y)
+    elif form == "mapping":
+        given = Mapped()
+    elif form == "frame":
+        pandas = pytest.importorskip("pandas")
+        given, label = pandas.DataFrame({"a": X[:, 0], "b": X[:, 1], "kind": [f"k{y}" for y in Y]}), "kind"
+    else:
+        np.savez(tmp_path / "x.npz", x=X.numpy(), label=Y.numpy())
+        given = str(tmp_path / "x.npz")
+    bfn.fit(model, given, 3, label=label, batch=16, progress=False)
+    assert len(model.info.classes) == 3
+    assert model.info.classes.shares == pytest.approx([1 / 3] * 3, abs=0.03)
+    assert set(model.info.conditions) == ({"gap"} if form == "mapping" else set())
+    assert bool(model.info.scaling) == (form in ("frame", "path"))
+    if form == "frame":
+        assert model.info.classes.names == ("k0", "k1", "k2")
+    if form in ("frame", "path"):
+        assert model.decode(torch.zeros(1, 2)) == pytest.approx(X.mean(0)[None].numpy(), abs=0.06)
+
+
+def test_names_of_classes_and_lengths_are_taken_from_the_data():
+    x = torch.randint(0, 4, (40, 6))
+    lengths = torch.arange(40) % 5 + 2
+    present = torch.arange(6) < lengths[:, None]
+    network = Transformer(n_classes=4, width=16, n_heads=2, n_blocks=1, n_labels=2)
+    model = bfn.BFN(network, bfn.DiscreteFlow(4), "logits", (6,))
+    names = ["odd" if i % 2 else "even" for i in range(40)]
+    bfn.fit(model, x, 3, label=names, present=present, batch=8, progress=False)
+    assert model.info.classes.names == ("even", "odd")
+    assert model.info.lengths.shares == pytest.approx([0, 0, 0.2, 0.2, 0.2, 0.2, 0.2])
+    assert model.sample(4, nfe=2, label="odd", lengths=3).present.sum(1).tolist() == [3] * 4
+    source = open_given(model, x, Wishes(8, present=present))
+    for step in range(5):
+        taken, conditions = source.take(0, 8 * step, 8)
+        assert taken.shape[1] == int(conditions["present"].sum(1).max())
+
+
+def test_joint_data_have_a_weighting_for_each_part():
+    torch.manual_seed(0)
+    flow = bfn.JointFlow(x=bfn.ContinuousFlow(0.05), kind=bfn.DiscreteFlow(3))
+    head = bfn.heads.PreconditionedHead(data_std=0.7)
+    from bfn.joint_head import JointHead
+
+    joint = JointHead.make({"x": head, "kind": "logits"}, flow, flat=True)
+    model = bfn.BFN(MLP(5, width=32, n_blocks=2), flow, joint, {"x": (2,), "kind": ()})
+    data = {"x": X, "kind": Y}
+    before = float(model.loss(data, generator=torch.Generator().manual_seed(0)).mean().detach())
+    bfn.fit(model, data, 200, lr=3e-3, ema=0.99, progress=False)
+    assert float(model.loss(data, generator=torch.Generator().manual_seed(0)).mean().detach()) < 0.5 * before
+    out = model.sample(300, nfe=20, seed=0).x
+    means = torch.stack([X[k == Y].mean(0) for k in range(3)])
+    nearest = torch.cdist(out["x"], means).argmin(1)
+    assert float((nearest == out["kind"]).float().mean()) > 0.8
+
+
+def test_an_interrupt_keeps_the_averaged_weights_so_far(capsys):
+    class Interrupting(Dataset):
+        count = 0
+
+        def __len__(self):
+            return len(X)
+
+        def __getitem__(self, i):
+            Interrupting.count += 1
+            if Interrupting.count == 600:
+                os.kill(os.getpid(), signal.SIGINT)
+            return X[i]
+
+    model = points()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    bfn.fit(model, Interrupting(), 1000, batch=8)
+    assert model.info.card["steps"] < 60
+    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert "stopped at step" in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (torch.zeros(0, 2), {}, "no data: expected at least 1 sample"),
+        (torch.zeros(5, 3), {}, r"data of shape \(5, 3\)"),
+        (X, {"label": Y[:7]}, "label of shape"),
+        (X, {"weighting": "cross-entropy"}, "it is for classes"),
+        (X, {"batch": 0}, "batch=0: expected at least 1"),
+    ],
+)
+def test_wrong_input_is_one_line(data, options, message):
+    with pytest.raises(bfn.UserError, match=message):
+        bfn.fit(points(), data, 3, progress=False, **options)
+
+
+def test_a_model_without_weights_is_refused():
+    model = bfn.BFN(lambda x, t: x, bfn.ContinuousFlow(), "data", (2,))
+    with pytest.raises(bfn.UserError, match="has no weights to train"):
+        bfn.fit(model, X, 3)
+
+
+def test_flows_by_the_data():
+    assert bfn.DiscreteFlow(50).schedule.beta_1 == pytest.approx(18 / 50)
+    assert bfn.DiscreteFlow(50) == bfn.DiscreteFlow.with_separation(50)
+    assert bfn.DiscreteFlow(27, 0.75**2).schedule.beta_1 == 0.5625
+    assert bfn.ContinuousFlow.for_data(X).schedule.sigma_1 == pytest.approx(0.01 * float(X.std(correction=0)))
+    for wrong in (X * 1000, X + 1000, X * 0):
+        with pytest.raises(bfn.UserError, match="subtract the mean and divide"):
+            bfn.ContinuousFlow.for_data(wrong)
