@@ -28,6 +28,9 @@ def write_files(path: Path, model: BFN, x: Any, label: Tensor | None, present: T
     files = [write_samples(path, model, x, present=present)] if form in ("text", "images") else []
     if form == "text":
         return files
+    if model.info.columns is not None:
+        atomic_write(path.with_suffix(".csv"), model.decode(x).to_csv(index=False))
+        return [path.with_suffix(".csv")]
     there = None if present is None else model.flow.unpack(present)
     decoded = {"x": x} if form == "images" else model.decode(x, there) if form == "parts" else {"x": model.decode(x)}
     beside = {} if label is None else {"labels": label}

@@ -83,7 +83,7 @@ def train(
     own = run / "settings.json"
     resumed = resume and own.is_file()
     if name is None and source is None and not resumed:
-        raise UserError(f"PATH, --recipe NAME or --config FILE: say what to train; no run to resume is in {run}")
+        raise UserError(f"PATH, --recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
 
     from bfn import training
 
@@ -116,7 +116,9 @@ def settings_first(words: Sequence[str]) -> list[str]:
 
 
 def _data_first(given: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """What to train on, where it stands first, and the rest."""
-    if not given or ("=" in given[0] and not Path(given[0]).exists()):
-        return None, given
-    return given[0], given[1:]
+    """What to train on, where it stands first: a path, or the name of a standard set; and the rest."""
+    from bfn.data import names
+
+    first = given[0] if given else ""
+    is_path = Path(first).exists() or ("=" not in first and ("/" in first or "." in first))
+    return (first, given[1:]) if first and (is_path or first in names()) else (None, given)

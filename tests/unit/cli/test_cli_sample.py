@@ -28,7 +28,7 @@ def test_the_same_seed_gives_the_same_files(kind, models, tmp_path):
     expected = {
         "images": {"samples.png", "samples.npz", "steps.gif"},
         "text": {"samples.txt", "steps.gif"},
-        "vectors": {"samples.npz"},
+        "vectors": {"samples.npz", "samples.csv"},
     }
     assert set(a) == expected[{"binary": "images"}.get(kind, kind)]
     assert a == b

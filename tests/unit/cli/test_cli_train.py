@@ -1,5 +1,7 @@
 """``bfn train``: which settings it trains with, and wrong input. The training itself is not run here."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from PIL import Image
 
 from bfn import training
 from bfn.cli import main
+from bfn.cli.train import settings_first
 from bfn.training import Result
 
 
@@ -114,3 +117,39 @@ class TestWrongData:
 def test_data_fetch_refuses_a_set_it_does_not_know(refused):
     assert "expected one of mnist" in refused("data", "fetch", "imagenet")
     assert "scikit-learn" in refused("data", "fetch", "digits")
+
+
+def test_records_of_ones_own_are_trained_on_and_sampled(tmp_path, capsys):
+    rows = [f"{'CO' * (n % 5 + 1)},{n % 5 / 10},{'odd' if n % 2 else 'even'}" for n in range(60)]
+    (tmp_path / "drugs.csv").write_text("smiles,gap,kind\n" + "\n".join(rows) + "\n")
+    run = tmp_path / "run"
+    small = ["steps=20", "batch=8", "network.width=16", "network.n_heads=2", "network.n_blocks=1", "tensorboard=false"]
+    columns = ["--sequence", "smiles", "--conditions", "gap", "--label", "kind", "--tokenizer", "smiles"]
+    assert main(["train", str(tmp_path / "drugs.csv"), *columns, "--out", str(run), "--cpu", *small]) == 0
+    asked = ["--label", "odd", "--condition", "gap=0.2", "--length", "4", "--n", "3", "--nfe", "3"]
+    capsys.readouterr()
+    assert main(["sample", str(run), *asked, "--out", str(tmp_path / "s"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["labels"] == ["odd"] * 3
+    assert (tmp_path / "s" / "samples.txt").read_text().splitlines() == told["text"]
+    assert all(len(text) == 4 and set(text) <= {"C", "O"} for text in told["text"])
+    assert main(["info", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "condition gap" in shown
+    assert "2 to 10, " in shown
+    assert main(["evaluate", str(run), "--n", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["conditions"] == ["gap"]
+    assert main(["sample", str(run), "--condition", "gap=9", "--n", "1", "--out", str(tmp_path / "s")]) == 2
+    assert "condition gap=9: the data that the model was made for have 0 to 0.4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "arranged"),
+    [
+        (["a.csv", "--sequence", "x", "y", "lr=1"], ["a.csv", "lr=1", "--sequence", "x", "y"]),
+        (["--out", "a=b", "lr=1", "--cpu", "steps=2"], ["lr=1", "steps=2", "--out", "a=b", "--cpu"]),
+        ([], []),
+    ],
+)
+def test_settings_may_stand_anywhere(words, arranged):
+    assert settings_first(words) == arranged
