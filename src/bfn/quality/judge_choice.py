@@ -14,6 +14,7 @@ from bfn.data.own_paths import from_card
 from bfn.errors import UserError, did_you_mean
 from bfn.files import home
 from bfn.model import Model
+from bfn.model_data import read_model_data
 from bfn.quality.classifier import load_classifier
 from bfn.quality.features import (
     POOLED,
@@ -107,6 +108,8 @@ def _classes(model: Model, x: Tensor) -> Tensor:
 
 
 def _vectors(model: Model, source: str | Path) -> ReferenceData:
+    if model.info.scaling or Path(source).suffix != ".npy":
+        return ReferenceData.halves(_values(model, read_model_data(model, source, "all").x))
     return ReferenceData.halves(_values(model, read_values(Path(source))))
 
 

@@ -21,12 +21,14 @@ from bfn.quality.features import extract
 from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
 from bfn.quality.judge import JudgePart, Measure, digest
 from bfn.quality.ngrams import TextItems, character_ngrams, entropy, ngram_counts, word_counts
-from bfn.quality.spelling import spelling_estimate
+from bfn.quality.spelling import spelling_accuracy, spelling_estimate
 
 __all__ = ["Digits", "Frechet", "NearCopies", "NearestClasses", "Texts"]
 
 CONFIDENT = 0.9
 """Probability above which the classifier has recognised a digit."""
+ENGLISH, MOST_LOOKED_UP = 0.5, 200
+"""Share of correct words above which text is English, and texts that are looked up for it."""
 NEIGHBOURS = 5
 """Real images that vote on the class of a sample."""
 COPY_NEIGHBOURS, COPY_SHARE, COPY_SAMPLES, COPY_CALIBRATION = 50, 0.01, 300, 1000
@@ -172,22 +174,27 @@ class NearCopies(JudgePart):
 
 @dataclass(frozen=True, eq=False)
 class Texts(JudgePart):
-    """Spelling accuracy, n-grams and words of text, against the counts of real text."""
+    """Spelling accuracy, n-grams and words of text, against the counts of real text. -1 stands for no token.
+
+    english: whether real text is: other text is not looked up in a dictionary, and ranked by its n-grams.
+    """
 
     tokenizer: Tokenizer
     ngrams: Counter[str]
     words: Counter[str]
     n: int = 4
+    english: bool = True
 
     @classmethod
     def against(cls, tokenizer: Tokenizer, reference: Sequence[str], n: int = 4) -> Self:
         """With the counts of real texts."""
-        return cls(tokenizer, ngram_counts(reference, n), word_counts(reference), n)
+        english = spelling_accuracy(reference[:MOST_LOOKED_UP]) > ENGLISH
+        return cls(tokenizer, ngram_counts(reference, n), word_counts(reference), n, english)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
         return (
-            _share("spelling", "spelling accuracy", "high"),
+            *([_share("spelling", "spelling accuracy", "high")] if self.english else []),
             Measure("ngram_divergence", f"{self.n}-gram divergence", "low", "bits", digits=3, highest=1.0),
             Measure("word_divergence", "word divergence", "low", "bits", digits=3, highest=1.0),
             Measure("ngram_entropy", f"{self.n}-gram entropy", "real", "bits"),
@@ -202,14 +209,14 @@ class Texts(JudgePart):
         return None if n > 1 else f"n={n}: an interval needs at least 2 texts"
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        texts = self.tokenizer.decode(x)
+        texts = self.tokenizer.decode(x.clamp(min=0), None if bool((x >= 0).all()) else x >= 0)
         ngrams = TextItems.of([character_ngrams(text, self.n) for text in texts], self.ngrams)
         words = TextItems.of([text.split() for text in texts], self.words)
         (ngram, ngram_entropy), (word, word_entropy) = (
             [figure.within(0) for figure in bootstrap_estimates(items.statistics, len(texts), generator=_generator())]
             for items in (ngrams, words)
         )
-        figures = (spelling_estimate(texts), ngram, word, ngram_entropy, word_entropy)
+        figures = (*([spelling_estimate(texts)] if self.english else []), ngram, word, ngram_entropy, word_entropy)
         return {measure.key: figure for measure, figure in zip(self.measures, figures, strict=True)}
 
 

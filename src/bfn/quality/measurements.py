@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +139,14 @@ def draw(
         names = {"generator": "noise", "class_generator": "classes"}
         return {key: _generator(model.device, seed, index, what) for key, what in names.items()}
 
-    return sample_in_batches(
+    drawn = sample_in_batches(
         model, n, **setting.arguments(model.flow), guidance=setting.guidance, batch=batch, seed=generators,
         condition=model.info.in_turn(n),
         on_step=None if on_calls is None else lambda step: on_calls(len(step.u)),
     )  # fmt: skip
+    # A judge of text sees no token where there is none.
+    padded = drawn.present is not None and model.form == "text"
+    return replace(drawn, x=drawn.x.masked_fill(~drawn.present, -1)) if padded else drawn  # type: ignore[operator]
 
 
 def identify(model: Model) -> str:

@@ -8,9 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.data import Images, Text, concatenate, load
+from bfn.data import Images, Records, Text, concatenate, load
 from bfn.errors import UserError
 from bfn.model import Model
+from bfn.model_data import ModelData, read_model_data
+from bfn.record_data import columns_of
 
 __all__ = ["ReferenceData", "read_images", "read_texts", "read_values"]
 
@@ -70,11 +72,20 @@ def read_images(model: Model, source: str | Path, n_features: int | None) -> Ref
 def read_texts(model: Model, source: str | Path) -> ReferenceData:
     """Pieces of a text as classes, (n, length): the test part is the reference, the validation part is held out."""
     tokenizer, length = model.info.text_tokenizer, model.data_shape[0]
-    test, validation = (load(source, part, tokenizer=tokenizer) for part in ("test", "validation"))
+    columns = columns_of(model.info.trained_on)
+    test, validation = (load(source, part, tokenizer=tokenizer, columns=columns) for part in ("test", "validation"))
+    if isinstance(test, Records):
+        held_out, reference = (read_model_data(model, source, part) for part in ("test", "train"))
+        return ReferenceData(*(_without_padding(read) for read in (reference, held_out)))
     if not isinstance(test, Text) or not isinstance(validation, Text):
         raise UserError(f"{source}: images, and the model is one of text")
     most = max(1, min(len(test), MOST_CHARACTERS) // length)
     return ReferenceData(test.tiles(length, most), validation.tiles(length))
+
+
+def _without_padding(read: ModelData) -> Tensor:
+    """Classes, -1 where there are none."""
+    return read.x if read.present is None else read.x.masked_fill(~read.present, -1)
 
 
 def read_values(path: Path) -> Tensor:

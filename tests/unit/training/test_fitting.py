@@ -1,7 +1,9 @@
 """``bfn.fit``: any form of data, and what the model knows afterwards."""
 
 import os
+import re
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,3 +166,13 @@ def test_flows_by_the_data():
     for wrong in (X * 1000, X + 1000, X * 0):
         with pytest.raises(bfn.UserError, match="subtract the mean and divide"):
             bfn.ContinuousFlow.for_data(wrong)
+
+
+def test_the_quick_starts_lines_run(tmp_path, monkeypatch):
+    pytest.importorskip("sklearn")
+    text = (Path(__file__).parents[3] / "docs" / "index.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```py\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert "steps=900" in block
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block.replace("steps=900", "steps=2, progress=False"), "index.md", "exec"), {})
+    assert bfn.load(tmp_path / "runs" / "my-digits").info.classes.shares == pytest.approx([0.1] * 10, abs=0.01)
