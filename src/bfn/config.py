@@ -42,7 +42,7 @@ REGISTRIES: dict[type, tuple[str, Mapping[str, type]]] = {
 LARGEST = sys.float_info.max
 DEEPEST = 50
 """Lists and objects within each other, that a config has at most."""
-MOST_VALUES = 2**31
+MOST_VALUES = 2**27
 """Numbers in one sample, that a config may ask for."""
 MOST_CLASSES = 1_000_000
 KEYS = ("format", "flow", "head", "data_shape", "network", "info")

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_real
 from bfn.conditions import Conditions
 from bfn.errors import UserError
 from bfn.flows import Flow
@@ -127,6 +128,7 @@ class MinSNR(Weighting):
     gamma: float = 5.0
 
     def __post_init__(self) -> None:
+        check_real("gamma", self.gamma)
         if not self.gamma > 0:
             raise UserError(f"gamma={self.gamma}: expected a positive signal-to-noise ratio, such as 5")
 

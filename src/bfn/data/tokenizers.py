@@ -148,6 +148,8 @@ class TokenList(Tokenizer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", tuple(self.tokens))
+        if not isinstance(self.pattern, str | None):
+            raise UserError(f"pattern of type {type(self.pattern).__name__}: expected a regular expression or its name")
         object.__setattr__(self, "pattern", PATTERNS.get(self.pattern or "", self.pattern))
         if len(self.tokens) < 2:
             raise UserError(f"tokens {self.tokens}: expected at least 2")
