@@ -95,6 +95,7 @@ class Importance(Weighting):
     uniform: float = 0.1
 
     def __post_init__(self) -> None:
+        check_real("uniform", self.uniform)
         if not 0 < self.uniform <= 1:
             raise UserError(f"uniform={self.uniform}: expected a share in (0, 1] of uniform times")
 
@@ -153,6 +154,8 @@ class EDM(Weighting):
     data_std: float = 0.5
 
     def __post_init__(self) -> None:
+        for name in ("mean", "std", "data_std"):
+            check_real(name, getattr(self, name))
         if not (self.std > 0 and self.data_std > 0):
             raise UserError(f"std={self.std}, data_std={self.data_std}: expected positive standard deviations")
 

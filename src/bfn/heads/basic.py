@@ -61,7 +61,7 @@ class PreconditionedHead(Head):
 
     def __post_init__(self) -> None:
         check_real("data_std", self.data_std)
-        if not 0 < self.data_std < float("inf"):
+        if not 0 < self.data_std < 1e15:
             raise UserError(f"data_std={self.data_std}: expected the positive standard deviation of the data")
 
     def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
