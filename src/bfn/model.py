@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bfn import likelihood, losses, storage
 from bfn.arguments import as_tensor
 from bfn.conditions import as_values
-from bfn.errors import NetworkError, UserError, did_you_mean
+from bfn.errors import NetworkError, UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Head, Output, PreconditionedHead, make_head
 from bfn.info import Classes, ModelInfo
@@ -22,13 +22,10 @@ from bfn.joint_head import JointHead
 from bfn.likelihood import Likelihood
 from bfn.presence import n_present, pack_present
 from bfn.sampling import Samples, sample
-from bfn.weightings import EDM, WEIGHTINGS, JointWeighting, Weighting, weighted_loss
+from bfn.weightings import Weighting, weighted_loss, weighting_of
 
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A batch of data as users give it: a tensor, an array, or a mapping of parts."""
-
-FOR_SAMPLES = ("edm", "cross-entropy")
-"""Weightings for better samples, of numbers and of classes: on joint data either name means both, where each fits."""
 
 __all__ = ["BFN", "Model", "load", "pixels"]
 
@@ -100,7 +97,7 @@ class Model(ABC):
         if weighting is not None:
             if t is not None or n_steps is not None:
                 raise UserError("weighting beside t or n_steps: a weighting draws its own times; leave them out")
-            return weighted_loss(self, x, self._weighting(weighting), generator, given)
+            return weighted_loss(self, x, weighting_of(self, weighting), generator, given)
         if n_steps is not None:
             return losses.n_step_loss(self, x, n_steps, t, generator, given)
         return losses.continuous_time_loss(self, x, t, generator, given)
@@ -121,26 +118,9 @@ class Model(ABC):
             given["present"] = pack_present(self.flow, present, shape, n, device)
         return x, given
 
-    def _weighting(self, weighting: str | Weighting | Mapping[str, str | Weighting]) -> Weighting:
-        """The weighting of that name, of joint data one for each part."""
-        if isinstance(weighting, JointWeighting):
-            return weighting
-        if isinstance(weighting, Mapping):
-            return JointWeighting({name: self._part_weighting(name, own) for name, own in weighting.items()})
-        if not isinstance(self.data_shape, Mapping):
-            return self._part_weighting("", weighting)
-        names = {name: weighting for name in self.flow.parts}
-        if weighting in FOR_SAMPLES:
-            names = {name: FOR_SAMPLES[not flow.has_range] for name, flow in self.flow.parts.items()}
-        return JointWeighting({name: self._part_weighting(name, own) for name, own in names.items()})
-
-    def _part_weighting(self, part: str, weighting: str | Weighting) -> Weighting:
-        if isinstance(weighting, Weighting):
-            return weighting
-        if weighting not in WEIGHTINGS:
-            hint = did_you_mean(weighting, WEIGHTINGS)
-            raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
-        return WEIGHTINGS[weighting]()
+    def data_std(self, part: str = "") -> float | None:
+        """The standard deviation of a part of the data, where the model was made for one."""
+        return None
 
     def loss_of_parts(
         self,
@@ -318,11 +298,9 @@ class BFN(Model, nn.Module):
             raise NetworkError(f"the network's output at t={float(level.t.flatten()[0]):.6g} {wrong}")
         return self.head.output(self.flow, raw, u, level)
 
-    def _part_weighting(self, part: str, weighting: str | Weighting) -> Weighting:
+    def data_std(self, part: str = "") -> float | None:
         head = self.head.parts.get(part) if isinstance(self.head, JointHead) else self.head
-        if weighting == "edm" and isinstance(head, PreconditionedHead):
-            return EDM(data_std=head.data_std)
-        return super()._part_weighting(part, weighting)
+        return head.data_std if isinstance(head, PreconditionedHead) else None
 
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.save`."""

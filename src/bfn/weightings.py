@@ -32,7 +32,7 @@ from torch import Tensor
 
 from bfn.arguments import check_real
 from bfn.conditions import Conditions
-from bfn.errors import UserError
+from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
 from bfn.heads import Output
 from bfn.losses import errors_and_values
@@ -225,6 +225,33 @@ WEIGHTINGS: dict[str, type[Weighting]] = {
     "bound": Bound, "importance": Importance, "min-snr": MinSNR, "edm": EDM, "cross-entropy": CrossEntropy,
 }  # fmt: skip
 """Weightings by name."""
+
+
+FOR_SAMPLES = ("edm", "cross-entropy")
+"""Weightings for better samples, of numbers and of classes: on joint data either name means both, where each fits."""
+
+
+def weighting_of(model: Model, weighting: str | Weighting | Mapping[str, str | Weighting]) -> Weighting:
+    """The weighting of that name for a model, of joint data one for each part."""
+    if isinstance(weighting, JointWeighting):
+        return weighting
+    if not isinstance(weighting, Mapping):
+        if not isinstance(model.data_shape, Mapping):
+            return _of_part(model, "", weighting)
+        pair = isinstance(weighting, str) and weighting in FOR_SAMPLES
+        parts = model.flow.parts.items()
+        weighting = {name: FOR_SAMPLES[not flow.has_range] if pair else weighting for name, flow in parts}
+    return JointWeighting({name: _of_part(model, name, own) for name, own in weighting.items()})
+
+
+def _of_part(model: Model, part: str, weighting: str | Weighting) -> Weighting:
+    if isinstance(weighting, Weighting):
+        return weighting
+    if weighting not in WEIGHTINGS:
+        hint = did_you_mean(weighting, WEIGHTINGS)
+        raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
+    std = model.data_std(part)
+    return EDM(data_std=std) if weighting == "edm" and std is not None else WEIGHTINGS[weighting]()
 
 
 def weighted_loss(

@@ -24,7 +24,7 @@ from bfn.training.given_data import Given, Wishes, is_placeholder, open_given
 from bfn.training.process import Signals, surroundings
 from bfn.training.settings import Settings
 from bfn.training.trainer import Trainer, TrainingError
-from bfn.weightings import EDM, CrossEntropy, JointWeighting, Weighting
+from bfn.weightings import EDM, CrossEntropy, JointWeighting, Weighting, weighting_of
 
 __all__ = ["fit"]
 
@@ -103,7 +103,7 @@ def fit(
     batch = (256 if n_numbers <= FEW // 2 else 64) if batch is None else batch
     source = open_given(model, data, Wishes(batch, label, condition, present, columns, tokenizer))
     model.info = _completed(model.info, source.info())
-    chosen = _weighting(model, source) if weighting is None else model._weighting(weighting)
+    chosen = _weighting(model, source) if weighting is None else weighting_of(model, weighting)
     settings = Settings(
         data={"name": type(data).__name__}, network={"name": type(model.network).__name__},
         flow={"name": model.flow.kind}, head={"name": type(model.head).__name__}, steps=steps, batch=batch, lr=lr,
