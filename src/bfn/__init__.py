@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from bfn.sampling import Samples, Step, sample
     from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, TabulatedSchedule
     from bfn.sde import InitialGaussian
+    from bfn.tables import TableSynthesizer
     from bfn.training import fit
 
 __version__ = "0.1.0"
@@ -63,6 +64,7 @@ _NAMES = {
     "Schedule": "schedules",
     "Steering": "conditioning",
     "Step": "sampling",
+    "TableSynthesizer": "tables",
     "TabulatedSchedule": "schedules",
     "UserError": "errors",
     "distill": "distilling",
@@ -93,6 +95,7 @@ __all__ = [
     "Schedule",
     "Steering",
     "Step",
+    "TableSynthesizer",
     "TabulatedSchedule",
     "UserError",
     "data",
