@@ -5,6 +5,5 @@ All numbers are one continuous part on the scale of a standard normal, every col
 """
 
 from bfn.tables.synthesizer import TableSynthesizer
-from bfn.tables.training import table_model
 
-__all__ = ["TableSynthesizer", "table_model"]
+__all__ = ["TableSynthesizer"]

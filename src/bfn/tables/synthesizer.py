@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bfn.arguments import check_whole
 from bfn.batched_sampling import sample_in_batches
 from bfn.data.table_cells import pandas
 from bfn.data.table_columns import TableColumns
 from bfn.data.table_inference import as_frame, infer_columns
-from bfn.errors import UserError, check_whole
+from bfn.errors import UserError
 from bfn.model import BFN, load
 from bfn.tables.training import table_model, train
 
