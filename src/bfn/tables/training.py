@@ -19,7 +19,7 @@ from bfn.joint_head import JointHead
 from bfn.known import Known
 from bfn.model import BFN, Model
 from bfn.networks import MLP
-from bfn.weightings import Weighting, weighted_loss
+from bfn.weightings import Weighting, weighted_loss, weighting_of
 
 __all__ = ["table_model", "train"]
 
@@ -70,7 +70,7 @@ def train(
     held_out, x = x[order[:n_held_out]], x[order[n_held_out:]]
     # Each row at several times, so that what is compared between looks is the model and not the draw.
     held_out = held_out.repeat(max(1, MOST_HELD_OUT // n_held_out), 1)
-    weighting, averaged = model._weighting("edm"), copy.deepcopy(model).eval()
+    weighting, averaged = weighting_of(model, "edm"), copy.deepcopy(model).eval()
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=1e-4, betas=(0.9, 0.99))
     warm_up, every = min(100, steps // 10 + 1), max(1, steps // CHECKS)
     best, best_loss, best_step = copy.deepcopy(averaged), math.inf, 0
