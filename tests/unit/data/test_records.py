@@ -58,7 +58,7 @@ def test_every_form_of_text_gives_the_same_records(tmp_path) -> None:
         "a.csv": "smiles,other\nCCO,1\nCCCl,2\nOC,3\n",
         "b.csv": "smiles;other\nCCO;1.5\nCCCl;2.5\nOC;3.5\n",
         "a.tsv": "\ufeffother\tsmiles\n1\tCCO\n2\tCCCl\n3\tOC\n\n",
-        "a.csv.gz": gzip.compress(b"smiles\nCCO\nCCCl\nOC\n"),
+        "a.csv.gz": gzip.compress(b"smiles\nCCO\nCCCl\nOC\n", mtime=0),
     }
     for name, content in files.items():
         records = read_records(write(tmp_path / name, content), None, "smiles")
@@ -71,7 +71,7 @@ def test_every_form_of_text_gives_the_same_records(tmp_path) -> None:
 def test_fasta(tmp_path) -> None:
     content = ">one a protein\nMKV\nlli\n\n>two\nMA*\n"
     for path in (tmp_path / "p.fasta", tmp_path / "p.FA", tmp_path / "p.faa.gz"):
-        records = load(write(path, gzip.compress(content.encode()) if path.suffix == ".gz" else content), "all")
+        records = load(write(path, gzip.compress(content.encode(), mtime=0) if path.suffix == ".gz" else content), "all")
         assert isinstance(records, Records)
         assert sequences(records).texts() == ["MKVLLI", "MA*"]
     with pytest.raises(UserError, match=r"line 5: '\*' at position 2 is not among the symbols 'ACD"):
@@ -222,7 +222,7 @@ WRONG = [
     ("a.csv", "s,v\n", {}, "s 0, v 0: expected as many records"),
     ("a.csv", "s,v\nAB,\xe9\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
     ("a.csv.gz", b"not gz", {}, "a damaged file"),
-    ("a.csv.gz", gzip.compress(b"s\nAB\n")[:-9], {}, "a damaged file"),
+    ("a.csv.gz", gzip.compress(b"s\nAB\n", mtime=0)[:-9], {}, "a damaged file"),
     ("a.xlsx", "AB", {}, "records are read from files ending with .npy"),
     ("a.csvv", "AB", {}, "did you mean '.csv'"),
     ("b.npy", b"\x93NUMPY", {}, "not a plain numpy file"),
@@ -265,7 +265,7 @@ def test_wrong_arrays(tmp_path, arrays: dict[str, Any], roles: dict, message: st
 
 def test_bombs_are_refused(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("bfn.data.bounds.ALWAYS", 1 << 20)
-    bomb = write(tmp_path / "a.csv.gz", gzip.compress(b"s\n" + b"A" * (1 << 23)))
+    bomb = write(tmp_path / "a.csv.gz", gzip.compress(b"s\n" + b"A" * (1 << 23), mtime=0))
     with pytest.raises(UserError, match="more than 1,048,576 are read only of files"):
         read_records(bomb)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((1 << 20, 8)))
