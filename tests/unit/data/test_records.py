@@ -71,7 +71,7 @@ def test_every_form_of_text_gives_the_same_records(tmp_path) -> None:
 def test_fasta(tmp_path) -> None:
     content = ">one a protein\nMKV\nlli\n\n>two\nMA*\n"
     for path in (tmp_path / "p.fasta", tmp_path / "p.FA", tmp_path / "p.faa.gz"):
-        records = load(write(path, gzip.compress(content.encode(), mtime=0) if path.suffix == ".gz" else content), "all")
+        records = load(write(path, gzip.compress(content.encode()) if path.suffix == ".gz" else content), "all")
         assert isinstance(records, Records)
         assert sequences(records).texts() == ["MKVLLI", "MA*"]
     with pytest.raises(UserError, match=r"line 5: '\*' at position 2 is not among the symbols 'ACD"):
