@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from bfn.conditioning import conditions_for
-from bfn.conditions import Conditions, rows_of
+from bfn.conditions import Conditions, HasConditions, rows_of
 from bfn.errors import UserError
 from bfn.grids import Grid
 from bfn.info import Label
@@ -29,7 +29,7 @@ __all__ = ["BatchedSamples", "sample_in_batches"]
 
 
 @dataclass(frozen=True, eq=False)
-class BatchedSamples:
+class BatchedSamples(HasConditions):
     """Samples on the CPU and how they were drawn.
 
     x: (n, *data_shape), of joint data a mapping of parts. conditions: those of each, by name. plan: what they ran
@@ -43,16 +43,6 @@ class BatchedSamples:
     calls: int
     seconds: float
     effective_sample_size: Tensor | None = None
-
-    @property
-    def label(self) -> Tensor | None:
-        """The classes of the samples, (n,), if any."""
-        return self.conditions.get("label")
-
-    @property
-    def present(self) -> Tensor | None:
-        """What of the samples is there, where they have different lengths."""
-        return self.conditions.get("present")
 
 
 Generators = Callable[[int], Mapping[str, Any]]

@@ -28,6 +28,23 @@ NO_CLASS = -1
 Conditions = Mapping[str, Tensor]
 """Conditions of a batch by their names, each (n, ...)."""
 
+
+class HasConditions:
+    """Samples with the conditions that they were made with."""
+
+    conditions: Conditions
+
+    @property
+    def label(self) -> Tensor | None:
+        """The classes of the samples, (n,), if any."""
+        return self.conditions.get("label")
+
+    @property
+    def present(self) -> Tensor | None:
+        """What of the samples is there, like packed data, where they have different lengths."""
+        return self.conditions.get("present")
+
+
 MOST_EXAMPLES = 4096
 """Numbers that are kept of a condition's values in the data, to draw from."""
 

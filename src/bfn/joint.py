@@ -278,6 +278,9 @@ class JointFlow(Flow):
         dtype = max(floats, key=lambda kind: torch.finfo(kind).bits, default=torch.get_default_dtype())
         return torch.cat([flat(tensors[part.name]).to(dtype) for part in self.layout], 1)
 
+    def shape_of(self, x: Tensor, data_shape: Any) -> Any:
+        return data_shape
+
     def unpack(self, x: Tensor) -> dict[str, Tensor]:
         return {part.name: part.data_of(x) for part in self.layout}
 

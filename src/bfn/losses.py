@@ -138,11 +138,12 @@ def error_curves(
     own = dict.fromkeys(model.flow.parts, even) if times is None else times
     calls = even if times is None else torch.stack([own[name] for name in model.flow.parts], 1)
     errors: dict[str, list[float]] = {name: [] for name in own}
+    there = model.flow.split((conditions or {}).get("present", torch.ones_like(x, dtype=torch.bool)))
     with evaluating(model):
         for t in calls:
             prediction = noised_output(model, x, t.expand(len(x), *t.shape), generator, conditions)[0].mean
             for name, values in model.flow.split(model.flow.errors(x, prediction)).items():
-                errors[name].append(float(values.double().mean()))
+                errors[name].append(float(values[there[name]].double().mean()))
     return {name: ErrorCurve(tuple(own[name].tolist()), tuple(errors[name])) for name in own}
 
 

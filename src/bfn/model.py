@@ -93,7 +93,7 @@ class Model(ABC):
         label, condition: what the network is to be told of each sample; -1 and NaN tell it nothing.
         present: bool, like the data, True where there is data: the rest is padding and counts nowhere.
         """
-        x, given = self._batch(x, label, condition, present)
+        x, given = self.as_batch(x, label, condition, present)
         if weighting is not None:
             if t is not None or n_steps is not None:
                 raise UserError("weighting beside t or n_steps: a weighting draws its own times; leave them out")
@@ -102,7 +102,7 @@ class Model(ABC):
             return losses.n_step_loss(self, x, n_steps, t, generator, given)
         return losses.continuous_time_loss(self, x, t, generator, given)
 
-    def _batch(
+    def as_batch(
         self, x: Data, label: Tensor | None, condition: Mapping[str, Tensor] | None, present: Any
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """A batch of data, packed, and all that is given beside it."""
@@ -114,7 +114,7 @@ class Model(ABC):
         if label is not None:
             given["label"] = as_tensor("label", label, device=device)
         if present is not None:
-            shape = self.data_shape if isinstance(self.data_shape, Mapping) else tuple(x.shape[1:])
+            shape = self.flow.shape_of(x, self.data_shape)
             given["present"] = pack_present(self.flow, present, shape, n, device)
         return x, given
 
@@ -132,7 +132,7 @@ class Model(ABC):
         present: Any = None,
     ) -> dict[str, Tensor]:
         """Each part's share of the continuous-time loss, (batch,), nats: together they are :meth:`loss`."""
-        x, given = self._batch(x, label, condition, present)
+        x, given = self.as_batch(x, label, condition, present)
         there = given.get("present")
         values = losses.continuous_time_loss_values(self, x, t, generator, given)
         values = values if there is None else torch.where(there, values, 0.0)
@@ -148,7 +148,7 @@ class Model(ABC):
         present: Any = None,
     ) -> Tensor:
         """-log p_O(x) at t = 1: (batch,), nats a dimension."""
-        x, given = self._batch(x, label, condition, present)
+        x, given = self.as_batch(x, label, condition, present)
         return losses.reconstruction_loss(self, x, generator, given)
 
     def even_flow(self, x: Data, n_times: int = 64, generator: torch.Generator | None = None) -> Flow:

@@ -33,6 +33,10 @@ class OneKind:
         """The part by whose schedule grids are laid."""
         return ""
 
+    def shape_of(self, x: Tensor, data_shape: Any) -> Any:
+        """The data shape of packed data: sequences may be shorter than the longest that a model is made for."""
+        return tuple(x.shape[1:])
+
     def unpack(self, x: Tensor) -> Any:
         """The inverse of :meth:`pack`."""
         return x

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bfn.arguments import check_whole
 from bfn.conditioning import Guidance, Steering, conditioned, conditions_for
-from bfn.conditions import Conditions
+from bfn.conditions import Conditions, HasConditions
 from bfn.controls import Noise, controlled, fixed_noise, starting_data
 from bfn.errors import UserError
 from bfn.eval_mode import evaluating
@@ -38,7 +38,7 @@ MOST_NUMBERS = 2**36
 
 
 @dataclass(frozen=True)
-class Samples:
+class Samples(HasConditions):
     """Samples, and how they were made.
 
     x: the samples, floats or int64 classes; of joint data a mapping of parts.
@@ -58,16 +58,6 @@ class Samples:
     conditions: Conditions = field(default_factory=dict)
     effective_sample_size: Tensor | None = None
     log_normaliser: Tensor | None = None
-
-    @property
-    def label(self) -> Tensor | None:
-        """The classes of the samples, (n,), if any."""
-        return self.conditions.get("label")
-
-    @property
-    def present(self) -> Tensor | None:
-        """What of the samples is there, like packed data, where they have different lengths."""
-        return self.conditions.get("present")
 
 
 @torch.no_grad()

@@ -231,26 +231,31 @@ FOR_SAMPLES = ("edm", "cross-entropy")
 """Weightings for better samples, of numbers and of classes: on joint data either name means both, where each fits."""
 
 
-def weighting_of(model: Model, weighting: str | Weighting | Mapping[str, str | Weighting]) -> Weighting:
-    """The weighting of that name for a model, of joint data one for each part."""
+def weighting_of(
+    model: Model, weighting: str | Weighting | Mapping[str, str | Weighting], stds: Mapping[str, float] | None = None
+) -> Weighting:
+    """The weighting of that name for a model, of joint data one for each part.
+
+    stds: of the parts' data, for those that the model was not made for one.
+    """
     if isinstance(weighting, JointWeighting):
         return weighting
     if not isinstance(weighting, Mapping):
         if not isinstance(model.data_shape, Mapping):
-            return _of_part(model, "", weighting)
+            return _of_part(model, "", weighting, stds or {})
         pair = isinstance(weighting, str) and weighting in FOR_SAMPLES
         parts = model.flow.parts.items()
         weighting = {name: FOR_SAMPLES[not flow.has_range] if pair else weighting for name, flow in parts}
-    return JointWeighting({name: _of_part(model, name, own) for name, own in weighting.items()})
+    return JointWeighting({name: _of_part(model, name, own, stds or {}) for name, own in weighting.items()})
 
 
-def _of_part(model: Model, part: str, weighting: str | Weighting) -> Weighting:
+def _of_part(model: Model, part: str, weighting: str | Weighting, stds: Mapping[str, float]) -> Weighting:
     if isinstance(weighting, Weighting):
         return weighting
     if weighting not in WEIGHTINGS:
         hint = did_you_mean(weighting, WEIGHTINGS)
         raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
-    std = model.data_std(part)
+    std = model.data_std(part) or stds.get(part)
     return EDM(data_std=std) if weighting == "edm" and std is not None else WEIGHTINGS[weighting]()
 
 

@@ -87,6 +87,17 @@ def test_the_ode_s_likelihood_counts_no_padding(monkeypatch: pytest.MonkeyPatch)
     assert together.bits.value == pytest.approx(float(per_character))
 
 
+def test_error_curves_count_no_padding() -> None:
+    model, (x, present, _) = text_model(), batch()
+    padded = {
+        name: losses.error_curves(model, other, 3, torch.Generator().manual_seed(0), {"present": present})[
+            ""
+        ].squared_error
+        for name, other in (("as it is", x), ("changed", torch.where(present, x, (x + 1) % K)))
+    }
+    assert padded["as it is"] == padded["changed"]
+
+
 def test_what_stands_in_the_padding_is_never_looked_at() -> None:
     model = text_model()
     x, present, _ = batch()

@@ -33,7 +33,7 @@ def checked_conditions(
     **counts: int | None,
 ) -> dict[str, Tensor]:
     """What the network is told of each sample, null where nothing is said; refuses other data, and counts below 1."""
-    shape: Any = model.data_shape if isinstance(model.data_shape, Mapping) else tuple(x.shape[1:])
+    shape = model.flow.shape_of(x, model.data_shape)
     model.flow.check(x, shape)
     if len(x) == 0:
         raise UserError("no data: expected at least 1 sample")

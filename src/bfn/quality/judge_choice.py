@@ -150,7 +150,7 @@ def _value_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
 
 
 def _second_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
-    """What took part in no choice: other features of images, other counts of text, projections of vectors."""
+    """By which nothing is tuned: other features of images, other counts of text, projections of vectors."""
     if model.form == "text":
         return [NGramBits.of(real.reference.flatten(), model.flow.n_values or 0), *_text_parts(model, real)]
     if model.form != "images":
@@ -253,7 +253,7 @@ METRICS: dict[str, Metric] = {
         lambda model: model.form != "text", _value_parts,
     ),
     "second": Metric(
-        "the second judge, which took part in no choice of a solver: other features, other text",
+        "the second judge, by which no solver is tuned or calibrated: other features, other text",
         lambda model: True, _second_parts, _read_for_second, _for_second,
     ),
 }  # fmt: skip

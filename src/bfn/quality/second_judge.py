@@ -1,9 +1,9 @@
-"""The second judge: features and text models that took part in no choice.
+"""The second judge: features and text models by which nothing is tuned or calibrated.
 
-Solvers are tuned and calibrated by other features (``bfn.tuning``) on training data. What is reported is judged by
-this: for images the features of a network of another make, trained on other images, or, for images it was not made
-for, of the same network with random weights; for text the bits a character of an n-gram model of held-out text; for
-vectors the distances of their projections. ``tools/train_judge.py`` trains the networks again.
+Solvers are tuned and calibrated by other features (``bfn.tuning``) on training data. Figures can be judged by this: for
+images the features of a network of another make, trained on other images, or, for images it was not made for, of the
+same network with random weights; for text the bits a character of an n-gram model of held-out text; for vectors the
+distances of their projections. ``tools/train_judge.py`` trains the networks again.
 """
 
 from collections.abc import Mapping

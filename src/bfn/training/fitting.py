@@ -16,15 +16,13 @@ from tqdm.auto import tqdm
 from bfn.data import Columns, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
-from bfn.heads import Head, PreconditionedHead
 from bfn.info import ModelInfo
-from bfn.joint_head import JointHead
 from bfn.model import BFN
 from bfn.training.given_data import Given, Wishes, is_placeholder, open_given
 from bfn.training.process import Signals, surroundings
 from bfn.training.settings import Settings
 from bfn.training.trainer import Trainer, TrainingError
-from bfn.weightings import EDM, CrossEntropy, JointWeighting, Weighting, weighting_of
+from bfn.weightings import FOR_SAMPLES, Weighting, weighting_of
 
 __all__ = ["fit"]
 
@@ -171,17 +169,10 @@ def _completed(info: ModelInfo, found: ModelInfo) -> ModelInfo:
 
 
 def _weighting(model: BFN, source: Given) -> Weighting:
-    """The one that gives good samples: by the kind of each part."""
-    heads: dict[str, Head] = dict(model.head.parts) if isinstance(model.head, JointHead) else {"": model.head}
+    """The one that gives good samples, by the kind of each part."""
     x, conditions = source.take(0, 0, 256)
-    present = conditions.get("present")
-    spread = {}
-    for name, own in model.flow.split(x).items():
-        there = None if present is None else model.flow.split(present)[name]
-        spread[name] = float((own if there is None else own[there]).float().std(correction=0)) or 1.0
-    chosen: dict[str, Weighting] = {}
-    for name, flow in model.flow.parts.items():
-        head = heads[name]
-        std = head.data_std if isinstance(head, PreconditionedHead) else spread[name]
-        chosen[name] = EDM(data_std=std) if flow.has_range else CrossEntropy()
-    return JointWeighting(chosen) if isinstance(model.head, JointHead) else chosen[""]
+    there = model.flow.split(conditions.get("present", torch.ones_like(x, dtype=torch.bool)))
+    parts = model.flow.split(x).items()
+    stds = {name: float(own[there[name]].float().std(correction=0)) or 1.0 for name, own in parts}
+    joint = {name: FOR_SAMPLES[not flow.has_range] for name, flow in model.flow.parts.items()}
+    return weighting_of(model, joint.get("", joint), stds)

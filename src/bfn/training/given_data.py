@@ -151,7 +151,7 @@ def _tensors(model: BFN, given: Any, wishes: Wishes) -> GivenSource:
     conditions, facts = _conditions(model, wishes.label, wishes.condition, len(x))
     crops, lengths = False, None
     if wishes.present is not None:
-        shape = model.data_shape if isinstance(model.data_shape, Mapping) else tuple(x.shape[1:])
+        shape = model.flow.shape_of(x, model.data_shape)
         conditions["present"] = there = pack_present(model.flow, wishes.present, shape, len(x), torch.device("cpu"))
         facts.lengths = _lengths(model, there)
         if facts.lengths is not None and not isinstance(model.data_shape, Mapping):
@@ -236,7 +236,7 @@ def _dataset(model: BFN, given: Dataset[Any], wishes: Wishes) -> GivenSource:
 
     def rows(index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         x, label, condition, present = batch(index.tolist())
-        return model._batch(x, label, condition, present)
+        return model.as_batch(x, label, condition, present)
 
     seen = [i * n // min(n, LOOKED_AT) for i in range(min(n, LOOKED_AT))]
     if not seen:
