@@ -60,7 +60,7 @@ def distill(
         network={"name": type(first.network).__name__}, flow={"name": first.flow.kind},
         head={"name": type(first.head).__name__}, steps=steps, batch=batch, lr=lr, seed=seed,
         warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
-        tensorboard=False,
+        tensorboard=False, calibration=0.0,
     )  # fmt: skip
     made: list[Distiller] = []
 

@@ -128,9 +128,11 @@ class Distiller(Trainer):
         model.info = replace(model.info, tables=tables)
         return model
 
-    def save(self, model: BFN, folder: Path) -> None:
+    def save(self, model: BFN, folder: Path) -> BFN:
         card = {**model.info.card, "step": self.step, "minutes": self.seconds / 60}
-        BFN(model.network, model.flow, model.head, model.data_shape, replace(model.info, card=card)).save(folder)
+        stored = BFN(model.network, model.flow, model.head, model.data_shape, replace(model.info, card=card))
+        stored.save(folder)
+        return stored
 
     def say(self, line: str) -> None:
         """One line to the user; standard output is for the result."""

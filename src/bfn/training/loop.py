@@ -15,9 +15,10 @@ from typing import Any
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from tqdm.auto import tqdm
 
-from bfn import storage
+from bfn import storage, tuning
 from bfn.errors import UserError
 from bfn.files import atomic_write, locked, sweep
+from bfn.model import BFN
 from bfn.training import checkpoints
 from bfn.training.process import Signals, surroundings
 from bfn.training.reports import LOG, Log
@@ -28,6 +29,8 @@ __all__ = ["Result", "train"]
 
 SETTINGS = "settings.json"
 LOCK = ".run.lock"
+LEAST_SECONDS = 60
+"""Of a training whose model gets a default solver of its own: what took less is a trial."""
 PRECISIONS = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 
 
@@ -116,9 +119,23 @@ def _loop(trainer: Trainer, changes: Mapping[str, Any]) -> Result:
         bar.close()
     model = trainer.exported()
     if trainer.main:
-        trainer.save(model, run)
+        _calibrate(trainer, trainer.save(model, run))
     trainer.say(f"done: {settings.steps} steps, the model is in {run}")
     return Result(run, trainer.step)
+
+
+def _calibrate(trainer: Trainer, model: BFN) -> None:
+    """Fit the default solver to the stored model, in a share of the time that it took to train."""
+    seconds = trainer.settings.calibration * trainer.seconds
+    if not seconds or trainer.seconds < LEAST_SECONDS or len(model.flow.parts) > 1:
+        return
+    trainer.say(f"finding the settings of auto for this model, in {seconds / 60:.1f} minutes at most (Ctrl-C skips it)")
+    try:
+        found = tuning.calibrate(model, tuning.objective_for(model), seconds=seconds)
+    except KeyboardInterrupt:
+        trainer.say(f"skipped: bfn tune {trainer.run} --calibrate makes up for it")
+        return
+    storage.store_tables(trainer.run, {}, calibration=found)
 
 
 def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> tuple[Settings, dict[str, Any]]:

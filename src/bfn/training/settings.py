@@ -24,7 +24,7 @@ PARTS = ("data", "network", "flow", "head", "weighting")
 
 HARMLESS = frozenset(
     {"steps", "decay_from", "threads", "compile", "log_every", "eval_every", "eval_count", "sample_every"}
-    | {"sample_count", "sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
+    | {"calibration", "sample_count", "sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
 )
 """What may differ between a run and its continuation without a word."""
 RECORDED = frozenset({"lr", "final_lr", "warmup", "grad_clip"})
@@ -54,6 +54,8 @@ class Settings:
     label_dropout: share of the samples trained without their class, and without each other condition for which
         condition_dropout has no share of its own, by name.
     threads: CPU threads of torch; left as they are if None.
+    calibration: share of the training's time in which, at its end, the settings of the solver ``auto`` for this model
+        are searched (``bfn.tuning.calibrate``); none after a training of less than a minute, or with 0.
     """
 
     data: Config
@@ -88,6 +90,7 @@ class Settings:
     checkpoint_every: int = 1000
     checkpoint_minutes: float = 5.0
     tensorboard: bool = True
+    calibration: float = 0.1
 
     def __post_init__(self) -> None:
         hints = get_type_hints(Settings)
@@ -101,7 +104,7 @@ class Settings:
         for name in ("warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
-        for name in ("ema_decay", "label_dropout", "final_lr", "decay_from"):
+        for name in ("ema_decay", "label_dropout", "final_lr", "decay_from", "calibration"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
         if not isinstance(self.condition_dropout, Mapping):

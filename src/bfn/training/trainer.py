@@ -246,14 +246,16 @@ class Trainer:
             model.load_state_dict(weights)
         return model
 
-    def save(self, model: BFN, folder: Path) -> None:
-        """Store the averaged model with what is known of it by now: its error curve and its card."""
+    def save(self, model: BFN, folder: Path) -> BFN:
+        """Store the averaged model with what is known of it by now, its error curve and its card; as it is stored."""
         card = {"settings": self.settings.to_dict(), "step": self.step, "minutes": self.seconds / 60}
         log = read_log(self.run) if (self.run / LOG).exists() else []
         changes = [line for line in log if line["kind"] == "settings"]
         card |= {"changed settings": changes} if changes else {}
         info = replace(model.info, error_curve=ErrorCurve.from_bins(self.record.summary()), card=card)
-        BFN(model.network, model.flow, model.head, model.data_shape, info).save(folder)
+        stored = BFN(model.network, model.flow, model.head, model.data_shape, info)
+        stored.save(folder)
+        return stored
 
     def checkpoint(self) -> None:
         """Write a checkpoint, of a good state only; all processes take part."""

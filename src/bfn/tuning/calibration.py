@@ -6,10 +6,12 @@ samples; starts and noise are the same for all that are compared. More calls may
 are, the search goes on from the settings of the fewer.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 
 import torch
 
@@ -42,12 +44,14 @@ def calibrate(
     trials: int = TRIALS,
     seed: int = 0,
     batch: int = 100,
+    seconds: float = inf,
     on_trial: Callable[[Anchor, float], None] | None = None,
 ) -> Calibration:
     """Anchors for these numbers of calls, found on n samples a trial; set ``model.info.calibration`` to the result.
 
     objective: such as ``objective_for(model)``; not the judge that the samples are reported by. trials: at most, at
-    each number of calls. on_trial: told every setting that was tried, and its value.
+    each number of calls. seconds: once they are over nothing more is searched, and the rule's anchors are taken for
+    the calls that were not come to. on_trial: told every setting that was tried, and its value.
     """
     if len(model.flow.parts) > 1:
         raise UserError("joint data: calibration is for data of one kind; auto takes its rule for each part")
@@ -57,9 +61,11 @@ def calibrate(
         raise UserError(f"n={n}: the objective needs at least {objective.least} samples; give more")
     if trials < LEAST_TRIALS:
         raise UserError(f"trials={trials}: expected at least {LEAST_TRIALS}")
-    problem = _Trials(model, objective, n, seed, batch, on_trial)
+    problem = _Trials(model, objective, n, seed, batch, time.monotonic() + seconds, on_trial)
     found: list[tuple[float, Anchor]] = []
     for count in calls:
+        if problem.is_late():
+            break
         most = max(LEAST_TRIALS, min(trials, TRIED_CALLS // count))
         starts = [interpolated(rule(model, name), count) for name in ("fast-sde", "fast-ode")]
         last = [_carried(found[-1][1], count, starts[0])] if found else []
@@ -67,8 +73,9 @@ def calibrate(
         if last and best[0] > found[-1][0] * (1 + 2 * MARGIN):
             best = min(best, problem.search([replace(found[-1][1], calls=count)], most), key=_value)
         found.append(best)
+    left = tuple(interpolated(rule(model, "fast-sde"), count) for count in calls[len(found) :])
     return Calibration(
-        tuple(anchor for _, anchor in found), tuple(value for value, _ in found),
+        (*(anchor for _, anchor in found), *left), tuple(value for value, _ in found),
         f"{objective.describe()['objective']}, {n} samples, seed {seed}",
     )  # fmt: skip
 
@@ -115,6 +122,7 @@ class _Trials:
     n: int
     seed: int
     batch: int
+    end: float
     on_trial: Callable[[Anchor, float], None] | None
 
     def search(self, starts: Sequence[Anchor], most: int) -> tuple[float, Anchor]:
@@ -125,7 +133,7 @@ class _Trials:
         tables = {self.table(anchor): anchor for anchor in reversed(starts[:most])}
         best = min(((self.value(anchor, table), anchor) for table, anchor in tables.items()), key=_value)
         tried, moves = set(tables), deque(MOVES)
-        while moves and len(tried) < most:
+        while moves and len(tried) < most and not self.is_late():
             move = moves.popleft()
             anchor = move(best[1])
             table = self.table(anchor)
@@ -137,6 +145,10 @@ class _Trials:
                 best = (value, anchor)
                 moves.appendleft(move)
         return best
+
+    def is_late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() > self.end
 
     def table(self, anchor: Anchor) -> Table:
         """What these settings come down to."""

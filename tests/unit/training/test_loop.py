@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import bfn
 import bfn.training.trainer as trainer
 from bfn import storage
+from bfn.solvers import plan
 from bfn.training import Result, Settings, TrainingError, checkpoints, read_log, train
 
 
@@ -88,6 +89,20 @@ def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings,
     assert evaluation["transmission_bits_low"] < evaluation["transmission_bits"]
     parts = evaluation["transmission_bits"] + evaluation["reconstruction_bits"]
     assert evaluation["total_bits"] == pytest.approx(parts)
+
+
+def test_a_model_that_took_a_while_gets_a_default_solver_of_its_own(settings, tmp_path, monkeypatch, capsys):
+    assert train(settings.override({"steps": 2}), tmp_path / "trial", progress=False)
+    assert storage.read_info(tmp_path / "trial").calibration is None
+    monkeypatch.setattr("bfn.training.loop.LEAST_SECONDS", 0)
+    train(settings.override({"steps": 2, "calibration": 1.0}), tmp_path / "run", progress=False)
+    model = bfn.load(tmp_path / "run")
+    found = model.info.calibration
+    assert "finding the settings of auto for this model" in capsys.readouterr().out
+    assert [anchor.calls for anchor in found.anchors][:3] == [1, 2, 3]
+    assert plan(model, "auto", 2).solver.g == found.anchors[1].g
+    assert not train(settings.override({"steps": 2, "calibration": 0}), tmp_path / "none", progress=False).stopped_by
+    assert storage.read_info(tmp_path / "none").calibration is None
 
 
 def test_text_is_trained_and_sampled_as_lines(settings, tmp_path):
@@ -166,6 +181,7 @@ import os, random, signal, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
+from bfn.solvers import plan
 from bfn.training import checkpoints, read_settings, train
 settings, run, longest, chance = read_settings(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), random.Random(7)
 kills = 0
@@ -220,6 +236,7 @@ torch.set_num_threads(1)
 import bfn.training.loop as loop
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from bfn.solvers import plan
 from bfn.training import read_settings, train
 
 def fsdp(**options):

@@ -7,8 +7,9 @@ import bfn
 import tiny
 from bfn import UserError, storage
 from bfn.cli import main
-from bfn.solvers import plan
+from bfn.solvers import interpolated, plan
 from bfn.tuning import EnergyDistance, calibrate, objective_for
+from bfn.tuning.calibration import rule
 
 
 def circle(n, seed=0):
@@ -57,6 +58,12 @@ def test_calibrated_settings_are_no_worse_than_the_rules_and_kept_with_the_model
     low, high = sorted((found.anchors[2].g, found.anchors[3].g))
     assert low - 1e-9 <= plan(trained, "auto", 6).solver.g <= high + 1e-9
     trained.info.calibration = None
+
+
+def test_where_time_is_over_the_rule_is_kept(trained):
+    found = calibrate(trained, objective_for(trained, circle(200)), (1, 2, 4, 10), n=100, seconds=0.0)
+    assert found.losses == ()
+    assert found.anchors == tuple(interpolated(rule(trained, "fast-sde"), n) for n in (1, 2, 4, 10))
 
 
 def test_wrong_input_is_told_in_one_line(trained, tmp_path, capsys):
