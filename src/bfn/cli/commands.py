@@ -10,6 +10,7 @@ from bfn.cli.convert import convert
 from bfn.cli.data import fetch
 from bfn.cli.distill import distill
 from bfn.cli.evaluate import evaluate
+from bfn.cli.impute import impute
 from bfn.cli.info import info
 from bfn.cli.likelihood import likelihood
 from bfn.cli.models import models
@@ -26,6 +27,7 @@ COMMANDS: dict[str, Command] = {
     "info": info,
     "solvers": solvers,
     "sample": sample,
+    "impute": impute,
     "train": train,
     "tune": tune,
     "distill": distill,

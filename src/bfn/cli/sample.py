@@ -6,7 +6,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import arg
+from tyro.conf import UseAppendAction, arg
 
 from bfn.cli.common import (
     BATCH,
@@ -36,10 +36,10 @@ SHOWN = {"images": 16, "text": 4}
 def sample(
     model: ModelName,
     solver: Annotated[str, NAME] = "auto",
-    nfe: int = 10,
+    nfe: int | None = None,
     n: int = 16,
     seed: Seed = 0,
-    out: Annotated[Path, arg(metavar="DIR")] = Path("samples"),
+    out: Annotated[Path, arg(metavar="DIR_OR_FILE")] = Path("samples"),
     g: Annotated[float | None, arg(metavar="NUMBER")] = None,
     grid: Annotated[str | None, NAME] = None,
     t_start: Annotated[float | None, arg(metavar="TIME")] = None,
@@ -51,6 +51,9 @@ def sample(
     prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
     known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
     keep: Literal["top", "bottom", "left", "right", "border"] | None = None,
+    given: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="CONDITION")] = (),
+    constraint: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="RULE")] = (),
+    tries: int | None = None,
     particles: int | None = None,
     noise: Literal["fresh", "fixed"] = "fresh",
     clip: bool = True,
@@ -76,11 +79,13 @@ def sample(
 
     Example: bfn sample runs/molecules --condition gap=0.25 --length 20
 
+    Example: bfn sample runs/people --n 1000 --given country=FR --given "age>40" --constraint "a<=b" --out rows.csv
+
     Args:
         solver: its name; bfn solvers lists them.
-        nfe: network calls to spend on each sample.
+        nfe: network calls to spend on each sample, 10 if left out, 20 for the rows of a table.
         n: how many samples.
-        out: directory for the files.
+        out: directory for the files; of a table also a .csv, .tsv or .parquet file.
         g: stochasticity from 0, the ODE, through 1, the reverse SDE, to inf; for solvers that have this dial.
         grid: where the calls are made: paper, uniform, log1p, log1p-early, power, log-snr, karras or information, some
             with numbers as power:1.5 or log1p:4:0.1; the solver's own if left out.
@@ -96,8 +101,13 @@ def sample(
         known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
             takes it; which of them is drawn by the seed.
         keep: the part of them that is kept, the top half if left out.
+        given: for tables, cells that all rows have, as country=FR (nothing after = for a missing one), ranges as
+            "age>40" or "country in FR, IT"; may be given several times.
+        constraint: for tables, a rule that all rows meet, as "start <= end" or "a + b == total"; several times.
+        tries: for tables, rows that are drawn at most for each that is asked for, where conditions are met by drawing
+            again; 100 if left out.
         particles: draw each sample from so many, weighed so that samples follow the model's own distribution given
-            --prompt or --known; takes that many times as long. auto is then fast-sde with g = 1.
+            --prompt, --known or --given; takes that many times as long. auto is then fast-sde with g = 1.
         noise: fixed for the noise of the first state at every step, so that a seed gives about the same sample whatever
             --nfe is; that is another distribution than the model's.
         clip: do not clip the predicted data to the data's range, as the paper's code does on images.
@@ -106,8 +116,8 @@ def sample(
     check_positive(n=n, batch=batch)
     if known is not None and prompt is not None:
         raise UserError(f"--known {known} with --prompt: one is for images, the other for text; leave one out")
-    if particles is not None and known is None and prompt is None:
-        raise UserError(f"--particles {particles} without --prompt or --known: say what must hold")
+    if particles is not None and known is None and prompt is None and not given and not constraint:
+        raise UserError(f"--particles {particles} without --prompt, --known or --given: say what must hold")
     if known is None and keep is not None:
         raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
 
@@ -115,6 +125,25 @@ def sample(
     from bfn.viz import Recorder, lines, write_animation
 
     source = load(model, device, network)
+    if source.info.columns is not None:
+        refused = {"--label": label, "--condition": condition, "--guidance": guidance, "--prompt": prompt,
+                   "--known": known, "--length": length, "--steps-gif": steps_gif}  # fmt: skip
+        wrong = next((option for option, value in refused.items() if value), None)
+        if wrong is not None:
+            raise UserError(f"{wrong}: not for a table; its rows are asked for by --given column=value")
+        from bfn.cli.sample_table import sample_table
+
+        asked_for = {"solver": solver, "grid": grid, "t_start": t_start, "g": g, "temperature": temperature}
+        if noise != "fresh":
+            asked_for["noise"] = noise
+        sample_table(
+            model, source, n, out, given, constraint, json, nfe=nfe, seed=seed, tries=tries, particles=particles,
+            **asked_for,
+        )  # fmt: skip
+        return
+    if given or constraint or tries is not None:
+        raise UserError("--given, --constraint, --tries: this model has no columns; see --condition and --known")
+    nfe = 10 if nfe is None else nfe
     form, classes = source.form, source.info.classes
     if label and classes is None:
         raise UserError(f"--label {label[0]}: this model knows no classes; leave it out")

@@ -268,6 +268,13 @@ class TableColumns:
             found[column.name] = column.series(states, z)
         return pandas().DataFrame(found)
 
+    def example(self, n: int = 1) -> dict[str, Tensor]:
+        """Parts of n rows without a missing cell, for what wants to see the types."""
+        parts: dict[str, Tensor] = {self.numbers_part: torch.zeros(n, len(self.number_columns), dtype=torch.float64)}
+        for column in self.class_columns:
+            parts[column.name] = torch.full((n,), 0 if column.levels else column.number_state)
+        return parts
+
     def log_slopes(self, table: Any) -> Floats:
         """What turns the log-density of the numbers on the normal scale into that of the table, (n,)."""
         total = np.zeros(len(table))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bfn.arguments import check_whole
 from bfn.batched_sampling import sample_in_batches
@@ -19,14 +18,12 @@ from bfn.data.table_columns import TableColumns
 from bfn.data.table_inference import as_frame, infer_columns
 from bfn.errors import UserError
 from bfn.model import BFN, load
+from bfn.tables.row_files import check_row_file, write_rows
+from bfn.tables.row_sampling import CALLS, ROWS, RowRequest, SamplingReport, draw_rows
 from bfn.tables.training import table_model, train
 
 __all__ = ["TableSynthesizer"]
 
-CALLS = 20
-"""Network calls of a sample."""
-ROWS = 4096
-"""Rows that are drawn at a time."""
 EPOCHS, LEAST_STEPS, MOST_STEPS = 200, 1500, 20_000
 FEW_ROWS = 10_000
 """With fewer, features are dropped out in training."""
@@ -107,45 +104,36 @@ class TableSynthesizer:
         return self
 
     def sample(
-        self, n: int, given: Mapping[str, Any] | None = None, *, nfe: int = CALLS, seed: int = 0, **settings: Any
+        self, n: int, given: Any = None, *, constraints: Any = None, nfe: int = CALLS, seed: int = 0, **settings: Any
     ) -> Any:
         """n rows, a pandas DataFrame with the types and the order of the table's columns.
 
-        given: values of columns that all rows have; the others are drawn given these. A column that is given as missing
-        (None) is drawn as missing. nfe, settings: see :func:`bfn.sample`.
-        """
-        row = None
-        if given:
-            parts, known, row = self._given(given)
-            settings = {
-                **settings,
-                "known": {part: x.repeat_interleave(n, 0) for part, x in parts.items()},
-                "known_mask": {part: mask.repeat_interleave(n, 0) for part, mask in known.items()},
-            }
-        drawn = sample_in_batches(self.model, n, nfe=nfe, seed=seed, batch=ROWS, **settings)
-        rows = self.columns.decode(drawn.x)
-        # The network knows them in single precision: they are put back as they were given.
-        return rows if row is None else rows.assign(**{name: [row[name][0]] * n for name in row}).astype(row.dtypes)
+        given: cells that all rows have, ``{"country": "FR"}``, kept exactly while the others are drawn given these;
+            None asks for a missing cell, a list for any of its values. Or texts, ``["country=FR", "age>40"]``: a range
+            of classes is drawn among those that meet it, of numbers by drawing again.
+        constraints: what rows are checked by and drawn again for: rules as "start <= end" or "a + b == total", a
+            DataFrame of the allowed combinations of its columns, or functions of a DataFrame.
+        settings: tries, rows drawn at most for each that is asked for (100); particles, so many for each row that are
+            led to what ``given`` asks for instead of drawing again; and those of :func:`bfn.sample`.
 
-    def _given(self, given: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor], Any]:
-        """One row of the given cells: its parts, masks of what they tell, and the row as it will be in the samples."""
-        columns, row = self.columns, pandas().DataFrame({name: [value] for name, value in given.items()})
-        parts, known = columns.encode_known(row, given)
-        absent = [name for name in given if row[name].isna().any()]
-        for name in absent:
-            state = columns[name].missing_state
-            if state is None:
-                raise UserError(f"given[{name!r}]={given[name]!r}: no cell of this column was missing; leave it out")
-            parts[name][:], known[name][:] = state, True
-        back = columns.decode(parts)
-        for name in set(given) - set(absent):
-            (wanted,), (found,) = (columns[name].cells.raw(table[name])[0] for table in (row, back))
-            if wanted != found and not (isinstance(wanted, float) and np.isclose(wanted, found, rtol=1e-9)):
-                raise UserError(
-                    f"given[{name!r}]={given[name]!r}: beyond the table's range or finer than its rounding; "
-                    f"the nearest is {back[name][0]}"
-                )
-        return parts, known, back[list(given)]
+        ``rows.attrs["sampling"]`` says how conditions were met, with the acceptance rate.
+        """
+        request = RowRequest.read(self.columns, given, constraints)
+        report = request.report(settings.get("particles"))
+        pieces = list(draw_rows(self.model, n, request, report, nfe=nfe, seed=seed, **settings))
+        rows = pieces[0] if len(pieces) == 1 else pandas().concat(pieces)
+        rows.attrs["sampling"] = report.asdict()
+        return rows
+
+    def sample_to(
+        self, path: Path | str, n: int, given: Any = None, *, constraints: Any = None, **settings: Any
+    ) -> SamplingReport:
+        """Write n rows to a .csv, .tsv or .parquet file as they are drawn, in constant memory; the rest as `sample`."""
+        check_row_file(path)
+        request = RowRequest.read(self.columns, given, constraints)
+        report = request.report(settings.get("particles"))
+        write_rows(path, draw_rows(self.model, n, request, report, **settings), request.example)
+        return report
 
     def impute(self, table: Any, *, draws: int | None = None, nfe: int = CALLS, seed: int = 0, **settings: Any) -> Any:
         """The table with its missing cells drawn given the others of their rows; all other cells as they are.
@@ -200,9 +188,14 @@ class TableSynthesizer:
     @classmethod
     def load(cls, directory: Path | str) -> TableSynthesizer:
         """A synthesizer with a stored model."""
-        model, found = load(directory), cls()
+        return cls.of(load(directory), str(directory))
+
+    @classmethod
+    def of(cls, model: BFN, name: str = "model") -> TableSynthesizer:
+        """A synthesizer with a model of a table."""
         if model.info.columns is None:
-            raise UserError(f"{directory}: a model of something else than a table: bfn.load(...) reads it")
+            raise UserError(f"{name}: a model of something else than a table: bfn.load(...) reads it")
+        found = cls()
         found._model = model
         return found
 

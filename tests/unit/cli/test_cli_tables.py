@@ -1,0 +1,108 @@
+"""``bfn sample`` and ``bfn impute`` on models of tables: rows in files, conditions met, wrong input in one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bfn import TableSynthesizer
+from bfn.cli import main
+
+Refused = Callable[..., str]
+
+
+def people(n: int = 300) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({
+        "age": rng.integers(20, 60, n),
+        "country": rng.choice(["FR", "IT", "NO"], n),
+        "low": rng.normal(size=n).round(3),
+        "high": rng.normal(1, 1, n).round(3),
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("run") / "people"
+    table = people()
+    table.loc[::7, "country"] = None
+    TableSynthesizer(steps=10, batch=64, width=16, n_blocks=1, progress=False).fit(table).save(directory)
+    return directory
+
+
+def do(*arguments: object) -> None:
+    assert main([str(argument) for argument in arguments]) == 0
+
+
+def test_rows_meet_conditions_and_are_the_librarys(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    conditions = ("--given", "country=FR", "--given", "age>30", "--constraint", "low <= high")
+    settings = ("--n", 40, "--nfe", 4, "--seed", 3)
+    do("sample", run, *settings, *conditions, "--out", tmp_path / "rows.csv", "--json")
+    told = json.loads(capsys.readouterr().out)
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    assert len(rows) == 40
+    assert (rows["country"] == "FR").all()
+    assert (rows["age"] > 30).all()
+    assert (rows["low"] <= rows["high"]).all()
+    assert told["files"] == [str(tmp_path / "rows.csv")]
+    assert told["conditions"]["known"] == ["country = FR"]
+    assert 0 < told["conditions"]["acceptance_rate"]["value"] < 1
+    synthesizer = TableSynthesizer.load(run)
+    expected = synthesizer.sample(40, ["country=FR", "age>30"], constraints=["low <= high"], nfe=4, seed=3)
+    pd.testing.assert_frame_equal(rows, expected, check_dtype=False)
+    do("sample", run, *settings, *conditions, "--out", tmp_path / "rows.parquet")
+    assert "drawn rows met all checks" in capsys.readouterr().out
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "rows.parquet"), rows, check_dtype=False)
+    do("sample", run, "--n", 3, "--nfe", 2, "--out", tmp_path / "plain")
+    assert len(pd.read_csv(tmp_path / "plain" / "samples.csv")) == 3
+
+
+def test_missing_cells_are_filled_once_or_several_times(run: Path, tmp_path: Path) -> None:
+    holes = people(30)
+    holes["note"] = "kept"
+    holes.loc[::3, "age"] = np.nan
+    holes.loc[1::3, "country"] = None
+    holes.to_csv(tmp_path / "holes.csv", index=False)
+    do("impute", run, tmp_path / "holes.csv", "--nfe", 3)
+    filled = pd.read_csv(tmp_path / "holes-filled.csv")
+    assert list(filled) == list(holes)
+    assert not filled.isna().any(axis=None)
+    for name in holes:
+        there = holes[name].notna()
+        assert (filled[name][there] == holes[name][there]).all()
+    do("impute", run, tmp_path / "holes.csv", "--draws", 2, "--nfe", 3, "--out", tmp_path / "several.parquet")
+    first, second = (pd.read_parquet(tmp_path / f"several-{k}.parquet") for k in (1, 2))
+    assert first["age"].tolist() == filled["age"].tolist()
+    assert first["age"].tolist() != second["age"].tolist()
+
+
+def test_wrong_input_ends_in_one_line_and_writes_nothing(run: Path, tmp_path: Path, refused: Refused) -> None:
+    def sample(*arguments: object) -> str:
+        return refused("sample", run, "--n", 5, "--nfe", 2, "--out", tmp_path / "rows.csv", *arguments)
+
+    assert "did you mean 'country'" in sample("--given", "contry=FR")
+    assert "expected one of FR, IT, NO" in sample("--given", "country=DE")
+    assert "no value of this column can meet it" in sample("--given", "age>99")
+    assert "drawn rows met" in sample("--constraint", "low > high + 1000", "--tries", 2)
+    assert "expected at least 1" in refused("impute", run, tmp_path / "x.csv", "--draws", 0)
+    assert "not for a table" in sample("--prompt", "a")
+    assert "files ending with" in refused("sample", run, "--out", tmp_path / "rows.xls")
+    assert "no such file" in refused("impute", run, tmp_path / "none.csv")
+    good = people(5)
+    good.drop(columns="age").to_csv(tmp_path / "less.csv", index=False)
+    assert "column 'age'" in refused("impute", run, tmp_path / "less.csv")
+    good.assign(country="DE").to_csv(tmp_path / "other.csv", index=False)
+    assert "row 0: 'DE': expected one of" in refused("impute", run, tmp_path / "other.csv")
+    (tmp_path / "ragged.csv").write_text("age,country\n1,FR\n2,IT,3,4\n")
+    assert "line 3" in refused("impute", run, tmp_path / "ragged.csv")
+    (tmp_path / "latin.csv").write_bytes("age,country\n1,Österreich\n".encode("latin-1"))
+    assert "UTF-8" in refused("impute", run, tmp_path / "latin.csv")
+
+
+def test_other_models_have_no_columns(models: Path, tmp_path: Path, refused: Refused) -> None:
+    assert "no columns" in refused("sample", models / "vectors", "--given", "a=1", "--out", tmp_path / "x")
+    people(5).to_csv(tmp_path / "people.csv", index=False)
+    assert "something else than a table" in refused("impute", models / "vectors", tmp_path / "people.csv")
