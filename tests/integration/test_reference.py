@@ -19,7 +19,7 @@ MODULES = sorted(
 )
 NOT_FOR_USERS = {"app", "arguments", "bench", "cli", "config", "eval_mode", "files", "record_data", "weights_file"}
 """Entrances, and what only the library itself uses."""
-MOST_NAMES = 350
+MOST_NAMES = 356
 """Half of what there was before names were made private."""
 
 
