@@ -77,7 +77,8 @@ def visit(chromium: Any, address: str) -> Iterator[Visit]:
     page = chromium.new_page(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce")
     visit = Visit(page)
     page.goto(address)
-    page.wait_for_selector("#draw")
+    for side in "AB":  # it opens with samples, before anything is pressed
+        page.wait_for_selector(f"#panel-{side} .bfn-film", state="attached")
     yield visit
     page.close()
 
@@ -158,6 +159,21 @@ def test_solvers_in_the_plane(visit: Visit) -> None:
     for place in ("ways", "errors"):
         picture = visit.page.wait_for_selector(f"#{place} img")
         assert picture.evaluate("(image) => image.complete && image.naturalWidth") > 500
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_it_fits_a_phone(chromium: Any, address: str, width: int) -> None:
+    page = chromium.new_page(viewport={"width": width, "height": 780}, reduced_motion="reduce")
+    page.set_default_timeout(PATIENCE)
+    page.goto(address)
+    page.wait_for_selector("#panel-B .bfn-film", state="attached")
+    wider = """() => [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right >
+        innerWidth + 1 && getComputedStyle(e).position !== 'fixed').map((e) => e.id || e.className).slice(0, 9)"""
+    for tab in ("Samples", "In the plane"):
+        page.get_by_role("tab", name=tab).click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (tab, page.evaluate(wider))
+        assert page.evaluate("document.body.scrollWidth") <= width, (tab, page.evaluate(wider))
+    page.close()
 
 
 def test_nothing_was_complained_of_and_nobody_else_was_asked(visit: Visit, address: str) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 gradio = pytest.importorskip("gradio")
 
-from bfn.app import launch  # noqa: E402
+from bfn.app import launch, middleware, protection  # noqa: E402
 from bfn.app.middleware import MAX_BODY  # noqa: E402
 
 GOOD = ["digits", 4, 0, "all", 1, "", "nothing", 0, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
@@ -27,8 +27,10 @@ class Client:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
 
-    def request(self, path: str, body: bytes | None = None, method: str | None = None) -> tuple[int, str]:
-        headers = {"Content-Type": "application/json"}
+    def request(
+        self, path: str, body: bytes | None = None, method: str | None = None, **headers: str
+    ) -> tuple[int, str]:
+        headers = {"Content-Type": "application/json"} | headers
         try:
             sent = urllib.request.Request(self.url + path, body, headers, method=method)
             with urllib.request.urlopen(sent, timeout=120) as answer:
@@ -58,10 +60,15 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
+def page() -> Iterator[Any]:
     page = launch(port=0, block=False)
-    yield Client(page.local_url)
+    yield page
     page.close(verbose=False)
+
+
+@pytest.fixture(scope="module")
+def client(page: Any) -> Client:
+    return Client(page.local_url)
 
 
 def test_a_request_is_answered_with_both_films(client: Client) -> None:
@@ -225,3 +232,136 @@ def test_it_listens_on_this_machine_alone(client: Client) -> None:
     port = int(client.url.rsplit(":", 1)[1])
     with socket.socket() as other:
         other.bind(("127.0.0.2", port))  # would fail if it listened on every address
+
+
+def headers_of(client: Client, path: str = "/", **headers: str) -> Any:
+    sent = urllib.request.Request(client.url + path, headers=headers)
+    try:
+        with urllib.request.urlopen(sent, timeout=60) as answer:
+            return answer.status, answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers
+
+
+STRANGE_HOSTS = ("evil.example", "evil.example:{port}", "127.0.0.1", "localhost:1", "127.0.0.1.evil.example:{port}", "")
+
+
+@pytest.mark.parametrize("host", STRANGE_HOSTS)
+def test_a_name_that_points_here_does_not_open_the_page(client: Client, host: str) -> None:
+    port = client.url.rsplit(":", 1)[1]
+    for path in ("/", "/config", "/gradio_api/info"):
+        status, headers = headers_of(client, path, Host=host.format(port=port))
+        assert status == 403
+        assert "content-security-policy" in headers
+    posted, _ = client.request(
+        "/gradio_api/call/draw", json.dumps({"data": GOOD}).encode(), Host=host.format(port=port)
+    )
+    assert posted == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_its_own_names_open_it(client: Client, host: str) -> None:
+    address = f"{host}:{client.url.rsplit(':', 1)[1]}"
+    assert headers_of(client, Host=address, Origin=f"http://{address}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "http://localhost"]
+)
+def test_another_page_gets_nothing_and_is_not_told_that_it_may(client: Client, origin: str) -> None:
+    body = json.dumps({"data": GOOD}).encode()
+    assert client.request("/gradio_api/call/draw", body, Origin=origin)[0] == 403
+    for own in ({}, {"Host": origin.removeprefix("http://")}):
+        status, headers = headers_of(client, "/config", Origin=origin, **own)
+        assert status == 403
+        assert not [name for name in headers if name.lower().startswith("access-control-")]
+    ask = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    assert client.request("/gradio_api/call/draw", None, "OPTIONS", **ask)[0] == 403
+
+
+def test_an_answer_says_what_a_browser_may_do_with_it(client: Client) -> None:
+    port = client.url.rsplit(":", 1)[1]
+    for path in ("/", "/config", "/nothing"):
+        _, headers = headers_of(client, path, Origin=f"http://127.0.0.1:{port}")
+        policy = headers["content-security-policy"]
+        assert "default-src 'self'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "http:" not in policy and "*" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in headers
+
+
+def closed_within(connection: socket.socket, seconds: float, drip: bytes = b"") -> bool:
+    """Whether the server ends a connection to which a byte is sent now and then."""
+    end = time.monotonic() + seconds
+    connection.settimeout(0.1)
+    while time.monotonic() < end:
+        try:
+            if drip:
+                connection.send(drip)
+            if not connection.recv(65536):
+                return True
+        except TimeoutError:
+            continue
+        except OSError:
+            return True
+    return False
+
+
+def test_slow_connections_are_closed(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (middleware, protection):
+        monkeypatch.setattr(module, "SECONDS", 1.0)
+    port = int(client.url.rsplit(":", 1)[1])
+    own = b"Host: 127.0.0.1:%d\r\n" % port
+    begun = {
+        "silence": (b"", b""),
+        "a slow head": (b"GET / HTTP/1.1\r\n" + own, b"X"),
+        "a slow second head": (b"GET /robots.txt HTTP/1.1\r\n" + own + b"\r\n", b"G"),
+        "a slow body": (b"POST /gradio_api/call/draw HTTP/1.1\r\nContent-Length: 5000\r\n" + own + b"\r\n", b" "),
+    }
+    for name, (first, drip) in begun.items():
+        connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(15)]
+        for connection in connections:
+            connection.sendall(first)
+        with ThreadPoolExecutor(15) as pool:
+            ended = list(pool.map(lambda connection, drip=drip: closed_within(connection, 20, drip), connections))
+        for connection in connections:
+            connection.close()
+        assert all(ended), (name, ended)
+    assert client.request("/config")[0] == 200
+
+
+def test_a_reader_that_takes_nothing_in_is_let_go(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protection, "SECONDS", 1.0)
+    port = int(client.url.rsplit(":", 1)[1])
+    with socket.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.connect(("127.0.0.1", port))
+        lazy.sendall((b"GET /config HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port) * 400)
+        time.sleep(4)
+        assert closed_within(lazy, 20), "the server waits for a reader that takes nothing in"
+
+
+def test_what_nobody_collects_is_dropped_and_delays_nobody(client: Client, page: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(protection, "COLLECT_WITHIN", 1.0)
+    queue = page._queue
+    long = ["mnist", 64, *GOOD[2:9], 200, *GOOD[10:]]
+    ids = [json.loads(client.post("draw", {"data": long})[1])["event_id"] for _ in range(10)]
+    begun = time.monotonic()
+    assert client.call("draw", GOOD)[0] == "complete"
+    assert time.monotonic() - begun < 60, "one alone of those before it takes longer"
+    wait(lambda: working() == 0)
+    wait(lambda: not queue.pending_messages_per_session)
+    assert not queue.event_ids_to_events.keys() & set(ids)
+    assert not queue.pending_event_ids_session
+
+
+def test_results_that_are_never_collected_do_not_grow(client: Client, page: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(protection, "COLLECT_WITHIN", 1.0)
+    for seed in range(4):
+        status, _ = client.post("draw", {"data": [*GOOD[:2], seed, *GOOD[3:]], "session_hash": f"left{seed}"})
+        assert status == 200
+    wait(lambda: not page._queue.pending_messages_per_session)
+    assert not page._queue.pending_event_ids_session

@@ -4,13 +4,26 @@ Gradio also takes uploads, serves files, forwards addresses, and takes an object
 playground needs none of it, so none of it answers.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from bfn.errors import UserError
 
-__all__ = ["MAX_BODY", "RequestFilter", "is_open", "objection"]
+__all__ = [
+    "API",
+    "MAX_BODY",
+    "SECONDS",
+    "App",
+    "Receive",
+    "RequestFilter",
+    "Scope",
+    "Send",
+    "is_open",
+    "objection",
+    "refuse",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -18,6 +31,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 64 * 1024
+SECONDS = 10.0
+"""That a client may take to send a request's head, its body, or to take in what was sent to it."""
 PAGE = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
 BELOW = ("/assets/", "/static/", "/svelte/")
 API = "/gradio_api/"
@@ -75,20 +90,12 @@ class RequestFilter:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http" or not is_open(scope["path"]):
-            return await _refuse(scope, send, 404, "there is nothing here")
+            return await refuse(scope, send, 404, "there is nothing here")
         if scope["method"] in ("GET", "HEAD"):
             return await self.app(scope, receive, send)
-        body = b""
-        more = True
-        while more:
-            message = await receive()
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > MAX_BODY:
-                return await _refuse(scope, send, 413, f"a request holds at most {MAX_BODY} bytes")
-        wrong = objection(body, self.settings.get(scope["path"].removeprefix(f"{API}call/").rstrip("/")))
+        body, wrong = await self._body(scope["path"], receive)
         if wrong is not None:
-            return await _refuse(scope, send, 400, wrong)
+            return await refuse(scope, send, *wrong)
         replayed = iter([{"type": "http.request", "body": body, "more_body": False}])
 
         async def replay() -> MutableMapping[str, Any]:
@@ -96,8 +103,31 @@ class RequestFilter:
 
         return await self.app(scope, replay, send)
 
+    async def _body(self, path: str, receive: Receive) -> tuple[bytes, tuple[int, str] | None]:
+        """The body of a request, and what is wrong with it: a status and one line."""
+        try:
+            body = await asyncio.wait_for(_read(receive), SECONDS)
+        except TimeoutError:
+            return b"", (408, f"a request's body comes within {SECONDS:.0f} seconds")
+        if len(body) > MAX_BODY:
+            return b"", (413, f"a request holds at most {MAX_BODY} bytes")
+        wrong = objection(body, self.settings.get(path.removeprefix(f"{API}call/").rstrip("/")))
+        return body, None if wrong is None else (400, wrong)
 
-async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
+
+async def _read(receive: Receive) -> bytes:
+    """All of a body, or as much of it as shows that it is too large."""
+    body = b""
+    more = True
+    while more and len(body) <= MAX_BODY:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body
+
+
+async def refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
+    """Answer a request with a status and one line."""
     if scope["type"] == "websocket":
         return await send({"type": "websocket.close", "code": 1008})
     headers = [(b"content-type", b"application/json")]

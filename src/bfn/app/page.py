@@ -1,6 +1,7 @@
 """The page itself: widgets, and what happens when they change."""
 
 import html
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
@@ -35,6 +36,8 @@ wrong here is the solver's own error. Open circles are the starts, the same for 
 ITS_OWN: tuple[str, str | float] = ("its own", OWN)
 DIALS = [ITS_OWN, ("0: ODE", 0), ("0.5", 0.5), ("1: SDE", 1), ("2", 2), ("5", 5), ("10", 10), ("20", 20)]
 STARTS = [ITS_OWN, ("0", 0), ("0.0001", 1e-4), ("0.001", 1e-3), ("0.01", 0.01), ("0.1", 0.1)]
+CALLS = 10
+"""That a panel spends at first."""
 USUAL = ("bfn", "auto")
 """Solvers of the two panels at first: the original one beside ours."""
 
@@ -46,9 +49,12 @@ def build(models: Models) -> gr.Blocks:
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
         gr.HTML(HEAD, elem_id="bfn-head")
         with gr.Tab("Samples", id="samples"):
-            _samples_tab(models, known)
+            panels = _samples_tab(models, known)
         with gr.Tab("In the plane", id="plane"):
             _mixtures_tab()
+        page.load(
+            _opener(models), None, panels, api_visibility="private", show_progress="hidden", concurrency_id="work"
+        )
     page.queue(max_size=WAITING, default_concurrency_limit=WORKERS, api_open=False)
     return page
 
@@ -75,8 +81,13 @@ def _spoken() -> Iterator[None]:
         raise gr.Error(html.escape(line, quote=False), print_exception=False) from None
 
 
-def _samples_tab(models: Models, known: Mapping[str, Limits]) -> None:
-    first = next((name for name in ("mnist", "digits") if name in known), next(iter(known)))
+def _first(known: Mapping[str, Limits]) -> str:
+    """The model that the page opens with."""
+    return next((name for name in ("mnist", "digits") if name in known), next(iter(known)))
+
+
+def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
+    first = _first(known)
     limits = known[first]
     with gr.Row():
         model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
@@ -104,7 +115,7 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> None:
         stop = gr.Button("Stop", variant="stop", elem_id="stop", scale=1)
     gr.HTML(CONTROL, elem_id="bfn-control")
     with gr.Row(equal_height=True):
-        left, right = (gr.HTML(EMPTY.format("press Draw"), elem_id=f"panel-{side}", min_height=260) for side in "AB")
+        left, right = (gr.HTML(EMPTY.format("drawing"), elem_id=f"panel-{side}", min_height=260) for side in "AB")
 
     shared = {
         "model": model, "n": n, "seed": seed, "label": label, "guidance": guidance, "prompt": prompt, "keep": keep,
@@ -127,13 +138,14 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> None:
     for solver, _, dial, _ in panels:
         solver.change(_dial_shower(known), [model, solver], dial, preprocess=False, api_visibility="private",
                       queue=False, show_progress="hidden")  # fmt: skip
+    return [left, right]
 
 
 def _panel_widgets(side: str, usual: str, limits: Limits) -> list[Any]:
     """Widgets in the order of the fields of :class:`Panel`."""
     solver = gr.Dropdown(**_solver_options(limits, usual), label=f"solver {side}", elem_id=f"solver-{side}")
     with gr.Row():
-        calls = gr.Slider(1, requests.MAX_CALLS, 10, step=1, label="network calls", elem_id=f"calls-{side}", scale=2)
+        calls = gr.Slider(1, requests.MAX_CALLS, CALLS, step=1, label="network calls", elem_id=f"calls-{side}", scale=2)
         dial = gr.Dropdown([*DIALS], value=OWN, label="dial g", visible=solvers.get(usual).has_dial, min_width=120,
                            elem_id=f"dial-{side}")  # fmt: skip
         start = gr.Dropdown([*STARTS], value=OWN, label="starts at t", min_width=120, elem_id=f"start-{side}")
@@ -195,6 +207,28 @@ def _dial_shower(known: Mapping[str, Limits]) -> Callable[[object, object], Any]
 
 def _dial_update(solver: str) -> Any:
     return gr.update(value=OWN, visible=solvers.get(solver).has_dial)
+
+
+def _opener(models: Models) -> Callable[[], tuple[str, str]]:
+    """Both panels as the page first shows them: what Draw gives before anything is changed, drawn once for all."""
+    name = _first(models.limits)
+    limits = models.limits[name]
+    panel = {"calls": CALLS, "g": OWN, "t_start": OWN}
+    given = {"model": name, "n": requests.USUAL_SAMPLES[limits.form], "seed": 0, "label": "all", "guidance": 1,
+             "prompt": "", "keep": requests.KEEPS[0], "picture": 0}  # fmt: skip
+    each = [{"solver": _solver_options(limits, usual)["value"], **panel} for usual in USUAL]
+    values = [*(given[key] for key in SHARED), *(one[key] for one in each for key in EACH)]
+    lock = threading.Lock()
+    drawn: list[tuple[str, str]] = []
+
+    def open_page() -> tuple[str, str]:
+        with lock:
+            if not drawn:
+                *_, last = _drawer(models)(*values)
+                drawn.append(last)
+        return drawn[0]
+
+    return open_page
 
 
 def _drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:

@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from bfn.app import page
 from bfn.app.middleware import RequestFilter
 from bfn.app.models import load_models
+from bfn.app.protection import protect
 from bfn.app.requests import DRAW, MIXTURE
 from bfn.errors import UserError
 
@@ -30,7 +31,7 @@ def launch(
         server_name=host,
         server_port=port,
         inbrowser=browse,
-        prevent_thread_lock=not block,
+        prevent_thread_lock=True,
         share=False,
         quiet=True,
         show_error=True,
@@ -46,6 +47,9 @@ def launch(
         css=page.part("page.css"),
         head=f"<script>{page.part('player.js')}</script>",
     )
+    protect(blocks, host, port)
+    if block:
+        blocks.block_thread()
     return blocks
 
 

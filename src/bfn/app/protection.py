@@ -1,0 +1,207 @@
+"""Who may speak to the page's server, and how long it waits for them.
+
+A web page that somebody visits can send requests to this machine too, under a name that it lets point here, so Host and
+Origin must be the page's own. A connection that is slow to ask or to listen is closed, and work whose result nobody
+collects is stopped and forgotten, so that neither memory nor the line of those who wait grows with it.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from ipaddress import ip_address
+from itertools import chain
+from typing import Any
+from urllib.parse import parse_qs
+
+import gradio as gr
+
+from bfn.app.middleware import API, SECONDS, App, Receive, Scope, Send, refuse
+
+__all__ = ["Protection", "Uncollected", "allowed_hosts", "protect"]
+
+COLLECT_WITHIN = 10.0
+"""Seconds without a reader after which what a session asked for is dropped."""
+HEADERS = {
+    # Gradio's page runs inline scripts and functions made of text, so those must be let in; nothing reaches out.
+    "content-security-policy": "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; "
+    "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def allowed_hosts(host: str, port: int) -> frozenset[str]:
+    """What a Host header may say of a server that listens there: this machine by its own names, and the address."""
+    names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
+    return frozenset({f"{name}:{port}" for name in names} | (names if port == 80 else set()))
+
+
+class Protection:
+    """ASGI middleware, the outermost: strangers are refused, headers set, uncollected work dropped.
+
+    host, port: where the server listens. On every address any address of digits is its own; a name never is but
+    localhost, since whoever owns a name can let it point anywhere.
+    """
+
+    def __init__(self, app: App, blocks: gr.Blocks, host: str, port: int) -> None:
+        self.app = app
+        self.uncollected = Uncollected(blocks)
+        self.hosts = allowed_hosts(host, port)
+        self.port = port
+        self.anywhere = host in ("0.0.0.0", "::")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or let it through and look after what it asked for."""
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        send = _with_headers(send)
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        if not self._is_own(headers.get(b"host", "")):
+            return await refuse(scope, send, 403, "this Host is not the playground's")
+        origin = headers.get(b"origin")
+        if origin is not None and not (origin.startswith("http://") and self._is_own(origin.removeprefix("http://"))):
+            return await refuse(scope, send, 403, "this Origin is not the playground's")
+        with self.uncollected.watching(scope):
+            return await self.app(scope, receive, send)
+
+    def _is_own(self, host: str) -> bool:
+        if host in self.hosts or not self.anywhere:
+            return host in self.hosts
+        name, _, port = host.rpartition(":")
+        try:
+            ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return port == str(self.port)
+
+
+class Uncollected:
+    """Sessions of Gradio's queue: one that nobody reads for a while is dropped with its work, waiting or going on."""
+
+    def __init__(self, blocks: gr.Blocks) -> None:
+        self.blocks = blocks
+        self.readers: Counter[str] = Counter()
+        self.since: dict[str, float] = {}
+        self.sweeps: set[asyncio.Task[None]] = set()
+
+    @contextmanager
+    def watching(self, scope: Scope) -> Iterator[None]:
+        """Count the reader while a request that collects is answered, and look again some time after any other."""
+        session = self._collected_by(scope)
+        self.readers.update([session] if session else [])
+        try:
+            yield
+        finally:
+            if session:
+                self.readers.subtract([session])
+                self.since[session] = time.monotonic()
+            if session or scope.get("method") == "POST":
+                self._note()
+                sweep = asyncio.get_running_loop().create_task(self._sweep())
+                self.sweeps.add(sweep)
+                sweep.add_done_callback(self.sweeps.discard)
+
+    def _collected_by(self, scope: Scope) -> str | None:
+        path = scope["path"].removeprefix(API)
+        if scope.get("method") != "GET" or not path.startswith(("queue/data", "call/")):
+            return None
+        if path.startswith("queue/data"):
+            return parse_qs(scope["query_string"].decode("latin-1")).get("session_hash", [""])[0] or None
+        event = path.rsplit("/", 1)[-1]
+        pending = self.blocks._queue.pending_event_ids_session
+        return next((session for session, events in pending.items() if event in events), event)
+
+    def _note(self) -> None:
+        """When each event was first seen; what is gone is forgotten."""
+        queue, now = self.blocks._queue, time.monotonic()
+        held = {*queue.pending_messages_per_session, *chain(*queue.pending_event_ids_session.values())}
+        self.since = {name: self.since.get(name, now) for name in held}
+        self.readers = +self.readers
+
+    async def _sweep(self) -> None:
+        await asyncio.sleep(COLLECT_WITHIN + 0.1)
+        queue = self.blocks._queue
+        for session in list(queue.pending_messages_per_session):
+            events = queue.pending_event_ids_session.get(session, set())
+            latest = max(self.since.get(name, math.inf) for name in (session, *events))
+            if not self.readers[session] and time.monotonic() - latest >= COLLECT_WITHIN:
+                await queue.clean_events(session_hash=session)
+                queue.pending_messages_per_session.pop(session, None)
+                queue.pending_event_ids_session.pop(session, None)
+        self._note()
+
+
+def _with_headers(send: Send) -> Send:
+    """The same, with the headers set, and no other page told that it may read along."""
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            kept = [
+                (name, value)
+                for name, value in message.get("headers", ())
+                if not name.lower().startswith(b"access-control-") and name.lower().decode("latin-1") not in HEADERS
+            ]
+            message = {**message, "headers": [*kept, *((k.encode(), v.encode()) for k, v in HEADERS.items())]}
+        await send(message)
+
+    return sending
+
+
+def protect(blocks: gr.Blocks, host: str, port: int) -> None:
+    """Put the protection around a server that was launched: it takes effect from the next connection on."""
+    config = blocks.server.config
+    config.loaded_app = Protection(config.loaded_app, blocks, host, port)
+    config.http_protocol_class = _impatient(config.http_protocol_class)
+
+
+def _impatient(protocol: type[Any]) -> type[Any]:
+    """A connection that is closed when a request's head, or the reading of an answer, takes too long."""
+
+    class Impatient(protocol):  # type: ignore[misc]
+        """Uvicorn's own timeout starts after an answer only, and ends with the next byte."""
+
+        _late: asyncio.TimerHandle | None = None
+        _stuck: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._late = self.loop.call_later(SECONDS, self._close)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._late = _cancelled(self._late)
+            elif self._late is None:
+                self._late = self.loop.call_later(SECONDS, self._close)
+
+        def _close(self) -> None:
+            if self.cycle is None or self.cycle.response_complete:
+                self.transport.abort()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._stuck = self.loop.call_later(SECONDS, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stuck = _cancelled(self._stuck)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._late, self._stuck = _cancelled(self._late), _cancelled(self._stuck)
+            super().connection_lost(exc)
+
+    return Impatient
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    if timer is not None:
+        timer.cancel()
+    return None
