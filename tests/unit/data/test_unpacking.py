@@ -1,5 +1,6 @@
 """Making the sets: small archives of the same form through the real conversions."""
 
+import csv
 import gzip
 import hashlib
 import io
@@ -147,3 +148,24 @@ def test_members_under_other_names_stay_in_the_archive(cache, clients, monkeypat
         fetch("set", progress=False)
     assert sorted(path.name for path in cache.iterdir()) == ["downloads"]
     assert not list(cache.parent.parent.rglob("evil"))
+
+
+def test_qm9_becomes_a_table_and_the_places_of_the_atoms(tmp_path):
+    header = ["SMILES", "Elements", "XYZ_Ang", *(name for name in unpacking._QM9_COLUMNS.values() if name != "SMILES")]
+    water = ["O", "['O','H','H']", "[[-0.034,0.9775,0.5],[1.,0.,-2.5e-05],[0.25,0.5,0.75]]", "0.3615", *["0."] * 11]
+    methane = ["C", "['C']", "[[0.5,1.5,2.5]]", "0.5048", *["1.5"] * 11]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for number, rows in ((1, [water]), (2, [methane]), (3, [])):
+            lines = io.StringIO()
+            csv.writer(lines).writerows([header, *rows])
+            archive.writestr(f"qm9pack/data/qm9_part{number}.csv", lines.getvalue())
+    folder = convert(tmp_path, "qm9", 0, {"archive": out.getvalue()})
+    lines = (folder / "qm9.csv").read_text().splitlines()
+    assert lines[0].startswith("smiles,gap,homo,lumo")
+    assert [line.split(",")[:2] for line in lines[1:]] == [["O", "0.3615"], ["C", "0.5048"]]
+    made = read_set(folder)
+    assert made["atoms"][:, :4].tolist() == [[8, 1, 1, 0], [6, 0, 0, 0]]
+    assert made["positions"].shape == (2, 29, 3)
+    np.testing.assert_allclose(made["positions"][0, :3], [[-0.034, 0.9775, 0.5], [1, 0, -2.5e-05], [0.25, 0.5, 0.75]])
+    assert not made["positions"][0, 3:].any()
