@@ -4,21 +4,29 @@
     python tools/mutants.py --files src/bfn/losses.py --number 40              # one file
 
 Each change (a mutant) is one operator, comparison, number, condition or call turned into another; each is tried against
-the fast tests of its module, the nearest first, until one fails. Run it in a copy of the project: the files are changed
-in place, and put back. Every mutant runs in a fork of one process that has imported torch, which is what makes it fast.
+the fast tests of its module that come past its line, the quickest first, until one fails. Which do is measured once, on
+the code as it is, and kept beside the results. Run it in a copy of the project: the files are changed in place, and put
+back. Every mutant runs in a fork of one process that has imported torch, which is what makes it fast.
 """
 
 import argparse
 import ast
 import json
+import math
 import os
 import random
 import signal
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
 
 SRC = Path("src/bfn")
 UNIT = "tests/unit"
@@ -104,74 +112,153 @@ def places(tree: ast.Module) -> list[tuple[ast.AST, str, int | None, ast.AST, as
     return found
 
 
-def mutants(path: Path, number: int, seed: int) -> Iterator[tuple[int, str, str, str]]:
-    """(line, before, after, the whole changed file) of a random sample of the mutants of a file."""
+def mutants(path: Path, number: int, seed: int) -> Iterator[tuple[range, str, str, str]]:
+    """(lines, before, after, the whole changed file) of a random sample of the mutants of a file."""
     count = len(places(ast.parse(path.read_text())))
     for k in random.Random(f"{seed} {path}").sample(range(count), min(number, count)):
         tree = ast.parse(path.read_text())
         parent, field, index, node, mutant = places(tree)[k]
-        before, line = ast.unparse(node).split("\n")[0], getattr(node, "lineno", 0)
+        before, lines = ast.unparse(node).split("\n")[0], range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if isinstance(node, ast.If):
+            lines = range(node.lineno, node.body[0].lineno)
         after = ast.unparse(ast.fix_missing_locations(mutant)).split("\n")[0]
         if index is None:
             setattr(parent, field, mutant)
         else:
             getattr(parent, field)[index] = mutant
-        yield line, before, after, ast.unparse(ast.fix_missing_locations(tree))
+        yield lines, before, after, ast.unparse(ast.fix_missing_locations(tree))
 
 
-def nearest(path: Path) -> tuple[str, ...]:
-    """The tests of a file's module, those that carry its own name first."""
-    known = [str(found) for test in TESTS[module(path)] for found in _test_files(Path(test))]
-    return tuple(sorted(dict.fromkeys(known), key=lambda test: path.stem not in Path(test).stem))
+def test_files(name: str) -> list[str]:
+    """The files with the tests of a module."""
+    paths = (Path(test) for test in TESTS[name])
+    found = (str(file) for path in paths for file in (sorted(path.glob("test_*.py")) if path.is_dir() else [path]))
+    return list(dict.fromkeys(found))
 
 
-def _test_files(test: Path) -> list[Path]:
-    return sorted(test.glob("test_*.py")) if test.is_dir() else [test]
+class Watch:
+    """A pytest plugin that notes the lines of the package that each test passes, and how long it takes."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, dict[str, Any]] = {}
+        self.lines: set[tuple[str, int]] = set()
+        self.failed: list[str] = []
+        threading.settrace(self._called)
+        sys.settrace(self._called)
+
+    def _called(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+        file = frame.f_code.co_filename
+        at = file.find("src/bfn/")
+        if at < 0:
+            return None
+        passed, name = self.lines, file[at:]
+
+        def line(frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
+            passed.add((name, frame.f_lineno))
+            return line
+
+        return line(frame, event, arg)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A new test: lines count again."""
+        self.lines = set()
+        self.tests[nodeid] = {"seconds": time.monotonic()}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Which test failed."""
+        self.failed += [report.nodeid] if report.failed else []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Which file cannot be read."""
+        self.failed += [report.nodeid] if report.failed else []
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """The test is over."""
+        test = self.tests[nodeid]
+        test.update(seconds=round(time.monotonic() - test["seconds"], 3), lines=sorted(self.lines))
 
 
-def tested(tests: tuple[str, ...], seconds: float) -> tuple[str, str]:
-    """("killed", by which test), ("late", "") or ("survived", ""), from a fork of this process."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        _child(tests, write)
-    os.close(write)
-    end = time.monotonic() + seconds
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() > end:
-            os.killpg(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            os.close(read)
-            return "late", ""
-        time.sleep(0.05)
-    with os.fdopen(read) as told:
-        said = told.read()
+class Chosen:
+    """A pytest plugin that leaves the chosen tests, in their order, and tells of the first that fails."""
+
+    def __init__(self, tests: Sequence[str], tell: Callable[[str], object]) -> None:
+        self.order = {test: place for place, test in enumerate(tests)}
+        self.tell = tell
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Only these, in this order."""
+        items[:] = sorted((item for item in items if item.nodeid in self.order), key=lambda i: self.order[i.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Which test failed."""
+        if report.failed:
+            self.tell(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Which file cannot be read."""
+        if report.failed:
+            self.tell(f"{report.nodeid} (not collected)")
+
+
+def in_fork(work: Callable[[Callable[[str], object]], None], seconds: float) -> str | None:
+    """What a fork of this process told; None if it took too long."""
+    with tempfile.TemporaryFile("w+") as told:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            silent = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silent, 1)
+            os.dup2(silent, 2)
+            try:
+                work(told.write)
+            finally:
+                told.flush()
+                os._exit(0)
+        end = time.monotonic() + seconds
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > end:
+                os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return None
+            time.sleep(0.02)
+        told.seek(0)
+        return told.read()
+
+
+def watched(name: str) -> dict[str, dict[str, Any]]:
+    """The tests of a module, with their times and the lines that they pass."""
+
+    def work(tell: Callable[[str], object]) -> None:
+        watch = Watch()
+        pytest.main([*ALWAYS, *test_files(name)], plugins=[watch])
+        tell(json.dumps({"tests": watch.tests, "failed": watch.failed}))
+
+    found = json.loads(in_fork(work, math.inf) or "null")
+    if not found or found["failed"]:
+        sys.exit(f"{name}: its tests do not pass as it is: {found and found['failed']}")
+    tests: dict[str, dict[str, Any]] = found["tests"]
+    return tests
+
+
+def covering(tests: dict[str, dict[str, Any]], path: Path, lines: range) -> list[str]:
+    """The tests that pass one of these lines, quick ones first; all, where they are passed on import alone."""
+    wanted = {(str(path), line) for line in lines}
+    passed = [name for name, test in tests.items() if any(tuple(place) in wanted for place in test["lines"])]
+    return sorted(passed or tests, key=lambda name: tests[name]["seconds"])
+
+
+def tested(tests: Sequence[str], seconds: float) -> tuple[str, str]:
+    """("killed", by which test), ("late", "") or ("survived", "")."""
+
+    def work(tell: Callable[[str], object]) -> None:
+        named = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        if pytest.main([*ALWAYS, *named], plugins=[Chosen(tests, tell)]) == 0:
+            tell("passed")
+
+    said = in_fork(work, seconds)
+    if said is None:
+        return "late", ""
     return ("survived", "") if said == "passed" else ("killed", said or "it ended at once")
-
-
-def _child(tests: tuple[str, ...], write: int) -> None:
-    import pytest
-
-    class First:
-        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-            if report.failed:
-                os.write(write, report.nodeid.encode())
-
-        def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-            if report.failed:
-                os.write(write, f"{report.nodeid} (not collected)".encode())
-
-    silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
-    code = 1
-    try:
-        code = next((code for test in tests if (code := pytest.main([*ALWAYS, test], plugins=[First()]))), 0)
-        if code == 0:
-            os.write(write, b"passed")
-    finally:
-        os._exit(int(code))
 
 
 def files() -> list[Path]:
@@ -200,29 +287,39 @@ def main() -> None:
     sys.path[:0] = ["src", "tests"]
     # What the tests import, so that no fork pays for it again; nothing of the package itself.
     import hypothesis  # noqa: F401
+    import numpy as np  # noqa: F401
     import safetensors.torch  # noqa: F401
     import scipy.stats  # noqa: F401
     import torch
 
     torch.set_num_threads(1)
+    kept = options.out.with_suffix(".tests.json")
+    tests = json.loads(kept.read_text()) if kept.exists() else {}
     results = json.loads(options.out.read_text()) if options.out.exists() else []
     done = {(entry["file"], entry["line"], entry["before"], entry["after"]) for entry in results}
     # One of each file in turn, so that a run that is ended early has seen them all.
     chosen = options.files or files()
+    for name in dict.fromkeys(map(module, chosen)):
+        if name not in tests:
+            tests[name] = watched(name)
+            kept.write_text(json.dumps(tests))
+            print(
+                f"{name}: {len(tests[name])} tests, {sum(t['seconds'] for t in tests[name].values()):.0f} s", flush=True
+            )
     drawn = [[(path, *mutant) for mutant in mutants(path, options.number, options.seed)] for path in chosen]
-    for path, line, before, after, changed in (one for turn in zip_longest(*drawn) for one in turn if one):
-        if (str(path), line, before, after) in done:
+    for path, lines, before, after, changed in (one for turn in zip_longest(*drawn) for one in turn if one):
+        if (str(path), lines.start, before, after) in done:
             continue
         whole, start = path.read_text(), time.monotonic()
         try:
             path.write_text(changed)
-            fate, by = tested(nearest(path), options.seconds)
+            fate, by = tested(covering(tests[module(path)], path, lines), options.seconds)
         finally:
             path.write_text(whole)
-        entry = {"file": str(path), "line": line, "before": before, "after": after, "fate": fate, "by": by}
+        entry = {"file": str(path), "line": lines.start, "before": before, "after": after, "fate": fate, "by": by}
         results.append({**entry, "seconds": round(time.monotonic() - start, 1)})
         options.out.write_text(json.dumps(results, indent=1))
-        print(f"{fate:9}{path}:{line}  {before}  ->  {after}  {by}", flush=True)
+        print(f"{fate:9}{path}:{lines.start}  {before}  ->  {after}  {by}", flush=True)
     survived = sum(entry["fate"] == "survived" for entry in results)
     print(f"{len(results) - survived} of {len(results)} killed")
 

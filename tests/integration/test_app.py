@@ -265,6 +265,19 @@ def test_its_own_names_open_it(client: Client, host: str) -> None:
     assert headers_of(client, Host=address, Origin=f"http://{address}")[0] == 200
 
 
+def test_strangers_are_refused_from_the_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Gradio listens before `launch` returns, and so before `protect` is called.
+    monkeypatch.setattr("bfn.app.server.protect", lambda *_: None)
+    page = launch(port=0, block=False)
+    try:
+        client = Client(page.local_url)
+        assert client.request("/")[0] == 200
+        assert client.request("/", Host="evil.example")[0] == 403
+        assert client.request("/config", Origin="http://evil.example")[0] == 403
+    finally:
+        page.close(verbose=False)
+
+
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "https://127.0.0.1", "http://127.0.0.1:1", "http://localhost"]
 )

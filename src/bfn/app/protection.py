@@ -20,7 +20,7 @@ import gradio as gr
 
 from bfn.app.middleware import API, SECONDS, App, Receive, Scope, Send, refuse
 
-__all__ = ["Protection", "Uncollected", "allowed_hosts", "protect"]
+__all__ = ["OwnHost", "Protection", "Uncollected", "allowed_hosts", "protect"]
 
 COLLECT_WITHIN = 10.0
 """Seconds without a reader after which what a session asked for is dropped."""
@@ -44,33 +44,30 @@ def allowed_hosts(host: str, port: int) -> frozenset[str]:
     return frozenset({f"{name}:{port}" for name in names} | (names if port == 80 else set()))
 
 
-class Protection:
-    """ASGI middleware, the outermost: strangers are refused, headers set, uncollected work dropped.
+class OwnHost:
+    """ASGI middleware: a request whose Host or Origin is not the page's own is refused.
 
     host, port: where the server listens. On every address any address of digits is its own; a name never is but
     localhost, since whoever owns a name can let it point anywhere.
     """
 
-    def __init__(self, app: App, blocks: gr.Blocks, host: str, port: int) -> None:
+    def __init__(self, app: App, host: str, port: int) -> None:
         self.app = app
-        self.uncollected = Uncollected(blocks)
         self.hosts = allowed_hosts(host, port)
         self.port = port
         self.anywhere = host in ("0.0.0.0", "::")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or let it through and look after what it asked for."""
+        """Refuse a request, or let it through."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        send = _with_headers(send)
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         if not self._is_own(headers.get(b"host", "")):
             return await refuse(scope, send, 403, "this Host is not the playground's")
         origin = headers.get(b"origin")
         if origin is not None and not (origin.startswith("http://") and self._is_own(origin.removeprefix("http://"))):
             return await refuse(scope, send, 403, "this Origin is not the playground's")
-        with self.uncollected.watching(scope):
-            return await self.app(scope, receive, send)
+        return await self.app(scope, receive, send)
 
     def _is_own(self, host: str) -> bool:
         if host in self.hosts or not self.anywhere:
@@ -81,6 +78,25 @@ class Protection:
         except ValueError:
             return False
         return port == str(self.port)
+
+
+class Protection:
+    """ASGI middleware, the outermost: headers set, strangers refused, uncollected work dropped."""
+
+    def __init__(self, app: App, blocks: gr.Blocks, host: str, port: int) -> None:
+        self.app = app
+        self.own = OwnHost(self._watched, host, port)
+        self.uncollected = Uncollected(blocks)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or let it through and look after what it asked for."""
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        return await self.own(scope, receive, _with_headers(send))
+
+    async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.uncollected.watching(scope):
+            return await self.app(scope, receive, send)
 
 
 class Uncollected:
@@ -156,7 +172,10 @@ def _with_headers(send: Send) -> Send:
 
 
 def protect(blocks: gr.Blocks, host: str, port: int) -> None:
-    """Put the protection around a server that was launched: it takes effect from the next connection on."""
+    """Put the protection around a server that was launched: it takes effect from the next connection on.
+
+    Gradio listens before this can be done; until then :class:`OwnHost`, within the app, refuses strangers.
+    """
     config = blocks.server.config
     config.loaded_app = Protection(config.loaded_app, blocks, host, port)
     config.http_protocol_class = _impatient(config.http_protocol_class)

@@ -10,7 +10,7 @@ from starlette.middleware import Middleware
 from bfn.app import page
 from bfn.app.middleware import RequestFilter
 from bfn.app.models import load_models
-from bfn.app.protection import protect
+from bfn.app.protection import OwnHost, protect
 from bfn.app.requests import DRAW, MIXTURE
 from bfn.errors import UserError
 
@@ -42,7 +42,12 @@ def launch(
         enable_monitoring=False,
         footer_links=[],
         max_file_size=1,
-        app_kwargs={"middleware": [Middleware(RequestFilter, settings={"draw": DRAW, "plane": MIXTURE})]},
+        app_kwargs={
+            "middleware": [
+                Middleware(OwnHost, host=host, port=port),
+                Middleware(RequestFilter, settings={"draw": DRAW, "plane": MIXTURE}),
+            ]
+        },
         theme=page.theme(),
         css=page.part("page.css"),
         head=f"<script>{page.part('player.js')}</script>",
