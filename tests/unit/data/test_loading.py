@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bfn.data import TEXT8, Columns, Images, Records, Text, is_at_hand, load, loading, names
+from bfn.data import SOURCES, TEXT8, Columns, Images, Records, Text, is_at_hand, load, loading, names, read_table
 from bfn.errors import UserError
 
 
@@ -182,7 +182,7 @@ def test_one_picture_cannot_be_divided(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [name for name in names() if name == "digits" or not SOURCES[name].is_table])
 def test_the_real_sets_where_they_are_cached(name):
     if not is_at_hand(name):
         pytest.skip(f"{name} is not in the cache")
@@ -200,3 +200,14 @@ def test_the_real_sets_where_they_are_cached(name):
     assert whole.n_classes == 10
     means = {"digits": 4.884 / 16, "mnist": 0.1309, "fashion-mnist": 0.2862, "cifar10": 0.4739}
     assert whole.x[::7].double().mean() / (whole.levels - 1) == pytest.approx(means[name], abs=0.003)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "rows"), [("adult", (32_561, 16_281)), ("magic", (17_118, 1902))])
+def test_the_real_tables_where_they_are_cached(name, rows):
+    if not is_at_hand(name):
+        pytest.skip(f"{name} is not in the cache")
+    train, test = (read_table(name, part) for part in ("train", "test"))
+    assert (len(train), len(test)) == rows
+    assert list(train.columns) == list(test.columns)
+    assert not train.isna().any(axis=None)

