@@ -33,7 +33,13 @@ if TYPE_CHECKING:
     from bfn.particles import Particles
     from bfn.presence import Lengths
     from bfn.sampling import Samples, Step, sample
-    from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, TabulatedSchedule
+    from bfn.schedules import (
+        ExponentialSchedule,
+        LogarithmicSchedule,
+        QuadraticSchedule,
+        Schedule,
+        TabulatedSchedule,
+    )
     from bfn.sde import InitialGaussian
     from bfn.tables import TableSynthesizer
     from bfn.training import fit
@@ -55,6 +61,7 @@ _NAMES = {
     "InitialGaussian": "sde",
     "JointFlow": "joint",
     "Lengths": "presence",
+    "LogarithmicSchedule": "schedules",
     "Model": "model",
     "ModelInfo": "info",
     "NetworkError": "errors",
@@ -86,6 +93,7 @@ __all__ = [
     "InitialGaussian",
     "JointFlow",
     "Lengths",
+    "LogarithmicSchedule",
     "Model",
     "ModelInfo",
     "NetworkError",

@@ -20,7 +20,7 @@ from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import stratified_times
 
-__all__ = ["Lengths", "mean_over_present", "n_present", "pack_present", "present_of", "sum_over_present"]
+__all__ = ["Lengths", "mean_over_present", "n_present", "pack_mask", "pack_present", "present_of", "sum_over_present"]
 
 
 @dataclass(frozen=True)
@@ -82,27 +82,35 @@ def pack_present(flow: Flow, present: Any, data_shape: Any, n: int, device: torc
     present: bool (n, ...), as many axes as tell variables apart, from the first one on: (n, length) serves data of
     shape (length, 3). Of joint data a mapping of parts; a part that is left out is all there.
     """
+    packed = pack_mask("present", present, data_shape, n, device, left_out=True)
+    empty = (~packed.reshape(n, -1).any(1)).nonzero()
+    if len(empty):
+        raise UserError(f"present: sample {int(empty[0])} has length 0; expected some of its data to exist")
+    return packed
+
+
+def pack_mask(
+    what: str, mask: Any, data_shape: Any, n: int, device: torch.device | None = None, *, left_out: bool = False
+) -> Tensor:
+    """A mask of n samples, of joint data a mapping of parts, like packed data. left_out: of parts without a mask."""
     shapes = _by_part(data_shape)
-    given = present if isinstance(present, Mapping) else {"": present}
+    given = mask if isinstance(mask, Mapping) else {"": mask}
     foreign = next((name for name in given if name not in shapes), None)
     if foreign is not None:
         named = ", ".join(shapes) or "a mapping"
         expected = f"expected some of the parts {named}" if "" not in shapes else "expected one bool tensor"
-        raise UserError(f"present {'of ' + repr(foreign) if foreign else 'without parts'}: {expected}")
+        raise UserError(f"{what} {'of ' + repr(foreign) if foreign else 'without parts'}: {expected}")
     masks = []
     for name, shape in shapes.items():
-        mask = as_tensor("present", given.get(name, True), device=device)
-        what = f"present of part {name!r}" if name else "present"
-        if mask.dtype is not torch.bool:
-            raise UserError(f"{what} of type {mask.dtype}: expected torch.bool, True where there is data")
-        if mask.ndim and (len(mask) != n or tuple(mask.shape[1:]) != tuple(shape[: mask.ndim - 1])):
-            raise UserError(f"{what} of shape {tuple(mask.shape)}: expected (n, *data_shape) = {(n, *shape)}")
-        mask = mask.reshape(*mask.shape, *(1,) * (1 + len(shape) - mask.ndim)).expand(n, *shape)
-        masks.append(mask.reshape(n, -1))
+        own = as_tensor(what, given.get(name, left_out), device=device)
+        of = f"{what} of part {name!r}" if name else what
+        if own.dtype is not torch.bool:
+            raise UserError(f"{of} of type {own.dtype}: expected torch.bool, True where there is data")
+        if own.ndim and (len(own) != n or tuple(own.shape[1:]) != tuple(shape[: own.ndim - 1])):
+            raise UserError(f"{of} of shape {tuple(own.shape)}: expected (n, *data_shape) = {(n, *shape)}")
+        own = own.reshape(*own.shape, *(1,) * (1 + len(shape) - own.ndim)).expand(n, *shape)
+        masks.append(own.reshape(n, -1))
     packed = torch.cat(masks, 1)
-    empty = (~packed.any(1)).nonzero()
-    if len(empty):
-        raise UserError(f"present: sample {int(empty[0])} has length 0; expected some of its data to exist")
     return packed if isinstance(data_shape, Mapping) else packed.reshape(n, *data_shape)
 
 

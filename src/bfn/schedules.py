@@ -25,6 +25,7 @@ __all__ = [
     "FIRST_TIME",
     "SCHEDULES",
     "ExponentialSchedule",
+    "LogarithmicSchedule",
     "QuadraticSchedule",
     "Schedule",
     "TabulatedSchedule",
@@ -144,6 +145,46 @@ class QuadraticSchedule(Schedule):
 
     def s(self, t: Time) -> Tensor:
         return as_float64(self.beta_1).sqrt() * as_float64(t)
+
+
+@dataclass(frozen=True)
+class LogarithmicSchedule(Schedule):
+    """beta(t) = -log(1 - t (1 - e^(-r beta_1))) / r: slow at first, steep at the end, as models of molecules use it.
+
+    rate: r, such as K / 4 of K classes with beta_1 = 20.4 / K (Tao and Abe 2024, ChemBFN), by which e^(-r beta) falls
+        evenly in t from 1 to what is left of it at t = 1.
+
+    >>> LogarithmicSchedule(beta_1=2.0, rate=1.0).beta(1.0)
+    tensor(2., dtype=torch.float64)
+    """
+
+    beta_1: float
+    rate: float
+
+    def __post_init__(self) -> None:
+        for name in ("beta_1", "rate"):
+            value = check_real(name, getattr(self, name))
+            if value is None or not 0 < value < float("inf"):
+                raise UserError(f"{name}={value}: expected a positive, finite number")
+        if not self.rate * self.beta_1 < 600:
+            raise UserError(f"rate * beta_1 = {self.rate * self.beta_1:g}: expected less than 600, such as 5")
+
+    @property
+    def _fall(self) -> float:
+        return math.expm1(-self.rate * self.beta_1)
+
+    def beta(self, t: Time) -> Tensor:
+        return -torch.log1p(self._fall * as_float64(t)) / self.rate
+
+    def slope(self, t: Time) -> Tensor:
+        return -self._fall / (1 + self._fall * as_float64(t)) / self.rate
+
+    def inverse(self, beta: Time) -> Tensor:
+        return torch.expm1(-self.rate * as_float64(beta)) / self._fall
+
+    def increment(self, t_start: Time, t_end: Time) -> Tensor:
+        start, end = as_float64(t_start), as_float64(t_end)
+        return -torch.log1p(self._fall * (end - start) / (1 + self._fall * start)) / self.rate
 
 
 @dataclass(frozen=True)
@@ -275,6 +316,7 @@ def _rise(piece: Tensor, start: Tensor, end: Tensor) -> Tensor:
 SCHEDULES: dict[str, type[Schedule]] = {
     "exponential": ExponentialSchedule,
     "quadratic": QuadraticSchedule,
+    "logarithmic": LogarithmicSchedule,
     "tabulated": TabulatedSchedule,
 }
 """Schedules by the name that a stored config has."""

@@ -21,6 +21,7 @@ STEPS = st.lists(st.tuples(st.floats(0.1, 1), st.floats(0.1, 1)), min_size=1, ma
 SCHEDULES = st.one_of(
     st.floats(1e-4, 0.95).map(bfn.ExponentialSchedule),
     st.floats(1e-3, 1e8).map(bfn.QuadraticSchedule),
+    st.builds(bfn.LogarithmicSchedule, st.floats(0.05, 3.0), st.floats(0.05, 3.0)),
     st.builds(table, STEPS, st.floats(1e-3, 1e8)),
 )
 
@@ -46,7 +47,12 @@ def test_increment_is_the_integral_of_the_slope(schedule: bfn.Schedule, t: float
 
 @pytest.mark.parametrize(
     "schedule",
-    [bfn.ExponentialSchedule(1e-3), bfn.QuadraticSchedule(0.5625), table([(1, 2), (1, 1), (2, 1)], 9.0)],
+    [
+        bfn.ExponentialSchedule(1e-3),
+        bfn.QuadraticSchedule(0.5625),
+        bfn.LogarithmicSchedule(2, 1),
+        table([(1, 2), (1, 1), (2, 1)], 9.0),
+    ],
 )
 def test_both_ends_are_exact(schedule: bfn.Schedule) -> None:
     assert float(schedule.beta(0.0)) == 0 == float(schedule.inverse(0.0))

@@ -11,14 +11,14 @@ from tqdm.auto import tqdm
 
 from bfn.data.table_columns import TableColumns
 from bfn.eval_mode import evaluating
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
-from bfn.heads import Head, LogitsHead, Output, PreconditionedHead
+from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
+from bfn.heads import Head, LogitsHead, PreconditionedHead
 from bfn.info import ModelInfo
 from bfn.joint import JointFlow
 from bfn.joint_head import JointHead
-from bfn.known import Known
-from bfn.model import BFN, Model
+from bfn.model import BFN
 from bfn.networks import MLP
+from bfn.partly_known import PartlyKnown
 from bfn.weightings import Weighting, weighted_loss, weighting_of
 
 __all__ = ["table_model", "train"]
@@ -49,17 +49,6 @@ def table_model(columns: TableColumns, width: int = 192, n_blocks: int = 3, drop
     return BFN(network, flow, JointHead.make(heads, flow, flat=True), shapes, ModelInfo(columns=columns))
 
 
-class _PartlyKnown(Model):
-    """The model while some of the data, where the mask is True, are known to it."""
-
-    def __init__(self, model: BFN, x: Tensor, mask: Tensor) -> None:
-        self.flow, self.data_shape = model.flow, model.data_shape
-        self._predict = Known(model.output, model.flow, x, mask, "data", model.dtype)
-
-    def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
-        return self._predict(u, level, **conditions)
-
-
 def train(
     model: BFN, x: Tensor, steps: int, batch: int, lr: float, seed: int, progress: bool | None
 ) -> tuple[BFN, int, float]:
@@ -79,7 +68,7 @@ def train(
             for group in optimiser.param_groups:
                 group["lr"] = lr * min(step / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)) + 1e-3)
             rows = x[torch.randint(len(x), (min(batch, len(x)),), generator=generator)]
-            shown = model if step % KNOWN_EVERY else _PartlyKnown(model, rows, _some_columns(model, rows, generator))
+            shown = model if step % KNOWN_EVERY else PartlyKnown(model, rows, _some_columns(model, rows, generator))
             loss = weighted_loss(shown, rows, weighting, generator).mean()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -117,7 +106,7 @@ def _average(averaged: BFN, model: BFN, decay: float) -> None:
 def _held_out_loss(model: BFN, x: Tensor, weighting: Weighting) -> float:
     """As in training, with and without known columns; the same times, noise and columns at every look."""
     generator = torch.Generator().manual_seed(0)
-    partly = _PartlyKnown(model, x, _some_columns(model, x, generator))
+    partly = PartlyKnown(model, x, _some_columns(model, x, generator))
     with evaluating(model):
         both = [weighted_loss(shown, x, weighting, generator).mean() for shown in (model, partly)]
     return float(both[0] + (both[1] - both[0]) / KNOWN_EVERY)

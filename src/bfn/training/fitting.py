@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,13 @@ from tqdm.auto import tqdm
 from bfn.data import Columns, Tokenizer
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
+from bfn.files import locked
 from bfn.info import ModelInfo
 from bfn.model import BFN
+from bfn.partly_known import KnownInTraining
+from bfn.training import checkpoints
 from bfn.training.given_data import Given, Wishes, is_placeholder, open_given
+from bfn.training.loop import LOCK, agreed_settings, write_settings
 from bfn.training.process import Signals, surroundings
 from bfn.training.settings import Settings
 from bfn.training.trainer import Trainer, TrainingError
@@ -69,11 +76,13 @@ def fit(
     columns: Columns | None = None,
     tokenizer: Tokenizer | str | None = None,
     dropout: float = 0.1,
+    known: KnownInTraining = 0.0,
     ema: float = 0.999,
     warmup: int = 100,
     grad_clip: float = 1.0,
     weight_decay: float = 0.0,
     seed: int = 0,
+    run: Path | str | None = None,
     progress: bool = True,
 ) -> BFN:
     """Train a model on data, and return it with averaged weights, in evaluation mode.
@@ -89,7 +98,10 @@ def fit(
     label, condition, present: of each sample, as in ``model.loss``; label may be names. Of a table the name of the
         label's column and those of the conditions, or all of them in ``columns``. tokenizer: of its texts.
     dropout: share of the samples that are trained without their class, and without each condition.
+    known: share of the samples that are trained with a random share of their data known, for a model that is to fill in
+        the rest; or a function (x, generator) -> mask, True where data are known, like those that will be given.
     ema: decay of the averaged weights; it rises to this value over the first steps.
+    run: a directory for checkpoints, every few minutes and on an interrupt; the same call goes on from the newest.
 
     What the data say is kept in ``model.info`` where it says nothing yet: classes, conditions, lengths, range, scale;
     the error curve is measured. An interrupt (Ctrl-C) ends training with the averaged weights so far. Like all
@@ -108,10 +120,18 @@ def fit(
         ema_decay=ema, warmup=min(warmup, steps // 2), label_dropout=dropout, grad_clip=grad_clip,
         weight_decay=weight_decay, seed=seed,
     )  # fmt: skip
-    with surroundings(settings), tempfile.TemporaryDirectory() as nowhere:
+    with surroundings(settings), _directory(run) as directory:
         accelerator = Accelerator(cpu=model.device.type == "cpu")
-        trainer = Fitter(model, source, chosen, settings, Path(nowhere), accelerator)
-        stopped_by = _loop(trainer, progress)
+        trainer = Fitter(model, source, chosen, settings, directory, accelerator)
+        trainer.known = known
+        if run is not None:
+            agreed_settings(settings, directory, resume=True)
+            write_settings(settings, directory)
+        newest = checkpoints.latest(directory)
+        if newest is not None:
+            trainer.restore(newest)
+            trainer.say(f"going on from {newest}")
+        stopped_by = _loop(trainer, progress, stores=run is not None)
     model.load_state_dict(trainer.averaged().state_dict())
     model.requires_grad_(True).eval()
     curve = ErrorCurve.from_bins(trainer.record.summary())
@@ -121,15 +141,29 @@ def fit(
     return model
 
 
-def _loop(trainer: Fitter, progress: bool) -> str | None:
-    """All steps, or those until a signal; its name."""
+@contextmanager
+def _directory(run: Path | str | None) -> Iterator[Path]:
+    """Where a run is kept, by one process at a time; without a name for it, nowhere."""
+    if run is None:
+        with tempfile.TemporaryDirectory() as nowhere:
+            yield Path(nowhere)
+        return
+    with locked(Path(run) / LOCK, f"{run}: another process is training there: wait for it, or name another", wait=0):
+        yield Path(run)
+
+
+def _loop(trainer: Fitter, progress: bool, stores: bool) -> str | None:
+    """All steps, or those until a signal; its name. stores: checkpoints are written."""
     steps = trainer.settings.steps
     every = max(1, steps // LINES)
     shown = progress and trainer.main
     in_lines = shown and not sys.stderr.isatty()
+    clock = time.monotonic()
     with (
         Signals() as signals,
-        tqdm(total=steps, desc="fitting", unit="step", disable=not shown or in_lines, leave=False) as bar,
+        tqdm(
+            total=steps, initial=trainer.step, desc="fitting", unit="step", disable=not shown or in_lines, leave=False
+        ) as bar,
     ):
         while trainer.step < steps and signals.received is None:
             trainer.train_step()
@@ -139,6 +173,10 @@ def _loop(trainer: Fitter, progress: bool) -> str | None:
                 bar.set_postfix(loss=f"{values['loss']:.4f}")
                 if in_lines:
                     trainer.say(f"step {trainer.step} of {steps}: loss {values['loss']:.4f}")
+            ends = trainer.step == steps or signals.received is not None
+            if stores and (ends or time.monotonic() - clock > 60 * trainer.settings.checkpoint_minutes):
+                trainer.checkpoint()
+                clock = time.monotonic()
         if signals.received is not None:
             trainer.say(f"stopped at step {trainer.step} of {steps}: the model has the averaged weights so far")
         return signals.received

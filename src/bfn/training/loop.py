@@ -25,7 +25,7 @@ from bfn.training.reports import LOG, Log
 from bfn.training.settings import HARMLESS, RECORDED, Settings, differences, read_settings
 from bfn.training.trainer import Trainer
 
-__all__ = ["Result", "train"]
+__all__ = ["LOCK", "Result", "agreed_settings", "train", "write_settings"]
 
 SETTINGS = "settings.json"
 LOCK = ".run.lock"
@@ -61,17 +61,17 @@ def train(
     SIGTERM and Ctrl-C write a checkpoint and end the run in order; a second one ends it at once.
     """
     run = Path(run)
-    first, _ = _agreed_settings(settings, run, resume)
+    first, _ = agreed_settings(settings, run, resume)
     with surroundings(first):
         accelerator = Accelerator(mixed_precision=PRECISIONS[first.precision], cpu=cpu)
         trainer = trainer_type(first, run, accelerator, progress)
         busy = f"{run}: another process is training there: wait until it is done, or choose another directory"
         with locked(run / LOCK, busy, wait=0) if accelerator.is_main_process else nullcontext():
             # Once more, now that nobody else writes there.
-            settings, changes = _agreed_settings(first, run, resume)
+            settings, changes = agreed_settings(first, run, resume)
             if accelerator.is_main_process:
                 sweep(run / SETTINGS, run / LOG)
-                atomic_write(run / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
+                write_settings(settings, run)
             folder = checkpoints.latest(run) if resume else None
             if folder is not None:
                 trainer.restore(folder)
@@ -138,7 +138,7 @@ def _calibrate(trainer: Trainer, model: BFN) -> None:
     storage.store_tables(trainer.run, {}, calibration=found)
 
 
-def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> tuple[Settings, dict[str, Any]]:
+def agreed_settings(settings: Settings | None, run: Path, resume: bool) -> tuple[Settings, dict[str, Any]]:
     """The settings to train with, after a look at what the run's directory holds, and changes to be recorded."""
     stored = run / SETTINGS
     own = read_settings(stored) if resume and stored.exists() else None
@@ -156,6 +156,11 @@ def _agreed_settings(settings: Settings | None, run: Path, resume: bool) -> tupl
         if name not in HARMLESS | RECORDED:
             raise UserError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or run anew")
     return chosen, {name: {"before": old, "now": new} for name, (old, new) in changed.items() if name in RECORDED}
+
+
+def write_settings(settings: Settings, run: Path) -> None:
+    """Keep them with the run."""
+    atomic_write(run / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
 
 
 def _write(log: Log | None, kind: str, step: int, values: Mapping[str, Any]) -> None:

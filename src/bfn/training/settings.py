@@ -53,6 +53,7 @@ class Settings:
     ema_decay: of the averaged weights; it rises to this value over the first steps.
     label_dropout: share of the samples trained without their class, and without each other condition for which
         condition_dropout has no share of its own, by name.
+    known: share of the samples that are trained with a random share of their data known, as when the rest is filled in.
     threads: CPU threads of torch; left as they are if None.
     calibration: share of the training's time in which, at its end, the settings of the solver ``auto`` for this model
         are searched (``bfn.tuning.calibrate``); none after a training of less than a minute, or with 0.
@@ -77,6 +78,7 @@ class Settings:
     ema_decay: float = 0.999
     label_dropout: float = 0.1
     condition_dropout: Mapping[str, float] = field(default_factory=dict)
+    known: float = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
     seed: int = 0
@@ -104,7 +106,7 @@ class Settings:
         for name in ("warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
-        for name in ("ema_decay", "label_dropout", "final_lr", "decay_from", "calibration"):
+        for name in ("ema_decay", "label_dropout", "final_lr", "decay_from", "calibration", "known"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
         if not isinstance(self.condition_dropout, Mapping):

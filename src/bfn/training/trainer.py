@@ -5,6 +5,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
@@ -19,6 +20,7 @@ from bfn.errors import UserError
 from bfn.likelihood import held_out_bits
 from bfn.losses import errors_and_values
 from bfn.model import BFN
+from bfn.partly_known import KnownInTraining, PartlyKnown, known_in_training
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
@@ -50,8 +52,19 @@ class TrainingErrors(nn.Module):
     def forward(
         self, x: Tensor, t: Tensor, eps: Tensor, factor: Tensor, conditions: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """The squared error of x noised by eps at times t, and the weighted loss: (batch,) each, float32."""
-        return errors_and_values(self.model, x, t, self.weighting.values, conditions=conditions, eps=eps, factor=factor)
+        """The squared error of x noised by eps at times t, and the weighted loss: (batch,) each, float32.
+
+        conditions: "known", a mask like x, is what of the data is known.
+        """
+        known = conditions.pop("known", None)
+        model = self.model if known is None else PartlyKnown(self.model, x, known)
+        return errors_and_values(model, x, t, self.weighting.values, conditions=conditions, eps=eps, factor=factor)
+
+
+def _nothing_known(known: Tensor | None, rows: slice) -> Any:
+    """The rows that the error curve is measured on: those of which all is predicted, if there are any."""
+    free = slice(None) if known is None else ~known[rows].flatten(1).any(1)
+    return slice(None) if isinstance(free, Tensor) and not bool(free.any()) else free
 
 
 class Trainer:
@@ -75,6 +88,7 @@ class Trainer:
         names = self.model.info.in_turn(1)
         self.dropout = {name: settings.condition_dropout.get(name, settings.label_dropout) for name in names}
         self.weighting = self.make_weighting()
+        self.known: KnownInTraining = settings.known
         self.record = LossByTime(device=self.device)
         self.ema = AveragedModel(self.model, multi_avg_fn=warm_average(settings.ema_decay))
         self.ema.requires_grad_(False).eval()
@@ -128,7 +142,8 @@ class Trainer:
                 error, values = self.module(x[rows], t[rows], eps[rows], factor[rows], rows_of(conditions, rows))
                 loss = values.mean() / settings.accumulate
                 accelerator.backward(loss)
-            self.record.add(leading[rows], error, slope[rows])
+            free = _nothing_known(conditions.get("known"), rows)
+            self.record.add(leading[rows][free], error[free], slope[rows][free])
             self.total += loss.detach()
         if settings.grad_clip:
             accelerator.clip_grad_norm_(self.parameters, settings.grad_clip)
@@ -158,6 +173,9 @@ class Trainer:
         rows = slice(first, first + self.share)
         x, conditions = self.data.take(settings.seed, step * settings.batch + first, self.share)
         conditions = dropped(conditions, self.dropout, lost[rows])
+        drawn = derived_generator(settings.seed, "known", step, self.accelerator.process_index)
+        known = known_in_training(self.model, x, self.known, drawn, conditions.get("present"))
+        conditions |= {} if known is None else {"known": known}
         shape = (settings.batch, *flow.state_shape(tuple(x.shape[1:])))
         eps = torch.randn(shape, generator=noise, dtype=self.model.dtype, device=self.device)
         own = shuffle[rows]

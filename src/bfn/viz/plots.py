@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from bfn.quality import Measure, Record
 
-__all__ = ["loss_by_t", "nodes", "quality", "table"]
+__all__ = ["against_calls", "loss_by_t", "nodes", "quality", "table"]
 
 DODGE = 1.02
 """Points at the same calls stand apart by this factor, so that their intervals can be told apart."""
@@ -86,51 +86,70 @@ def nodes(flow: Flow, tables: dict[str, Table], axes: Axes | None = None) -> Axe
     return axes
 
 
-def quality(
-    records: Sequence[Record], measure: Measure, axes: Axes | None = None, real: Estimate | None = None
+def against_calls(
+    curves: Mapping[str, Mapping[int, Estimate]], label: str, axes: Axes | None = None, real: Estimate | None = None
 ) -> Axes:
-    """One measure over network calls, a line a sampler, bars for the intervals, a band for real data.
+    """One figure over network calls, a line a sampler, bars for the intervals, a band for real data.
 
-    records, measure: of :mod:`bfn.quality`. real: what real data of the same size get.
+    curves: figures by the number of calls, by the name of the sampler. real: what real data of the same size get.
+
+    >>> axes = against_calls({"auto": {5: Estimate(0.7, 0.6, 0.8), 10: Estimate(0.9, 0.8, 0.95)}}, "share of successes")
     """
     from matplotlib.ticker import FixedLocator, ScalarFormatter
 
-    if not records:
-        raise UserError("no records: nothing to draw")
+    if not curves:
+        raise UserError("no curves: nothing to draw")
     axes = on(axes, size=(8.0, 4.2))
-    samplers = list(dict.fromkeys(record.setting.sampler for record in records))
-    for index, sampler in enumerate(samplers):
-        own = sorted((r for r in records if r.setting.sampler == sampler), key=lambda r: r.setting.nfe)
-        shift = DODGE ** (index - (len(samplers) - 1) / 2)
-        figures = [record.measures[measure.key] for record in own]
+    for index, (name, figures) in enumerate(curves.items()):
+        calls, shift = sorted(figures), DODGE ** (index - (len(curves) - 1) / 2)
         axes.errorbar(
-            [record.setting.nfe * shift for record in own], [measure.scale * figure.value for figure in figures],
-            yerr=list(zip(*(_reach(figure, measure.scale) for figure in figures), strict=True)),
+            [n * shift for n in calls], [figures[n].value for n in calls],
+            yerr=list(zip(*(_reach(figures[n]) for n in calls), strict=True)),
             color=colour(index), marker=MARKERS[index % len(MARKERS)], linestyle=LINES[index // 8 % len(LINES)],
-            markersize=4, linewidth=1.4, elinewidth=1.0, capsize=2, label=sampler,
+            markersize=4, linewidth=1.4, elinewidth=1.0, capsize=2, label=name,
         )  # fmt: skip
     if real is not None:
-        axes.axhline(measure.scale * real.value, color="#555555", linewidth=1, linestyle="--", label="real data")
+        axes.axhline(real.value, color="#555555", linewidth=1, linestyle="--", label="real data")
         if not math.isnan(real.low):
-            axes.axhspan(measure.scale * real.low, measure.scale * real.high, color="#555555", alpha=0.12, linewidth=0)
+            axes.axhspan(real.low, real.high, color="#555555", alpha=0.12, linewidth=0)
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(sorted({float(record.setting.nfe) for record in records})))
+    axes.xaxis.set_major_locator(FixedLocator(sorted({float(n) for figures in curves.values() for n in figures})))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_locator(FixedLocator([]))
     axes.set_xlabel("network calls")
+    axes.set_ylabel(label)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
+    return axes
+
+
+def quality(
+    records: Sequence[Record], measure: Measure, axes: Axes | None = None, real: Estimate | None = None
+) -> Axes:
+    """One measure over network calls, as :func:`against_calls` draws it, with what is better above it.
+
+    records, measure: of :mod:`bfn.quality`. real: what real data of the same size get.
+    """
+    from matplotlib.ticker import ScalarFormatter
+
+    if not records:
+        raise UserError("no records: nothing to draw")
+    curves: dict[str, dict[int, Estimate]] = {}
+    for record in records:
+        figure = record.measures[measure.key].scaled(measure.scale)
+        curves.setdefault(record.setting.sampler, {})[record.setting.nfe] = figure
+    label = f"{measure.label}{measure.unit and f', {measure.unit}'}"
+    axes = against_calls(curves, label, axes, None if real is None else real.scaled(measure.scale))
     if measure.better == "low" and all(record.measures[measure.key].value > 0 for record in records):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(ScalarFormatter())
         axes.yaxis.set_minor_formatter(ScalarFormatter())
     towards = {"low": "lower is better", "high": "higher is better", "real": "nearer to real data is better"}
-    axes.set_ylabel(f"{measure.label}{measure.unit and f', {measure.unit}'}")
     axes.set_title(towards[measure.better].capitalize(), fontsize=10, loc="left")
-    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return axes
 
 
-def _reach(figure: Estimate, scale: float) -> tuple[float, float]:
+def _reach(figure: Estimate) -> tuple[float, float]:
     """How far the interval reaches below and above; nowhere if there is none."""
     if math.isnan(figure.low):
         return 0.0, 0.0
-    return scale * max(0.0, figure.value - figure.low), scale * max(0.0, figure.high - figure.value)
+    return max(0.0, figure.value - figure.low), max(0.0, figure.high - figure.value)

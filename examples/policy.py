@@ -1,0 +1,125 @@
+"""Actions given an observation: a policy that knows two ways around an obstacle, and takes one of them.
+
+    python examples/policy.py --out policy
+
+A point must go from the left to the right, past a disc in the middle. The expert passes above or below by the toss of a
+coin. The mean of its actions, all that regression can learn, runs into the disc; a sample of them does not. The policy
+is drawn anew every few steps, so each call of the network counts: success is measured against the number of calls.
+Needs ``pip install 'bayesian-flow[train,plot]'``; a minute of processor time, ``--steps 5 --n 20`` for a look.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import bfn
+from bfn.estimate import Estimate, share_estimate
+from bfn.viz.style import colour, on
+
+STEP, RADIUS, AROUND = 0.1, 0.3, 0.55
+AHEAD, TAKEN, LONGEST = 8, 4, 60
+"""Actions that are drawn at once, those of them that are taken, and steps after which an episode has failed."""
+
+Policy = Callable[[Tensor], Tensor]
+"""Observations (n, 6), where the point, its goal and the disc are, to actions (n, AHEAD, 2) in units of a step."""
+
+
+def episodes(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Where points start, where they are to go, and where the discs are: (n, 2) each."""
+    y = torch.rand(3, n, generator=generator) - 0.5
+    x = torch.tensor([-1.0, 1.0, 0.0]).unsqueeze(1).expand(3, n)
+    start, goal, disc = torch.stack([x, y * torch.tensor([1.0, 1.0, 0.6]).unsqueeze(1)], 2)
+    return start, goal, disc
+
+
+def demonstrations(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Observations (m, 6) and the expert's next actions (m, AHEAD, 2), from n episodes."""
+    at, goal, disc = episodes(n, generator)
+    above = (torch.rand(n, 1, generator=generator) < 0.5).float() * 2 - 1
+    via = disc + above * torch.tensor([0.0, AROUND])
+    seen, done = [], []
+    for _ in range(40 + AHEAD):
+        way = torch.where(at[:, :1] < 0, via, goal) - at
+        action = way * (STEP / way.norm(dim=1, keepdim=True).clamp(min=STEP))
+        seen.append(torch.cat([at, goal, disc], 1))
+        done.append(action / STEP)
+        # Where a demonstration errs a little, the expert shows how to come back.
+        at = at + action + 0.01 * torch.randn(n, 2, generator=generator)
+    chunks = torch.stack(done, 1).unfold(1, AHEAD, 1).transpose(2, 3)
+    return torch.stack(seen, 1)[:, : chunks.shape[1]].flatten(0, 1), chunks.flatten(0, 1)
+
+
+def rollout(policy: Policy, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Paths (n, steps, 2) under a policy, and which of them reached the goal and never touched the disc."""
+    at, goal, disc = episodes(n, torch.Generator().manual_seed(seed))
+    path, clear = [at], torch.ones(n, dtype=torch.bool)
+    for _ in range(LONGEST // TAKEN):
+        actions = policy(torch.cat([at, goal, disc], 1))
+        for action in actions[:, :TAKEN].unbind(1):
+            arrived = (at - goal).norm(dim=1, keepdim=True) < STEP
+            at = at + torch.where(arrived, 0.0, action * STEP)
+            clear &= (at - disc).norm(dim=1) > RADIUS
+            path.append(at)
+    return torch.stack(path, 1), clear & ((at - goal).norm(dim=1) < STEP)
+
+
+def make_model(observations: Tensor, actions: Tensor, seed: int) -> bfn.BFN:
+    """A perceptron over a chunk of actions that is told the observation."""
+    torch.manual_seed(seed)
+    told = {"shape": [6], "mean": observations.mean(0).tolist(), "std": observations.std(0).clamp(min=0.1).tolist()}
+    network = bfn.networks.MLP(2 * AHEAD, width=128, conditions={"observation": told})
+    head = bfn.heads.PreconditionedHead(float(actions.std()))
+    return bfn.BFN(network, bfn.ContinuousFlow.for_data(actions, rest=0.02), head, (2 * AHEAD,))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, act, count, plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("policy"), help="directory for the model and the picture")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--n", type=int, default=500, help="episodes to judge by")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+
+    observations, actions = demonstrations(1000, torch.Generator().manual_seed(options.seed))
+    model = make_model(observations, actions, options.seed)
+    bfn.fit(
+        model, actions.flatten(1), options.steps, condition={"observation": observations}, dropout=0.0,
+        seed=options.seed, run=options.out / "run",
+    )  # fmt: skip
+    model.save(options.out / "model")
+
+    curves: dict[str, dict[int, Estimate]] = {}
+    paths = {}
+    for solver in ("auto", "fast-ode", "bfn"):
+        for calls in (1, 2, 3, 5, 10, 20):
+            generator = torch.Generator().manual_seed(options.seed)
+
+            def policy(
+                seen: Tensor, solver: str = solver, calls: int = calls, generator: torch.Generator = generator
+            ) -> Tensor:
+                told = {"observation": seen}
+                return model.sample(len(seen), solver, calls, condition=told, generator=generator).x.view(-1, AHEAD, 2)
+
+            path, good = rollout(policy, options.n, seed=options.seed + 1)
+            curves.setdefault(solver, {})[calls] = share_estimate(int(good.sum()), options.n)
+            above = float((path[:, :, 1] > 0).float().mean())
+            print(f"{solver}, {calls} calls: {curves[solver][calls]} succeed, {above:.0%} of the way above the middle")
+            paths[solver, calls] = path
+
+    axes = bfn.viz.against_calls(curves, "share of episodes that succeed")
+    bfn.viz.save(axes, options.out / "policy.png")
+    shown = on(None, "40 episodes, 5 calls an action")
+    for i, solver in enumerate(("bfn", "auto")):
+        for path in paths[solver, 5][:40] - torch.tensor([0.0, 2.2 * i]):
+            shown.plot(*path.T, color=colour(i), linewidth=0.6, alpha=0.7)
+    bfn.viz.save(shown, options.out / "paths.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
