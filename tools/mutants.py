@@ -4,7 +4,7 @@
     python tools/mutants.py --files src/bfn/losses.py --number 40              # one file
 
 Each change (a mutant) is one operator, comparison, number, condition or call turned into another; each is tried against
-the fast tests of its module that come past its line, the quickest first, until one fails. Which do is measured once, on
+the fast tests of its module that call its function, the quickest first, until one fails. Which do is measured once, on
 the code as it is, and kept beside the results. Run it in a copy of the project: the files are changed in place, and put
 back. Every mutant runs in a fork of one process that has imported torch, which is what makes it fast.
 """
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -137,32 +137,22 @@ def test_files(name: str) -> list[str]:
 
 
 class Watch:
-    """A pytest plugin that notes the lines of the package that each test passes, and how long it takes."""
+    """A pytest plugin that notes the functions of the package that each test calls, and how long it takes."""
 
     def __init__(self) -> None:
         self.tests: dict[str, dict[str, Any]] = {}
-        self.lines: set[tuple[str, int]] = set()
+        self.called: set[CodeType] = set()
         self.failed: list[str] = []
-        threading.settrace(self._called)
-        sys.settrace(self._called)
+        threading.settrace(self._call)
+        sys.settrace(self._call)
 
-    def _called(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
-        file = frame.f_code.co_filename
-        at = file.find("src/bfn/")
-        if at < 0:
-            return None
-        passed, name = self.lines, file[at:]
-
-        def line(frame: FrameType, event: str, arg: object) -> Callable[..., Any]:
-            passed.add((name, frame.f_lineno))
-            return line
-
-        return line(frame, event, arg)
+    def _call(self, frame: FrameType, event: str, arg: object) -> None:
+        self.called.add(frame.f_code)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A new test: lines count again."""
-        self.lines = set()
-        self.tests[nodeid] = {"seconds": time.monotonic()}
+        """A new test."""
+        self.called.clear()
+        self.tests[nodeid] = {"seconds": time.process_time()}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Which test failed."""
@@ -175,7 +165,8 @@ class Watch:
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """The test is over."""
         test = self.tests[nodeid]
-        test.update(seconds=round(time.monotonic() - test["seconds"], 3), lines=sorted(self.lines))
+        places = {(code.co_filename.partition("src/bfn/")[2], code.co_firstlineno) for code in list(self.called)}
+        test.update(seconds=round(time.process_time() - test["seconds"], 3), called=sorted(p for p in places if p[0]))
 
 
 class Chosen:
@@ -225,25 +216,29 @@ def in_fork(work: Callable[[Callable[[str], object]], None], seconds: float) -> 
         return told.read()
 
 
-def watched(name: str) -> dict[str, dict[str, Any]]:
-    """The tests of a module, with their times and the lines that they pass."""
+def watched(file: str) -> dict[str, dict[str, Any]]:
+    """The tests of a file, with their times and the functions that they call."""
 
     def work(tell: Callable[[str], object]) -> None:
         watch = Watch()
-        pytest.main([*ALWAYS, *test_files(name)], plugins=[watch])
+        pytest.main([*ALWAYS, file], plugins=[watch])
         tell(json.dumps({"tests": watch.tests, "failed": watch.failed}))
 
     found = json.loads(in_fork(work, math.inf) or "null")
     if not found or found["failed"]:
-        sys.exit(f"{name}: its tests do not pass as it is: {found and found['failed']}")
+        sys.exit(f"{file}: does not pass as it is: {found and found['failed']}")
     tests: dict[str, dict[str, Any]] = found["tests"]
     return tests
 
 
 def covering(tests: dict[str, dict[str, Any]], path: Path, lines: range) -> list[str]:
-    """The tests that pass one of these lines, quick ones first; all, where they are passed on import alone."""
-    wanted = {(str(path), line) for line in lines}
-    passed = [name for name, test in tests.items() if any(tuple(place) in wanted for place in test["lines"])]
+    """The tests that call the function that these lines are of, quick ones first; all, where they are of none."""
+    defined = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+    around = [node for node in defined if node.lineno <= lines.start <= (node.end_lineno or 0)]
+    # The name of a decorated function begins at its first decorator, as Python counts.
+    first = {min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) for node in around}
+    wanted = {(str(path.relative_to(SRC)), line) for line in first}
+    passed = [name for name, test in tests.items() if any(tuple(place) in wanted for place in test["called"])]
     return sorted(passed or tests, key=lambda name: tests[name]["seconds"])
 
 
@@ -299,12 +294,12 @@ def main() -> None:
     done = {(entry["file"], entry["line"], entry["before"], entry["after"]) for entry in results}
     # One of each file in turn, so that a run that is ended early has seen them all.
     chosen = options.files or files()
-    for name in dict.fromkeys(map(module, chosen)):
-        if name not in tests:
-            tests[name] = watched(name)
+    for file in dict.fromkeys(file for path in chosen for file in test_files(module(path))):
+        if file not in tests:
+            tests[file] = watched(file)
             kept.write_text(json.dumps(tests))
             print(
-                f"{name}: {len(tests[name])} tests, {sum(t['seconds'] for t in tests[name].values()):.0f} s", flush=True
+                f"{file}: {len(tests[file])} tests, {sum(t['seconds'] for t in tests[file].values()):.0f} s", flush=True
             )
     drawn = [[(path, *mutant) for mutant in mutants(path, options.number, options.seed)] for path in chosen]
     for path, lines, before, after, changed in (one for turn in zip_longest(*drawn) for one in turn if one):
@@ -312,8 +307,10 @@ def main() -> None:
             continue
         whole, start = path.read_text(), time.monotonic()
         try:
+            known = {name: test for file in test_files(module(path)) for name, test in tests[file].items()}
+            chosen_tests = covering(known, path, lines)
             path.write_text(changed)
-            fate, by = tested(covering(tests[module(path)], path, lines), options.seconds)
+            fate, by = tested(chosen_tests, options.seconds)
         finally:
             path.write_text(whole)
         entry = {"file": str(path), "line": lines.start, "before": before, "after": after, "fate": fate, "by": by}

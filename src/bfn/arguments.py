@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
-__all__ = ["as_tensor", "check_real", "check_whole"]
+__all__ = ["as_tensor", "check_real", "check_text", "check_whole"]
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> int:
@@ -34,6 +34,12 @@ def check_real(name: str, value: Any) -> float | None:
         return float(value)
     except OverflowError:
         raise UserError(f"{name}={_brief(value)}: expected a number that a float can hold") from None
+
+
+def check_text(name: str, value: object) -> None:
+    """Raise a UserError unless the value is a string."""
+    if not isinstance(value, str):
+        raise UserError(f"{name}={_brief(value)}: expected a string")
 
 
 def as_tensor(name: str, value: Any, **options: Any) -> Tensor:

@@ -173,6 +173,8 @@ def conditions_for(
 
     Where nothing is asked for they are drawn from the data's own, unless ``drawn`` says no.
     """
+    if condition is not None and not isinstance(condition, Mapping):
+        raise UserError(f"condition of type {type(condition).__name__}: expected a mapping of names to values")
     given = dict(condition or {})
     if "label" in given:
         if label is not None:

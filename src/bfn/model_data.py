@@ -107,15 +107,15 @@ def as_model_data(model: Model, images: Images) -> Tensor:
     return images.to_float() if n_values is None else images.to_classes()
 
 
-def known_text(model: Model, prompt: str) -> dict[str, Tensor]:
-    """The arguments ``known`` and ``known_mask`` of ``bfn.sample`` for texts with these tokens, _ where unknown.
+def known_text(model: Model, prompt: str, unknown: str = "_") -> dict[str, Tensor]:
+    """The arguments ``known`` and ``known_mask`` of ``bfn.sample`` for texts with these tokens.
 
-    The prompt stands at the beginning of the text.
+    The prompt stands at the beginning of the text; ``unknown`` is the sign for a token to fill in.
     """
     tokenizer = model.info.text_tokenizer
     if tokenizer is None:
         raise UserError(f"prompt {prompt!r}: the model is one of {model.form}, not of text; leave it out")
-    known, mask = tokenizer.encode_prompt(prompt, model.data_shape[0])
+    known, mask = tokenizer.encode_prompt(prompt, model.data_shape[0], unknown)
     return {"known": known, "known_mask": mask}
 
 

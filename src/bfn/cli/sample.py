@@ -49,6 +49,7 @@ def sample(
     length: int | None = None,
     temperature: Annotated[float, arg(metavar="NUMBER")] = 1.0,
     prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
+    unknown: Annotated[str, arg(metavar="SIGN")] = "_",
     known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
     keep: Literal["top", "bottom", "left", "right", "border"] | None = None,
     given: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="CONDITION")] = (),
@@ -98,6 +99,7 @@ def sample(
         length: of the samples, for a model of sequences of different lengths; drawn from its data's if left out.
         temperature: for text and other classes, below 1 for surer samples, above 1 for more diverse ones.
         prompt: text that the samples begin with, _ for each character to fill in.
+        unknown: another sign for those, where the text itself has _.
         known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
             takes it; which of them is drawn by the seed.
         keep: the part of them that is kept, the top half if left out.
@@ -156,7 +158,7 @@ def sample(
         condition=asked(condition), batch=batch, seed=seed, progress=on_terminal(),
         on_step=lambda step: recorder(step) if recorder and len(recorder.steps) < nfe else None,
         temperature=temperature, lengths=length, particles=particles, noise=noise,
-        **_conditions(source, prompt, known, keep or "top", n, seed),
+        **_conditions(source, prompt, unknown, known, keep or "top", n, seed),
     )  # fmt: skip
     files = write_files(out / "samples", source, drawn.x, drawn.label, drawn.present)
     if recorder is not None:
@@ -182,14 +184,16 @@ def sample(
     tell(values, told, json)
 
 
-def _conditions(model: BFN, prompt: str | None, known: str | None, keep: Any, n: int, seed: int) -> dict[str, Any]:
+def _conditions(
+    model: BFN, prompt: str | None, unknown: str, known: str | None, keep: Any, n: int, seed: int
+) -> dict[str, Any]:
     """What is known of the samples: the letters of a prompt, or a part of images, each as often as there are few."""
     import torch
 
     from bfn.model_data import known_part, known_text, read_model_data
 
     if prompt is not None:
-        return known_text(model, prompt)
+        return known_text(model, prompt, unknown)
     if known is None:
         return {}
     images = read_model_data(model, known, "test", n, seed=seed, progress=on_terminal()).x

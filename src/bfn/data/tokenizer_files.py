@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_text
 from bfn.data.optional_packages import require
 from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, Alphabet, Tokenizer, TokenList
 from bfn.errors import UserError, did_you_mean
@@ -73,6 +74,7 @@ class TokenizerFile(Tokenizer):
         return number if isinstance(number, int) else None
 
     def encode(self, text: str) -> Tensor:
+        check_text("text", text)
         found = self._found(text)
         if self._unknown in found.ids:
             start, end = found.offsets[found.ids.index(self._unknown)]

@@ -19,10 +19,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_text, check_whole
 from bfn.errors import UserError, did_you_mean
 
 __all__ = ["AMINO_ACIDS", "PATTERNS", "TEXT8", "Alphabet", "TokenList", "Tokenizer"]
 
+MOST_LENGTH = 10**9
 _MOST_TOKENS = 8192  # found in data: beyond it, the pattern does not fit the data or the network would be all embedding
 
 PATTERNS: Mapping[str, str] = {
@@ -66,9 +68,16 @@ class Tokenizer(ABC):
     def encode_prompt(self, prompt: str, length: int, unknown: str = "_") -> tuple[Tensor, Tensor]:
         """Classes and where they are known, both (length,); ``unknown`` and what is after the prompt are not.
 
+        Where the text itself has "_", let another sign stand for what is unknown.
+
         >>> TEXT8.encode_prompt("a_c", 4)
         (tensor([1, 0, 3, 0]), tensor([ True, False,  True, False]))
         """
+        check_text("prompt", prompt)
+        check_text("unknown", unknown)
+        check_whole("length", length, 1, MOST_LENGTH)
+        if not unknown:
+            raise UserError("unknown='': expected the sign that stands for what is to be filled in, such as '_'")
         known: list[int] = []
         places: list[int] = []
         for number, stretch in enumerate(prompt.split(unknown)):
@@ -102,6 +111,7 @@ class Alphabet(Tokenizer):
     unit: ClassVar[str] = "characters"
 
     def __post_init__(self) -> None:
+        check_text("alphabet", self.symbols)
         if len(self.symbols) < 2:
             raise UserError(f"alphabet {self.symbols!r}: a text needs at least 2 symbols")
         if len(set(self.symbols)) < len(self.symbols):
@@ -125,6 +135,7 @@ class Alphabet(Tokenizer):
         return {symbol: number for number, symbol in enumerate(self.symbols)}
 
     def encode(self, text: str) -> Tensor:
+        check_text("text", text)
         try:
             return torch.tensor([self._numbers[symbol] for symbol in text], dtype=torch.int64)
         except KeyError as error:
@@ -148,6 +159,8 @@ class TokenList(Tokenizer):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tokens", tuple(self.tokens))
+        for token in self.tokens:
+            check_text("token", token)
         if not isinstance(self.pattern, str | None):
             raise UserError(f"pattern of type {type(self.pattern).__name__}: expected a regular expression or its name")
         object.__setattr__(self, "pattern", PATTERNS.get(self.pattern or "", self.pattern))
@@ -191,6 +204,7 @@ class TokenList(Tokenizer):
         return sorted({len(token) for token in self.tokens}, reverse=True)
 
     def encode(self, text: str) -> Tensor:
+        check_text("text", text)
         pieces = self._longest(text) if self.pattern is None else _cut(text, self._expression)
         try:
             return torch.tensor([self._numbers[piece] for piece in pieces], dtype=torch.int64)

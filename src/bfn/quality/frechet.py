@@ -223,6 +223,8 @@ def _statistics(features: Tensor | FeatureStatistics) -> FeatureStatistics:
 
 
 def _checked(features: Tensor) -> Tensor:
+    if not isinstance(features, Tensor):
+        raise TypeError(f"features of type {type(features).__name__}: expected a tensor (samples, features)")
     if features.ndim != 2 or not features.shape[1]:
         raise UserError(f"features of shape {tuple(features.shape)}: expected (samples, features)")
     if len(features) == 0:

@@ -8,13 +8,14 @@ All are plug-in estimates, which depend on the size of the sample: a finite samp
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from bfn.arguments import check_whole
 from bfn.errors import UserError
 from bfn.quality.spelling import as_texts
 
@@ -28,6 +29,10 @@ __all__ = [
     "ngram_counts",
     "word_counts",
 ]
+
+
+MOST_CHARACTERS = 1000
+"""Of an n-gram."""
 
 
 def entropy(counts: Tensor) -> Tensor:
@@ -57,8 +62,7 @@ def class_ngram_counts(x: Tensor, n: int, n_classes: int) -> Tensor:
 
 def ngram_counts(texts: str | Iterable[str], n: int = 4) -> Counter[str]:
     """Counts of the character n-grams within each text (none reaches from one text into the next)."""
-    if n < 1:
-        raise UserError(f"n={n}: an n-gram needs at least 1 character")
+    check_whole("n", n, 1, MOST_CHARACTERS)
     return Counter(gram for text in as_texts(texts) for gram in character_ngrams(text, n))
 
 
@@ -108,6 +112,9 @@ def jensen_shannon(a: Counter[str], b: Counter[str]) -> float:
 
     1 where one side is empty: samples without a single word share none with real text.
     """
+    for counts in (a, b):
+        if not isinstance(counts, Mapping):
+            raise TypeError(f"counts of type {type(counts).__name__}: expected a Counter, as ngram_counts gives it")
     keys = a.keys() | b.keys()
     return divergence(*(torch.tensor([c[key] for key in keys], dtype=torch.float64) for c in (a, b))).item()
 

@@ -264,4 +264,9 @@ def test_particles_are_for_prompts_and_tell_how_many_count(models, tmp_path, cap
     assert "g = 1" in told["plan"]
     assert all(text.startswith("a") for text in told["text"])
     assert main(few) == 2
-    assert "--particles 4 without --prompt or --known" in capsys.readouterr().err
+    assert "--particles 4 without --prompt, --known or --given" in capsys.readouterr().err
+
+
+def test_another_sign_for_what_a_prompt_leaves_open(models, tmp_path):
+    run("sample", models / "text", "--nfe", 2, "--n", 2, "--prompt", "a?c", "--unknown", "?", "--out", tmp_path)
+    assert all(line[0] == "a" and line[2] == "c" for line in (tmp_path / "samples.txt").read_text().splitlines())

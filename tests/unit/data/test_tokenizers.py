@@ -219,3 +219,15 @@ def test_a_long_text_by_tokens(tmp_path) -> None:
     assert text.tokenizer.decode(text.tiles(8)[0]) == ["one two, one three"]
     with pytest.raises(UserError, match=r"story.txt: 'one' at position 0 is not among the 2 tokens"):
         load(path, tokenizer=TokenList(("two", "three"), "words"))
+
+
+def test_a_prompt_with_the_sign_for_the_unknown_in_its_own_text():
+    tokenizer = Alphabet("_ab")
+    classes, mask = tokenizer.encode_prompt("a_?b", 5, unknown="?")
+    assert classes.tolist() == [1, 0, 0, 2, 0]
+    assert mask.tolist() == [True, True, False, True, False]
+    for wrong in (("a", 5, ""), (None, 5, "_"), ("a", 0, "_"), ("a", 5, None)):
+        with pytest.raises(UserError, match="expected"):
+            tokenizer.encode_prompt(*wrong)
+    with pytest.raises(UserError, match="text=7: expected a string"):
+        tokenizer.encode(7)

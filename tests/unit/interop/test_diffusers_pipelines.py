@@ -14,7 +14,7 @@ from bfn import solvers
 from bfn.error_curve import ErrorCurve
 
 pytest.importorskip("diffusers")
-from diffusers import UNet2DModel
+from diffusers import DiffusionPipeline, UNet2DModel
 
 from bfn.interop.diffusers import (
     BFNNetwork,
@@ -154,7 +154,8 @@ def test_saved_and_loaded_it_draws_the_same(kind: str, tmp_path: Path) -> None:
     else:
         pipeline = BFNPipeline.from_model(images() if kind == "images" else binary_images(), solver="fast-ode")
     pipeline.save_pretrained(tmp_path)
-    loaded = BFNPipeline.from_pretrained(tmp_path)
+    loaded = (BFNPipeline if kind == "binary" else DiffusionPipeline).from_pretrained(tmp_path)
+    assert type(loaded) is BFNPipeline
     loaded.set_progress_bar_config(disable=True)
     assert type(loaded.unet) is type(pipeline.unet)
     assert loaded.scheduler.config.solver == pipeline.scheduler.config.solver
@@ -166,7 +167,8 @@ def test_text_saved_and_loaded_keeps_its_alphabet(tmp_path: Path) -> None:
     pipeline = BFNTextPipeline.from_model(text(), solver="fast-sde")
     pipeline.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "model_index.json").read_text())["alphabet"] == "abc"
-    loaded = BFNTextPipeline.from_pretrained(tmp_path)
+    loaded = DiffusionPipeline.from_pretrained(tmp_path)
+    assert type(loaded) is BFNTextPipeline
     assert loaded(3, 6, generator=seeded()).texts == pipeline(3, 6, generator=seeded()).texts
     with pytest.raises(ValueError, match="alphabet of 2 symbols: expected 3"):
         BFNTextPipeline(pipeline.transformer, pipeline.scheduler, "ab")

@@ -4,6 +4,8 @@ pipe = BFNPipeline.from_model(bfn.load("mnist"), solver="fast-ode")
 pipe.scheduler = VPSolverScheduler.from_config(other.scheduler.config)      # the solvers, on any diffusion model
 """
 
+import diffusers as _diffusers
+
 from bfn.interop.diffusers.networks import BFNNetwork, UNetNetwork
 from bfn.interop.diffusers.pipelines import BFNPipeline, BFNTextPipeline, TextPipelineOutput
 from bfn.interop.diffusers.schedulers import BFNScheduler, BFNSchedulerOutput, DiscreteBFNScheduler, VPSolverScheduler
@@ -19,3 +21,8 @@ __all__ = [
     "UNetNetwork",
     "VPSolverScheduler",
 ]
+
+# ``DiffusionPipeline.from_pretrained`` looks up the class that a saved pipeline names among diffusers' own, and has no
+# other place for those of other packages.
+for _pipeline in (BFNPipeline, BFNTextPipeline):
+    setattr(_diffusers, _pipeline.__name__, _pipeline)
