@@ -5,6 +5,7 @@ The unit is one elementwise pass over the state (``u * a``), timed in turn with 
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from statistics import median
 from time import perf_counter, process_time
 
 import torch
@@ -92,8 +93,8 @@ def loop_cost(model: BFN, solver: str, batch: int = 64, nfe: int = 20, repeats: 
     return LoopCost(interface, random, loop, outside, outside / whole)
 
 
-def table_model(width: int = 256) -> BFN:
-    """A table of 15 columns of 2 to 40 classes and 5 of numbers, with a small network of one vector."""
+def table_model(width: int = 192) -> BFN:
+    """A table of 15 columns of 2 to 40 classes and 5 of numbers, with the network of one vector that tables get."""
     sizes = (2, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 18, 24, 32, 40)
     classes = {f"class {i}": DiscreteFlow.with_separation(k) for i, k in enumerate(sizes)}
     numbers = {f"number {i}": ContinuousFlow(0.02) for i in range(5)}
@@ -105,23 +106,30 @@ def table_model(width: int = 256) -> BFN:
 
 @torch.no_grad()
 def over_network(model: BFN, solver: str, batch: int, nfe: int = 20, repeats: int = 9) -> float:
-    """The time of a sampler over that of as many calls of its network alone: least times, measured in turn.
+    """The time of a sampler over that of the network's calls in it: the median of several runs.
 
-    The time is that of this process: what others on the machine take does not count.
+    Both are times of this process within one run, so that whatever slows the machine slows both.
     """
-    u = torch.randn(batch, *model.flow.state_shape(model.data_shape))
-    level = model.flow.noise_level(0.5, batch, u.ndim - 1, u)
-    inputs = model.head.inputs(model.flow, u, level)
-    whole, bare = [], []
-    for _ in range(repeats):
-        start = process_time()
-        for _ in range(nfe):
-            model.network(inputs, level.t)
-        between = process_time()
-        model.sample(batch, solver, nfe)
-        bare.append(between - start)
-        whole.append(process_time() - between)
-    return min(whole) / min(bare)
+    before: list[float] = []
+    after: list[float] = []
+    network = model.network
+    assert isinstance(network, torch.nn.Module)
+    hooks = (
+        network.register_forward_pre_hook(lambda *_: before.append(process_time())),
+        network.register_forward_hook(lambda *_: after.append(process_time())),
+    )
+    ratios = []
+    try:
+        for _ in range(repeats):
+            before.clear()
+            after.clear()
+            start = process_time()
+            model.sample(batch, solver, nfe)
+            ratios.append((process_time() - start) / (sum(after) - sum(before)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return median(ratios)
 
 
 def run(threads: int = 1) -> list[dict[str, float | str]]:

@@ -32,6 +32,7 @@ Conditions = Mapping[str, Tensor]
 class HasConditions:
     """Samples with the conditions that they were made with."""
 
+    x: Any
     conditions: Conditions
 
     @property
@@ -40,9 +41,13 @@ class HasConditions:
         return self.conditions.get("label")
 
     @property
-    def present(self) -> Tensor | None:
-        """What of the samples is there, like packed data, where they have different lengths."""
-        return self.conditions.get("present")
+    def present(self) -> Any:
+        """What of the samples is there, bool like x, where they have different lengths; None where all is."""
+        packed = self.conditions.get("present")
+        if packed is None or not isinstance(self.x, Mapping):
+            return packed
+        pieces = torch.split(packed, [math.prod(own.shape[1:]) for own in self.x.values()], 1)
+        return {name: piece.reshape(own.shape) for (name, own), piece in zip(self.x.items(), pieces, strict=True)}
 
 
 MOST_EXAMPLES = 4096

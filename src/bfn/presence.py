@@ -128,6 +128,11 @@ def present_of(
     if present is None and lengths is None and own is None:
         return None
     if present is None:
+        if own is None and isinstance(data_shape, Mapping):
+            raise UserError(
+                f"lengths={lengths}: the parts {', '.join(data_shape)} of this model have none; leave them out, or say "
+                "with present={part: mask} what there is of each"
+            )
         drawn = own.draw(n, generator, device) if lengths is None and own is not None else lengths
         masks = present_up_to(drawn, n, data_shape, ("",) if own is None else own.parts)
         present = masks if isinstance(data_shape, Mapping) else masks[""]

@@ -171,6 +171,10 @@ def test_parts_of_joint_data_are_padded_together() -> None:
     assert seen[0]["kind"].tolist() == [[True, True, False, False], [True] * 4]
     assert not out.x["x"][0, 2:].any()
     assert not out.x["kind"][0, 2:].any()
+    assert {name: own.shape for name, own in out.present.items()} == {name: own.shape for name, own in out.x.items()}
+    assert out.present["kind"].tolist() == [[True, True, False, False], [True] * 4]
+    again = model.sample(2, nfe=2, present=out.present, seed=0)
+    assert all(torch.equal(own, again.present[name]) for name, own in out.present.items())
     mask = torch.tensor([[True, True, False, False], [True] * 4])
     data = {"x": torch.randn(2, 4, 3), "kind": torch.randint(3, (2, 4)), "size": torch.randn(2)}
     torch.manual_seed(0)
@@ -178,6 +182,23 @@ def test_parts_of_joint_data_are_padded_together() -> None:
     torch.manual_seed(0)
     parts = model.loss_of_parts(data, torch.full((2,), 0.5), present={"x": mask, "kind": mask})
     torch.testing.assert_close(sum(parts.values()), total)
+
+
+def test_padding_of_a_part_that_is_text_is_no_part_of_the_string() -> None:
+    flow = bfn.JointFlow(name=bfn.DiscreteFlow(3), size=bfn.ContinuousFlow(0.1))
+    info = ModelInfo(
+        lengths=Lengths.of(torch.tensor([2, 4]), parts=("name",)), part_tokenizers={"name": bfn.data.Alphabet("abc")}
+    )
+    model = bfn.BFN(lambda x, t: x, flow, {"name": "logits", "size": "data"}, {"name": (4,), "size": ()}, info)
+    out = model.sample(3, nfe=2, lengths=[1, 2, 4], seed=0)
+    assert [len(text) for text in model.decode(out.x, out.present)["name"]] == [1, 2, 4]
+
+
+def test_lengths_of_parts_that_have_none_are_refused() -> None:
+    flow = bfn.JointFlow(x=bfn.ContinuousFlow(0.1), y=bfn.ContinuousFlow(0.1))
+    model = bfn.BFN(lambda x, t: x, flow, {"x": "data", "y": "data"}, {"x": (), "y": ()})
+    with pytest.raises(bfn.UserError, match="lengths=3: the parts x, y of this model have none; leave them out"):
+        model.sample(2, nfe=2, lengths=3)
 
 
 def test_masks_of_fewer_axes_hold_for_all_that_follow() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["write_files"]
 
 
-def write_files(path: Path, model: BFN, x: Any, label: Tensor | None, present: Tensor | None) -> list[Path]:
+def write_files(path: Path, model: BFN, x: Any, label: Tensor | None, present: Any) -> list[Path]:
     """Samples in files of that name: text as .txt, images as .png and .npz, numbers and parts as .npz, tables as .csv.
 
     Numbers are in the units of the data that the model was trained on, but those of images, which are in [-1, 1].
@@ -31,14 +31,17 @@ def write_files(path: Path, model: BFN, x: Any, label: Tensor | None, present: T
     if model.info.columns is not None:
         atomic_write(path.with_suffix(".csv"), model.decode(x).to_csv(index=False))
         return [path.with_suffix(".csv")]
-    there = None if present is None else model.flow.unpack(present)
-    decoded = {"x": x} if form == "images" else model.decode(x, there) if form == "parts" else {"x": model.decode(x)}
+    decoded = {"x": x} if form == "images" else model.decode(x, present) if form == "parts" else {"x": model.decode(x)}
     beside = {} if label is None else {"labels": label}
-    if there is not None:
-        masks = there if isinstance(there, Mapping) else {"": there}
+    if present is not None:
+        masks = present if isinstance(present, Mapping) else {"": present}
         beside |= {f"present {name}".strip(): mask for name, mask in masks.items()}
     files.append(write_arrays(path.with_suffix(".npz"), **decoded, **beside))
-    columns = [] if form == "images" or there is not None else [*_columns(decoded)]
+    # Padding of text is no part of it; that of numbers would look like data in a table.
+    in_table = present is None or (
+        form == "parts" and all(isinstance(decoded[name], list) or bool(mask.all()) for name, mask in present.items())
+    )
+    columns = [*_columns(decoded)] if form != "images" and in_table else []
     if columns and all(column is not None for _, column in columns):
         if label is not None:
             classes = model.info.classes

@@ -55,8 +55,8 @@ def tune(
         calls: numbers of calls that are searched, with --calibrate.
         out: directory for a copy of the model with the table, new, empty or such a copy already; without it the model's
             own config.json gets it.
-        objective: data compares samples with data; endpoint fits a table without noise to a many-step teacher; grid
-            does so by the times of fast-ode alone.
+        objective: data compares samples with data (joint data: as grid); endpoint fits a table without noise to a
+            many-step teacher; grid does so by the times of fast-ode alone.
         steps: at most; 40 of gradient descent, five a number in a search (for classes), 6 rounds of a grid's times if
             left out.
         batch: samples in each step, or in each trial of a calibration.

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class Judge:
     parts: tuple[JudgePart, ...]
     held_out: Tensor
     labels: Tensor | None = None
-    prepare: Callable[[Tensor], Tensor] = lambda x: x
+    prepare: Callable[[Any], Tensor] = lambda x: x
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -105,11 +105,12 @@ class Judge:
         """Names the judge and its references."""
         return f"{self.name}-{digest(*(part.key for part in self.parts))}"
 
-    def __call__(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Estimate]:
-        """Figures of samples x, (n, *data_shape), as a model gives them; labels: (n,), the classes asked for."""
-        if len(x) == 0:
+    def __call__(self, x: Any, labels: Tensor | None = None) -> dict[str, Estimate]:
+        """Figures of samples x as a model gives them; labels: (n,), the classes that were asked for."""
+        prepared = self.prepare(x).cpu()
+        if len(prepared) == 0:
             raise UserError("no samples: expected at least 1")
-        return self._judge(self.prepare(x.cpu()), None if labels is None else labels.cpu())
+        return self._judge(prepared, None if labels is None else labels.cpu())
 
     def real(self, n: int) -> dict[str, Estimate]:
         """Figures of n real samples, or of as many as are held out."""

@@ -1,10 +1,11 @@
 """The judge that fits a model's data."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ def judge_for(
         raise UserError(f"{len(source)} real samples: expected at least 4, half of them to compare with")
     chosen = _inception_metric(features, n) if name == "inception" else METRICS[name]
 
-    def prepare(x: Tensor) -> Tensor:
+    def prepare(x: Any) -> Tensor:
         return chosen.prepare(model, x)
 
     real = ReferenceData.halves(prepare(source)) if isinstance(source, Tensor) else chosen.read(model, source)
@@ -91,8 +92,13 @@ def metric_for(model: Model, metric: str | None, source: object) -> str:
     return chosen
 
 
-def _values(model: Model, x: Tensor) -> Tensor:
-    """Samples as floats, (n, *data_shape)."""
+def _values(model: Model, x: Any) -> Tensor:
+    """Samples as floats, (n, *data_shape); of joint data (n, D), numbers as they are and each class as 0 or 1."""
+    if isinstance(model.data_shape, Mapping):
+        x = model.flow.pack(x, model.data_shape)
+        check_finite(x)
+        scale, shift = model.flow.message_map
+        return (model.flow.message(x) - shift) / scale
     if tuple(x.shape[1:]) != tuple(model.data_shape):
         raise UserError(f"samples of shape {tuple(x.shape)}: expected (n, {', '.join(map(str, model.data_shape))})")
     values = model.flow.values(x)
@@ -125,7 +131,7 @@ class Metric:
     fits: Callable[[Model], bool]
     parts: Callable[[Model, ReferenceData], Sequence[JudgePart]]
     read: Callable[[Model, str | Path], ReferenceData] = _vectors
-    prepare: Callable[[Model, Tensor], Tensor] = _values
+    prepare: Callable[[Model, Any], Tensor] = _values
 
 
 def _text_parts(model: Model, real: ReferenceData) -> list[JudgePart]:

@@ -146,7 +146,7 @@ def draw(
     )  # fmt: skip
     # A judge of text sees no token where there is none.
     padded = drawn.present is not None and model.form == "text"
-    return replace(drawn, x=drawn.x.masked_fill(~drawn.present, -1)) if padded else drawn  # type: ignore[operator]
+    return replace(drawn, x=drawn.x.masked_fill(~drawn.present, -1)) if padded else drawn
 
 
 def identify(model: Model) -> str:

@@ -16,6 +16,7 @@ __all__ = ["USUAL", "Setting", "crossed"]
 USUAL = {
     "continuous": ("auto", "bfn", "bfn-solver++1", "bfn-solver++2", "sde-bfn-solver++2"),
     "discrete": ("auto", "bfn", "sde-bfn-solver1", "sde-bfn-solver2", "bfn-solver1", "bfn-solver2"),
+    "joint": ("auto", "bfn", "fast-ode"),
 }
 """What is compared where nothing else is asked for, by the kind of data: the default, the original sampler, the
 paper's."""
@@ -62,7 +63,7 @@ class Setting:
         if self.order is not None:
             if isinstance(solver, Table):
                 raise UserError(f"order={self.order}: a table has the order it was made with; leave it out")
-            solver = replace(solvers.get(solver, flow.kind).resolve(flow, self.nfe), order=self.order)
+            solver = replace(_at_work(solver, flow, self.nfe), order=self.order)
         return {"solver": solver, "nfe": self.nfe, "t_start": self.t_start, "g": self.g, "grid": self.grid}
 
     def asdict(self) -> dict[str, Any]:
@@ -70,6 +71,12 @@ class Setting:
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         plain = {key: str(value) if isinstance(value, Grid) else value for key, value in given.items()}
         return {**{key: value for key, value in plain.items() if value is not None}, "solver": self.name}
+
+
+def _at_work(solver: str | Solver, flow: Flow, nfe: int) -> Solver:
+    """The solver that does the work, of joint data that on the leading part; a UserError unless it takes all parts."""
+    resolved = {name: solvers.get(solver, part.kind).resolve(part, nfe) for name, part in flow.parts.items()}
+    return resolved[flow.leading_part]
 
 
 def crossed(
@@ -90,7 +97,7 @@ def crossed(
     given = grids.parse(grid) if isinstance(grid, str) else grid
     found: list[Setting] = []
     for name, calls in product(dict.fromkeys(names), dict.fromkeys(nfe)):
-        solver = solvers.get(name, flow.kind).resolve(flow, max(1, calls))
+        solver = _at_work(name, flow, max(1, calls))
         on = given or solver.grid
         starts = t_start if on.stops_short or on.needs_start else ()
         dials = g if solver.has_dial else ()

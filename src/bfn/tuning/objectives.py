@@ -115,6 +115,8 @@ class Objective(ABC):
 
     def others(self, flow: Flow, nfe: int) -> list[Solver]:
         """Solvers that tuning may start from if one of them is better: the start with its dial elsewhere."""
+        if len(flow.parts) > 1:
+            return []
         base = get(self.start, flow.kind).resolve(flow, nfe)
         return [replace(base, g=g, quiet=0) for g in DIALS] if isinstance(base, Multistep) else []
 
@@ -266,7 +268,10 @@ def objective_for(model: Model, data: str | Path | Tensor | None = None) -> Obje
     A tensor of data, as the model takes them: the energy distance, or n-grams of text.
     Text: n-grams. Images: the features that the Frechet distance is measured on, those of the bundled classifier for
     mnist, else pixels pooled to at most 8 x 8. The training part is used, so that held-out data remain to judge by.
+    Of joint data only the grid is fitted, to a many-step teacher's ends, and no data are needed.
     """
+    if len(model.flow.parts) > 1:
+        return SearchedGrid()
     if isinstance(data, Tensor):
         return NGramDivergence(data, model.flow) if model.form == "text" else EnergyDistance(data, model.flow)
     most = MOST_TEXTS if model.form == "text" else MOST_IMAGES

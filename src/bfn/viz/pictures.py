@@ -29,13 +29,12 @@ LONGEST = 6
 PAPER = 255
 
 
-def lines(model: Model, x: Any, present: Tensor | None = None) -> list[str]:
+def lines(model: Model, x: Any, present: Any = None) -> list[str]:
     """One line a sample: its text, or its numbers in the data's own units; of parts, name=value each.
 
-    present: like packed data, True where there is data.
+    present: like x, True where there is data.
     """
-    there = None if present is None else model.flow.unpack(present)
-    decoded = model.decode(x, there)
+    decoded = model.decode(x, present)
     if isinstance(decoded, Mapping):
         columns = [[f"{name}={_line(row)}" for row in rows] for name, rows in decoded.items()]
         return ["  ".join(row) for row in zip(*columns, strict=True)]
@@ -129,9 +128,7 @@ def write_picture(path: Path | str, picture: Picture) -> Path:
     return Path(path)
 
 
-def write_samples(
-    path: Path | str, model: Model, x: Any, columns: int | None = None, present: Tensor | None = None
-) -> Path:
+def write_samples(path: Path | str, model: Model, x: Any, columns: int | None = None, present: Any = None) -> Path:
     """Samples as a PNG sheet if they are images, as lines of a .txt file otherwise; returns the file."""
     path = Path(path)
     if model.form == "images":

@@ -146,6 +146,32 @@ def test_records_of_ones_own_are_trained_on_and_sampled(tmp_path, capsys):
     assert "condition gap=9: the data that the model was made for have 0 to 0.4" in capsys.readouterr().err
 
 
+def test_every_command_takes_records_of_several_parts(tmp_path, capsys, monkeypatch, refused):
+    """A sequence beside a number, with classes by name: samples, comparison, likelihood, tuned times, facts."""
+    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
+    rows = [f"{'CO'[i % 2] * (1 + i % 3)},{i % 7 / 7:.3f},{'even' if i % 2 else 'odd'}" for i in range(80)]
+    source, run, out = tmp_path / "drugs.csv", str(tmp_path / "run"), tmp_path / "out"
+    source.write_text("smiles,gap,kind\n" + "\n".join(rows) + "\n")
+    columns = ["--sequence", "smiles", "--parts", "gap", "--label", "kind"]
+    small = ["steps=4", "warmup=1", "batch=16", "eval_count=8", "sample_count=2", "sample_nfe=2", "network.width=16"]
+    assert main(["train", str(source), *columns, "--out", run, "--cpu", *small]) == 0
+    assert main(["sample", run, "--n", "3", "--nfe", "2", "--label", "even", "--length", "2", "--out", str(out)]) == 0
+    header, *lines = (out / "samples.csv").read_text().splitlines()
+    assert header == "smiles,gap,label"
+    assert all(len(line.split(",")[0]) == 2 and line.endswith(",even") for line in lines)
+    assert main(["compare", run, "--nfe", "2", "--n", "40"]) == 0
+    assert "Frechet distance" in capsys.readouterr().out
+    assert main(["likelihood", run, "--n", "4", "--nfe", "5"]) == 0
+    assert (
+        main(["tune", run, "--nfe", "3", "--steps", "1", "--batch", "8", "--held-out", "8", "--teacher-nfe", "5"]) == 0
+    )
+    assert "grid on 8 held-out starts" in capsys.readouterr().out
+    assert main(["info", run]) == 0
+    assert "even" in capsys.readouterr().out
+    assert "lengths from 9 to 9: expected 1 to 3" in refused("sample", run, "--length", "9")
+    assert "is for continuous data: for discrete" in refused("compare", run, "--solvers", "bfn-solver++2")
+
+
 @pytest.mark.parametrize(
     ("words", "arranged"),
     [

@@ -63,7 +63,7 @@ def test_settings_that_suit_the_data_train_a_model_that_knows_them(folder, tmp_p
     training.train(settings, tmp_path / "run", progress=False, cpu=True)
     model = bfn.load(tmp_path / "run")
     out = model.sample(5, nfe=3, seed=0)
-    there = None if out.present is None else model.flow.unpack(out.present)
+    there = out.present
     shown = model.decode(out.x, there)
     if name == "drugs.csv":
         assert model.info.classes.names == ("long", "short")
