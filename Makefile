@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-long lint format bench docs clean
+.PHONY: help demo test test-long test-changed lint format bench docs clean
 
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11 ..."; exit 2; }
@@ -23,6 +23,9 @@ test: $(INSTALLED)  ## the tests (a few minutes)
 
 test-long: $(INSTALLED)  ## the tests that take longer
 	$(BIN)/python -m pytest -m long
+
+test-changed: $(INSTALLED)  ## the long tests of what changed since the last commit, 20 minutes of them at most
+	$(BIN)/python tools/changed_tests.py --minutes 20
 
 lint: $(INSTALLED)  ## ruff, mypy (strict), layers
 	$(BIN)/ruff check
