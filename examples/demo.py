@@ -1,4 +1,4 @@
-"""Images and text from the bundled models: the original sampler beside the default one, at the same number of calls.
+"""Images, text and molecules from the bundled models: the original sampler beside the default, at as many calls.
 
     python examples/demo.py --out demo
 
@@ -12,12 +12,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 import bfn
 from bfn import BFN, storage
 from bfn.files import atomic_write
-from bfn.viz import Recorder, lines, sheet, side_by_side, write_animation, write_picture
+from bfn.quality.molecule_report import is_of_molecules, report_molecules
+from bfn.viz import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
 
-MODELS = ("mnist", "digits", "text8")
+MODELS = ("mnist", "digits", "text8", "qm9")
 STUDENTS = {"digits": "digits-1"}
 """Distilled models, by the model they learned from."""
 SOLVERS = {"bfn": "the original sampler, bfn", "auto": "the default, auto"}
@@ -57,6 +60,8 @@ def show(name: str, model: BFN, out: Path, nfe: int, n: int, seed: int) -> None:
     """Sample one model with each solver, the same seed and classes, and write what came out."""
     text, classes = model.form == "text", model.info.classes
     n = max(1, n // 10) if text else n
+    molecules = is_of_molecules(model)
+    n = 3 * n if molecules else n
     label = None if classes is None else classes.in_turn(n)
     drawn, captions, recorder = [], [], None
     print(f"\n{name}: {n} samples of shape {tuple(model.data_shape)}")
@@ -67,24 +72,45 @@ def show(name: str, model: BFN, out: Path, nfe: int, n: int, seed: int) -> None:
         recorder = Recorder(source, 4 if text else 16)
         start = time.perf_counter()
         samples = source.sample(n, solver, calls, label=label, seed=seed, on_step=recorder)
-        drawn.append(samples.x)
+        drawn.append((samples.x, samples.present))
+        recorder.present = samples.present
         captions.append(f"{words}: {samples.nfe} call{'s' if samples.nfe > 1 else ''}")
         print(f"  {captions[-1]}, {time.perf_counter() - start:.2f} s")
 
     files = []
     if text:
         shown = []
-        for caption, x in zip(captions, drawn, strict=True):
-            shown += [caption, *(f"  {line}" for line in lines(model, x)), ""]
+        for caption, (x, present) in zip(captions, drawn, strict=True):
+            shown += [caption, *(f"  {line}" for line in lines(model, x, present)), ""]
         print("\n" + "\n".join(shown))
         atomic_write(out / f"{name}.txt", "\n".join(shown))
         files.append(out / f"{name}.txt")
+        files += draw_molecules(name, model, out, captions, drawn) if molecules else []
     else:
         columns = None if classes is None else len(classes)
-        sheets = [(caption, sheet(model.flow.values(x), columns)) for caption, x in zip(captions, drawn, strict=True)]
+        sheets = [
+            (caption, sheet(model.flow.values(x), columns)) for caption, (x, _) in zip(captions, drawn, strict=True)
+        ]
         files.append(write_picture(out / f"{name}.png", side_by_side(sheets, name)))
     files.append(write_animation(out / f"{name}-forming.gif", recorder.frames()))
     print(f"  wrote {', '.join(map(str, files))} (the last: how samples of auto form)")
+
+
+def draw_molecules(
+    name: str, model: BFN, out: Path, captions: Sequence[str], drawn: Sequence[tuple[Tensor, Tensor | None]]
+) -> list[Path]:
+    """The valid molecules of each solver side by side; only a line where RDKit is not installed."""
+    sheets = []
+    try:
+        for caption, (x, present) in zip(captions, drawn, strict=True):
+            report = report_molecules(model, x, present, {})
+            print(f"  {caption}: {'; '.join(report.lines())}")
+            if report.molecules.valid:
+                sheets.append((caption, molecule_sheet(report.molecules.valid)))
+    except ImportError as error:
+        print(f"  not drawn, not judged: {error}")
+        return []
+    return [write_picture(out / f"{name}.png", side_by_side(sheets, name))] if sheets else []
 
 
 if __name__ == "__main__":

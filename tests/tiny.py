@@ -5,6 +5,9 @@ from pathlib import Path
 import torch
 
 from bfn import BFN, ContinuousFlow, DiscreteFlow, ModelInfo, networks
+from bfn.conditions import Condition
+from bfn.data import TokenList
+from bfn.presence import Lengths
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyz"
 UNET = {"name": "unet", "in_channels": 1, "channels": 8, "multipliers": [1], "n_blocks": 1, "attention_levels": []}
@@ -12,7 +15,7 @@ TRANSFORMER = {"name": "transformer", "n_classes": 27, "width": 16, "n_blocks": 
 
 
 def build(kind: str) -> BFN:
-    """A model with its info: "images" (3 classes of them), "binary", "text" or "vectors"."""
+    """A model with its info: "images" (3 classes of them), "binary", "text", "molecules" or "vectors"."""
     config, flow, head, shape, info = {
         "images": (
             {**UNET, "condition_features": 16, "n_labels": 3}, ContinuousFlow(), "preconditioned", (1, 8, 8),
@@ -20,6 +23,14 @@ def build(kind: str) -> BFN:
         ),
         "binary": ({**UNET, "condition_features": 16, "n_classes": 2}, DiscreteFlow(2, 9.0), "logits", (1, 8, 8), {}),
         "text": (TRANSFORMER, DiscreteFlow(27, 0.5625), "logits", (20,), {"alphabet": ALPHABET}),
+        "molecules": (
+            {**TRANSFORMER, "n_classes": 4, "conditions": {"gap": {"shape": [], "mean": 0.25, "std": 0.05}}},
+            DiscreteFlow(4, 4.5), "logits", (6,),
+            {"tokenizer": TokenList(("C", "N", "O", "="), "smiles"),
+             "lengths": Lengths((0, 0, 0.25, 0.25, 0.25, 0, 0.25)),
+             "conditions": {"gap": Condition.of(torch.linspace(0.1, 0.4, 50))},
+             "card": {"settings": {"data": {"name": "qm9"}}}},
+        ),
         "vectors": ({"name": "mlp", "in_features": 2, "width": 8}, ContinuousFlow(), "data", (2,), {}),
     }[kind]  # fmt: skip
     with torch.random.fork_rng(devices=()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bfn.conditions import Condition
-from bfn.data import Categories, Column, Columns, Numbers, Records, Sequences
+from bfn.data import SOURCES, Categories, Column, Columns, Numbers, Records, Sequences
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Shape
 from bfn.info import Classes, ModelInfo, Scaling
@@ -27,9 +27,13 @@ COLUMN_OPTIONS = tuple(field.name for field in fields(Columns))
 
 
 def columns_of(options: Mapping[str, Any]) -> Columns | None:
-    """What the columns of a file are for, by the options of a run's data; None where they say nothing of it."""
+    """What the columns of a file are for, by the options of a run's data; None where they say nothing of it.
+
+    Options that name a standard set and nothing else mean the columns that the set has.
+    """
     named = {name: options[name] for name in COLUMN_OPTIONS if options.get(name)}
-    return Columns(**named) if named else None
+    own = SOURCES.get(str(options.get("name")))
+    return Columns(**named) if named else None if own is None else own.columns
 
 
 def record_lengths(records: Records) -> tuple[Tensor, tuple[str, ...]] | None:
@@ -148,8 +152,9 @@ def _encoded(
             raise UserError(f"{records.source}: {name}: other tokens than the model's: give its own tokenizer")
         if len(column) and int(column.lengths.max()) > shape[0]:
             number = int(column.lengths.argmax())
+            (text,) = column[number : number + 1].texts()
             raise UserError(
-                f"{records.source}: record {number + 1} of {name} has {int(column.lengths[number])} "
+                f"{records.source}: {name} {text[:60]!r} has {int(column.lengths[number])} "
                 f"{column.tokenizer.unit}: the model's longest is {shape[0]}"
             )
         return column.padded(shape[0] if crop is None else crop)

@@ -17,7 +17,7 @@ gradio = pytest.importorskip("gradio")
 from bfn.app import launch, middleware, protection  # noqa: E402
 from bfn.app.middleware import MAX_BODY  # noqa: E402
 
-GOOD = ["digits", 4, 0, "all", 1, "", "nothing", 0, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
+GOOD = ["digits", 4, 0, "all", 1, "", "nothing", 0, None, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
 PLANE = ["eight on a ring", ["bfn", "fast-ode"], 4, 8, 0]
 
 

@@ -37,6 +37,13 @@ def test_what_is_there_is_shown_and_what_is_not_is_named(tmp_path, capsys):
     assert picture.shape[1] >= 2 * 3 * 58
 
 
+def test_molecules_are_drawn_and_counted(tmp_path, capsys):
+    molecules, out = tiny.save("molecules", tmp_path / "molecules"), tmp_path / "out"
+    assert demo("--out", out, "--models", molecules, "--n", 100, "--nfe", 3) == 0
+    assert capsys.readouterr().out.count(" of 30 are molecules") == 2
+    assert {file.name for file in out.iterdir()} == {"molecules.txt", "molecules.png", "molecules-forming.gif"}
+
+
 def test_without_any_model_it_says_so(tmp_path, capsys):
     assert demo("--out", tmp_path / "out", "--models", "no-such-model") == 1
     told = capsys.readouterr().out

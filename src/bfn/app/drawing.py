@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from bfn import solvers
@@ -69,7 +70,7 @@ class PanelProgress:
     """A panel so far: how the samples formed, call by call; what it took; whether it is finished.
 
     plan: what it runs through. steps: (t, what is known, what is predicted) of each call made: mu and x_hat, or theta
-    and class probabilities.
+    and class probabilities. conditions: what was asked for, lengths of the samples among it.
     """
 
     model: Model
@@ -78,6 +79,19 @@ class PanelProgress:
     steps: tuple[tuple[float, Tensor, Tensor], ...]
     seconds: float
     finished: bool
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def asked(self) -> dict[str, Tensor]:
+        """The conditions that were asked for by name, one a sample."""
+        n, given = len(self.steps[0][1]), self.conditions.get("condition", {})
+        return {name: torch.full((n,), float(value)) for name, value in given.items()}
+
+    @property
+    def present(self) -> Tensor | None:
+        """Where the samples have data, bool (n, longest); None where they have it everywhere."""
+        lengths = self.conditions.get("lengths")
+        return None if lengths is None else torch.arange(self.model.data_shape[0]) < lengths[:, None]
 
 
 def panel_plan(model: Model, panel: Panel) -> Plan:
@@ -125,4 +139,5 @@ def draw(model: Model, request: DrawRequest, panel: Panel, conditions: Mapping[s
 
     start = time.perf_counter()
     for finished in watched(work):
-        yield PanelProgress(model, panel, planned, tuple(steps), time.perf_counter() - start, finished)
+        spent = time.perf_counter() - start
+        yield PanelProgress(model, panel, planned, tuple(steps), spent, finished, conditions)

@@ -18,7 +18,8 @@ from bfn.app.drawing import PanelProgress
 from bfn.app.mixtures import CALLS, PARTICLES, SolverErrors
 from bfn.exact import GaussianMixture
 from bfn.model import Model
-from bfn.viz import sheet
+from bfn.quality.molecule_report import is_of_molecules, report_molecules
+from bfn.viz import molecule_sheet, sheet
 from bfn.viz.style import colour, on
 
 __all__ = ["MAX_FRAMES", "error_curves", "film", "image", "letters", "numbers", "paths", "picked"]
@@ -44,7 +45,20 @@ def film(progress: PanelProgress) -> str:
         f"<span>{per_call:.0f} ms a call of {len(progress.steps[0][1])} samples</span></p>"
         f'<p class="bfn-plan">{html.escape(progress.panel.solver)} ran {html.escape(str(progress.plan))}</p>'
     )
-    return f'<div class="bfn-panel"><div class="bfn-film">{frames}</div>{spent}</div>'
+    drawn = _molecules(progress) if is_of_molecules(progress.model) else ""
+    return f'<div class="bfn-panel"><div class="bfn-film">{frames}</div>{drawn}{spent}</div>'
+
+
+def _molecules(progress: PanelProgress) -> str:
+    """The molecules that the samples stand for, drawn, and what is told of them; a line where RDKit is missing."""
+    model, x = progress.model, progress.model.flow.decode(progress.steps[-1][2])
+    try:
+        report = report_molecules(model, x, progress.present, progress.asked)
+        sheet = molecule_sheet(report.molecules.valid) if report.molecules.valid else None
+    except ImportError as error:
+        return f'<p class="bfn-note">not drawn, not judged: {html.escape(str(error))}</p>'
+    told = "".join(f'<p class="bfn-note">{html.escape(line)}</p>' for line in report.lines())
+    return (f'<div class="bfn-plot">{image(sheet, "molecules")}</div>' if sheet is not None else "") + told
 
 
 def picked(made: int) -> list[int]:
@@ -56,7 +70,7 @@ def picked(made: int) -> list[int]:
 
 def _frame(progress: PanelProgress, index: int, total: int, last: bool = True) -> str:
     t, known, predicted = progress.steps[index]
-    shown = _shower(progress.model)
+    shown = _shower(progress.model, progress.present)
     name = NAMES[progress.model.flow.kind]
     return (
         f'<div class="bfn-frame{" on" if last else ""}">'
@@ -68,22 +82,26 @@ def _frame(progress: PanelProgress, index: int, total: int, last: bool = True) -
     )
 
 
-def _shower(model: Model) -> Callable[[Tensor], str]:
-    """How values of this model, known or predicted, are shown."""
+def _shower(model: Model, present: Tensor | None) -> Callable[[Tensor], str]:
+    """How values of this model, known or predicted, are shown; of text, what is present of it."""
     tokenizer = model.info.text_tokenizer
     if tokenizer is not None:
-        return lambda values: letters(values, tokenizer.pieces)
+        return lambda values: letters(values, tokenizer.pieces, present)
     if model.form == "images":
         return lambda values: image(sheet(model.flow.expected_values(values)), "samples")
     return numbers
 
 
-def letters(theta: Tensor, pieces: Sequence[str]) -> str:
-    """Class probabilities (n, length, K) as lines of the likeliest pieces, the fainter the less they are known."""
+def letters(theta: Tensor, pieces: Sequence[str], present: Tensor | None = None) -> str:
+    """Class probabilities (n, length, K) as lines of the likeliest pieces, the fainter the less they are known.
+
+    present: bool (n, length), where there is a letter at all.
+    """
     top, symbol = theta.max(-1)
     floor = 1 / theta.shape[-1]
     shade = ((top - floor) / (1 - floor)).clamp(0, 1).mul(SHADES - 1).round().int()
-    rows = [_runs(k, s, pieces) for k, s in zip(symbol.tolist(), shade.tolist(), strict=True)]
+    there = torch.ones_like(symbol, dtype=torch.bool) if present is None else present
+    rows = [_runs(k[mask].tolist(), s[mask].tolist(), pieces) for k, s, mask in zip(symbol, shade, there, strict=True)]
     return f'<div class="bfn-letters">{"".join(f"<p>{row}</p>" for row in rows)}</div>'
 
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import bfn
@@ -43,6 +44,7 @@ class Models:
             model.info.classes.names if model.info.classes else (),
             _longest_prompt(model),
             len(self.pictures.get(name, ())),
+            _number_condition(model),
         )
 
     def strip(self, name: str) -> str:
@@ -56,10 +58,17 @@ class Models:
         """Arguments of ``bfn.sample`` for what is known of the samples."""
         model = self.by_name[request.model]
         result: dict[str, Any] = {}
+        own = _number_condition(model)
         if model.info.classes is not None:
             result["label"] = model.info.classes.in_turn(request.n) if request.label is None else request.label
-            if request.guidance != 1:
-                result["guidance"] = request.guidance
+        if own is not None and request.condition is not None:
+            result["condition"] = {own[0]: request.condition}
+        if request.guidance != 1 and (model.info.classes is not None or own is not None):
+            result["guidance"] = request.guidance
+        if model.info.lengths is not None and model.form == "text":
+            # Drawn before the samples are, so that they can be shown without padding while they form.
+            generator = torch.Generator().manual_seed(request.seed)
+            result["lengths"] = model.info.lengths.draw(request.n, generator)
         if model.form == "text" and request.prompt:
             result |= known_text(model, request.prompt)
         if request.keep in PARTS:
@@ -79,6 +88,16 @@ def load_models(directories: Sequence[str] = ()) -> Models:
         raise UserError("no models: none are bundled with this installation; name one with --model DIR")
     found = {name: _pictures(model) for name, model in models.items() if model.form == "images"}
     return Models(models, {name: pictures for name, pictures in found.items() if pictures is not None})
+
+
+def _number_condition(model: BFN) -> tuple[str, float, float] | None:
+    """The name and range of the one number that samples may be asked for by; None where there is none, or several."""
+    found = [
+        (name, own.low, own.high)
+        for name, own in model.info.conditions.items()
+        if not own.shape and own.low is not None and own.high is not None
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _longest_prompt(model: BFN) -> int:

@@ -92,7 +92,8 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
     with gr.Row():
         model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
         label = gr.Dropdown(**_label_options(limits), label="class", elem_id="class")
-        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=bool(limits.classes),
+        condition = gr.Number(**_condition_options(limits), elem_id="condition")
+        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=_is_asked(limits),
                              elem_id="guidance")  # fmt: skip
         n = gr.Slider(**_count_options(limits), label="samples", minimum=1, step=1, elem_id="n")
         seed = gr.Number(0, label="seed, the same for both", minimum=0, maximum=requests.MAX_SEED, precision=0,
@@ -119,7 +120,7 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
 
     shared = {
         "model": model, "n": n, "seed": seed, "label": label, "guidance": guidance, "prompt": prompt, "keep": keep,
-        "picture": picture,
+        "picture": picture, "condition": condition,
     }  # fmt: skip
     settings = [*(shared[name] for name in SHARED), *(widget for widgets in panels for widget in widgets)]
     # Raw values go to `requests`, which bounds them; what Gradio makes of them first differs from widget to widget.
@@ -130,7 +131,7 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
     drawing.success(None, js="() => { window.bfnFilm.play(); }")
     stop.click(None, cancels=[drawing])
 
-    fitted = [n, label, guidance, prompt, infilling, keep, picture, strip]
+    fitted = [n, label, condition, guidance, prompt, infilling, keep, picture, strip]
     fitted += [widget for widgets in panels for widget in (widgets[0], widgets[2])]
     chosen = [widgets[0] for widgets in panels]
     model.change(_fitter(models), [model, *chosen], fitted, preprocess=False, api_visibility="private", queue=False,
@@ -163,6 +164,20 @@ def _label_options(limits: Limits) -> dict[str, Any]:
     return {"choices": choices, "value": "all", "visible": bool(limits.classes)}
 
 
+def _condition_options(limits: Limits) -> dict[str, Any]:
+    name, low, high = limits.condition or ("condition", 0.0, 0.0)
+    return {
+        "value": None,
+        "label": f"{name}, {low:g} to {high:g}; empty for any",
+        "visible": limits.condition is not None,
+    }
+
+
+def _is_asked(limits: Limits) -> bool:
+    """Whether there is anything that guidance could strengthen."""
+    return bool(limits.classes) or limits.condition is not None
+
+
 def _count_options(limits: Limits) -> dict[str, Any]:
     return {"maximum": requests.MAX_SAMPLES[limits.form], "value": requests.USUAL_SAMPLES[limits.form]}
 
@@ -179,7 +194,8 @@ def _fitter(models: Models) -> Callable[..., list[Any]]:
         return [
             gr.update(**_count_options(limits)),
             gr.update(**_label_options(limits)),
-            gr.update(value=1, visible=bool(limits.classes)),
+            gr.update(**_condition_options(limits)),
+            gr.update(value=1, visible=_is_asked(limits)),
             gr.update(value="", visible=limits.form == "text", max_length=limits.length or 1),
             gr.update(visible=limits.n_pictures > 0),
             gr.update(value=requests.KEEPS[0]),
@@ -215,7 +231,7 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
     limits = models.limits[name]
     panel = {"calls": CALLS, "g": OWN, "t_start": OWN}
     given = {"model": name, "n": requests.USUAL_SAMPLES[limits.form], "seed": 0, "label": "all", "guidance": 1,
-             "prompt": "", "keep": requests.KEEPS[0], "picture": 0}  # fmt: skip
+             "prompt": "", "keep": requests.KEEPS[0], "picture": 0, "condition": None}  # fmt: skip
     each = [{"solver": _solver_options(limits, usual)["value"], **panel} for usual in USUAL]
     values = [*(given[key] for key in SHARED), *(one[key] for one in each for key in EACH)]
     lock = threading.Lock()

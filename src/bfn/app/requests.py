@@ -39,7 +39,8 @@ class Limits:
     """What may be asked of a model.
 
     form: "text", "images" or "numbers". solvers: names that may be asked for. classes: names of those it knows.
-    length: symbols of a text. n_pictures: known pictures that samples can be grown around.
+    length: symbols of a text. n_pictures: known pictures that samples can be grown around. condition: the name, lowest
+    and highest value of a number that samples may be asked for by.
     """
 
     form: str
@@ -47,6 +48,7 @@ class Limits:
     classes: tuple[str, ...] = ()
     length: int = 0
     n_pictures: int = 0
+    condition: tuple[str, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class DrawRequest:
     """Samples of one model, twice, from the same noise.
 
     label: the number of a class, -1 for none, None for all in turn. guidance: 1 leaves the model's own prediction.
-    prompt: known symbols. keep, picture: the part that is known of which picture.
+    prompt: known symbols. keep, picture: the part that is known of which picture. condition: the number that samples
+    are asked for by, None to draw it as the data have it.
     """
 
     model: str
@@ -75,6 +78,7 @@ class DrawRequest:
     prompt: str
     keep: str
     picture: int
+    condition: float | None
     panels: tuple[Panel, Panel]
 
 
@@ -110,8 +114,18 @@ def read_draw(values: Sequence[object], known: Mapping[str, Limits]) -> DrawRequ
         text(given, "prompt", limits.length),
         choice(given, "keep", KEEPS if limits.n_pictures else KEEPS[:1]),
         whole(given, "picture", 0, max(0, limits.n_pictures - 1)),
+        _condition(given, limits),
         (_panel(given, "A", limits), _panel(given, "B", limits)),
     )
+
+
+def _condition(given: Mapping[str, object], limits: Limits) -> float | None:
+    value = given.get("condition")
+    if value in (None, ""):
+        return None
+    if limits.condition is None:
+        raise RequestError(f"condition={shown(value)}: this model is asked for by no number; expected none")
+    return number(given, "condition", *limits.condition[1:])
 
 
 def _panel(given: Mapping[str, object], side: str, limits: Limits) -> Panel:

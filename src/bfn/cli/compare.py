@@ -80,7 +80,7 @@ def compare(
         g: stochasticity, 0 to inf: all of these for solvers that have this dial.
         grid: a grid for all solvers instead of their own, by name as bfn sample takes it.
         guidance: scale by which the classes count, for class-conditional models.
-        metric: text, mnist, pixels, inception or values; the one that fits the model's data if left out.
+        metric: molecules, text, mnist, pixels, inception or values; the one that fits the model's data if left out.
         features: TorchScript file of Inception for that metric, instead of the installed one; its code is run.
         repeats: seeds to measure with; intervals are then those of the mean over them.
         json: write everything that was measured there.

@@ -66,6 +66,8 @@ def sample(
 ) -> None:
     """Draw samples: images as a PNG sheet and as .npz, text as lines, numbers and parts as .npz and, if they fit, .csv.
 
+    Molecules are drawn too, and judged: how many are valid, unique and new, and what their properties are.
+
     Example: bfn sample mnist --solver bfn-solver++2 --nfe 10 --n 64 --seed 1 --out digits
 
     Example: bfn sample text8 --nfe 20 --steps-gif
@@ -78,7 +80,7 @@ def sample(
 
     Example: bfn sample text8 --prompt "the ____ of the world" --particles 16 --n 4
 
-    Example: bfn sample runs/molecules --condition gap=0.25 --length 20
+    Example: bfn sample qm9 --condition gap=0.25 --nfe 10 --out mols
 
     Example: bfn sample runs/people --n 1000 --given country=FR --given "age>40" --constraint "a<=b" --out rows.csv
 
@@ -124,6 +126,8 @@ def sample(
         raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
 
     from bfn.batched_sampling import sample_in_batches
+    from bfn.cli.sample_molecules import tell_molecules
+    from bfn.quality.molecule_report import is_of_molecules
     from bfn.viz import Recorder, lines, write_animation
 
     source = load(model, device, network)
@@ -162,6 +166,7 @@ def sample(
     )  # fmt: skip
     files = write_files(out / "samples", source, drawn.x, drawn.label, drawn.present)
     if recorder is not None:
+        recorder.present = drawn.present
         files.append(write_animation(out / "steps.gif", recorder.frames()))
     told = lines(source, drawn.x, drawn.present) if form == "text" else []
     values = {
@@ -169,6 +174,10 @@ def sample(
         "seconds": round(drawn.seconds, 3), "seed": seed, "labels": None, "files": [*map(str, files)],
         **({"text": [*told]} if told else {}),
     }  # fmt: skip
+    if is_of_molecules(source):
+        drawings, judged, found = tell_molecules(out / "samples", source, drawn)
+        files, told, values = [*files, *drawings], [*told, *judged], {**values, **found}
+        values["files"] = [*map(str, files)]
     if drawn.effective_sample_size is not None:
         size = drawn.effective_sample_size.min(1).values.mean().item()
         values["effective_sample_size"] = round(size, 2)

@@ -5,6 +5,9 @@ from types import ModuleType
 
 __all__ = ["require"]
 
+EXTRAS = {"records": ("pandas", "pyarrow", "tokenizers"), "chem": ("rdkit", "selfies", "fcd")}
+"""Packages that come with an extra of their own; all others come with ``data``."""
+
 
 def require(module: str, purpose: str) -> ModuleType:
     """Import an optional package, or say what it is for and how to install it."""
@@ -13,5 +16,5 @@ def require(module: str, purpose: str) -> ModuleType:
     except ImportError as error:
         top = module.partition(".")[0]
         package = {"PIL": "Pillow", "sklearn": "scikit-learn"}.get(top, top)
-        extra = "records" if top in ("pandas", "pyarrow", "tokenizers") else "data"
+        extra = next((name for name, packages in EXTRAS.items() if top in packages), "data")
         raise ImportError(f"{package} is needed {purpose}: pip install 'bayesian-flow[{extra}]'") from error

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bfn.data.records import Categories, Column, Columns, Numbers, Records, Sequences
+from bfn.data.smiles_syntax import smiles_problem
 from bfn.data.text import smallest_type
 from bfn.data.tokenizer_files import make_tokenizer
 from bfn.data.tokenizers import Tokenizer
@@ -125,7 +126,7 @@ def _sequences(table: RawTable, name: str, wish: Tokenizer | str | None) -> Sequ
         tokenizer = make_tokenizer(wish or table.tokenizer, texts)
     except UserError as error:
         raise UserError(f"{table.source}: {error}") from None
-    codes, lengths = [], torch.empty(len(texts), dtype=torch.int64)
+    codes, lengths, pieces = [], torch.empty(len(texts), dtype=torch.int64), tokenizer.pieces
     for number, text in enumerate(texts):
         try:
             found = tokenizer.encode(text)
@@ -133,6 +134,9 @@ def _sequences(table: RawTable, name: str, wish: Tokenizer | str | None) -> Sequ
             raise table.error(number, str(error)) from None
         if not len(found):
             raise table.error(number, f"{name} is {text[:40]!r}, which has no tokens: expected some")
+        problem = smiles_problem(pieces[k] for k in found.tolist()) if tokenizer.notation == "smiles" else None
+        if problem is not None:
+            raise table.error(number, f"{name} is {text[:60]!r}, no molecule: {problem}; mend or remove the record")
         codes.append(found.to(smallest_type(len(tokenizer))))
         lengths[number] = len(found)
     return Sequences(torch.cat(codes), lengths.cumsum(0) - lengths, lengths, tokenizer, int(lengths.max()))

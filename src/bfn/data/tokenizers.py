@@ -22,7 +22,7 @@ from torch import Tensor
 from bfn.arguments import check_text, check_whole
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["AMINO_ACIDS", "PATTERNS", "TEXT8", "Alphabet", "TokenList", "Tokenizer"]
+__all__ = ["AMINO_ACIDS", "NOTATIONS", "PATTERNS", "TEXT8", "Alphabet", "TokenList", "Tokenizer"]
 
 MOST_LENGTH = 10**9
 _MOST_TOKENS = 8192  # found in data: beyond it, the pattern does not fit the data or the network would be all embedding
@@ -31,9 +31,13 @@ PATTERNS: Mapping[str, str] = {
     # By the grammar of OpenSMILES: atoms in brackets, of two letters, ring numbers of two digits; then the single ones:
     # organic and aromatic atoms, ring numbers, bonds, branches, dots.
     "smiles": r"\[[^\[\]]+\]|Br|Cl|%[0-9][0-9]|[BCNOPSFIbcnops*0-9=#$:/\\~().>-]",
+    # By the grammar of SELFIES (Krenn et al., 2020): every symbol is in brackets, and any row of them is a molecule.
+    "selfies": r"\[[^\[\]]+\]|\.",
     "words": r"\w+|\s+|[^\w\s]",
 }
 """Regular expressions that cut texts into tokens, by name."""
+NOTATIONS = ("smiles", "selfies")
+"""Those of them whose texts stand for molecules."""
 
 
 class Tokenizer(ABC):
@@ -41,6 +45,11 @@ class Tokenizer(ABC):
 
     unit: ClassVar[str] = "tokens"
     """What one class stands for, in the plural."""
+
+    @property
+    def notation(self) -> str | None:
+        """How the texts stand for molecules, a name of ``NOTATIONS``; None where they do not."""
+        return None
 
     @property
     @abstractmethod
@@ -194,6 +203,10 @@ class TokenList(Tokenizer):
     @property
     def pieces(self) -> tuple[str, ...]:
         return self.tokens
+
+    @property
+    def notation(self) -> str | None:
+        return next((name for name in NOTATIONS if PATTERNS[name] == self.pattern), None)
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

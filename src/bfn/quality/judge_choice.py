@@ -30,6 +30,8 @@ from bfn.quality.features import (
 from bfn.quality.frechet import FeatureStatistics
 from bfn.quality.judge import Judge, JudgePart, digest
 from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
+from bfn.quality.molecule_parts import molecule_parts, read_molecules
+from bfn.quality.molecule_report import is_of_molecules
 from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
 from bfn.quality.second_judge import NGramBits, Projections, judge_features
 
@@ -240,6 +242,10 @@ def _n_pixels(model: Model) -> int:
 
 
 METRICS: dict[str, Metric] = {
+    "molecules": Metric(
+        "Frechet ChemNet distance, shares that are valid, unique and new, and descriptors of molecules",
+        is_of_molecules, molecule_parts, read_molecules, _classes,
+    ),
     "text": Metric(
         "spelling, n-grams and words of text, against held-out text",
         lambda model: model.form == "text", _text_parts, read_texts, _classes,

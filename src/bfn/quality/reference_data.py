@@ -14,7 +14,7 @@ from bfn.model import Model
 from bfn.model_data import ModelData, read_model_data
 from bfn.record_data import columns_of
 
-__all__ = ["ReferenceData", "read_images", "read_texts", "read_values"]
+__all__ = ["ReferenceData", "read_images", "read_texts", "read_values", "without_padding"]
 
 ENOUGH = 10
 """Held-out samples a feature that make a reference; of smaller sets every other sample, held out or not, is taken."""
@@ -76,14 +76,14 @@ def read_texts(model: Model, source: str | Path) -> ReferenceData:
     test, validation = (load(source, part, tokenizer=tokenizer, columns=columns) for part in ("test", "validation"))
     if isinstance(test, Records):
         held_out, reference = (read_model_data(model, source, part) for part in ("test", "train"))
-        return ReferenceData(*(_without_padding(read) for read in (reference, held_out)))
+        return ReferenceData(*(without_padding(read) for read in (reference, held_out)))
     if not isinstance(test, Text) or not isinstance(validation, Text):
         raise UserError(f"{source}: images, and the model is one of text")
     most = max(1, min(len(test), MOST_CHARACTERS) // length)
     return ReferenceData(test.tiles(length, most), validation.tiles(length))
 
 
-def _without_padding(read: ModelData) -> Tensor:
+def without_padding(read: ModelData) -> Tensor:
     """Classes, -1 where there are none."""
     return read.x if read.present is None else read.x.masked_fill(~read.present, -1)
 

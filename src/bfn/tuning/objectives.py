@@ -276,8 +276,8 @@ def objective_for(model: Model, data: str | Path | Tensor | None = None) -> Obje
         return NGramDivergence(data, model.flow) if model.form == "text" else EnergyDistance(data, model.flow)
     most = MOST_TEXTS if model.form == "text" else MOST_IMAGES
     real = read_model_data(model, data, "train", most, seed=None)
-    metric = metric_for(model, None, real.source)
-    if metric == "text":
+    if model.form == "text":
         return NGramDivergence(real.x, model.flow)
+    metric = metric_for(model, None, real.source)
     images = model.flow.values(real.x).to(model.device)
     return FeatureDistance(features_for(metric, model.device), images, model.flow)

@@ -7,12 +7,13 @@ sheets where no matplotlib is installed.
 """
 
 from bfn.viz.animation import Recorder, write_animation
+from bfn.viz.molecules import molecule_sheet
 from bfn.viz.paths import Paths, plane, record, simplex
 from bfn.viz.pictures import lines, sheet, side_by_side, text_picture, write_picture, write_samples
 from bfn.viz.plots import against_calls, loss_by_t, nodes, quality, table
 from bfn.viz.style import save
 
 __all__ = [
-    "Paths", "Recorder", "against_calls", "lines", "loss_by_t", "nodes", "plane", "quality", "record", "save", "sheet",
-    "side_by_side", "simplex", "table", "text_picture", "write_animation", "write_picture", "write_samples",
+    "Paths", "Recorder", "against_calls", "lines", "loss_by_t", "molecule_sheet", "nodes", "plane", "quality", "record",
+    "save", "sheet", "side_by_side", "simplex", "table", "text_picture", "write_animation", "write_picture", "write_samples",
 ]  # fmt: skip

@@ -30,6 +30,8 @@ class Recorder:
     keep: int = 16
     steps: list[tuple[float, Tensor, Tensor]] = field(default_factory=list)
     """(t, what is known, what is predicted) of each call: mu and x_hat, or theta and class probabilities."""
+    present: Tensor | None = None
+    """What is there of the samples, where they are texts of different lengths: to be set once it is known."""
 
     def __call__(self, step: Step) -> None:
         flow = self.model.flow
@@ -51,7 +53,8 @@ class Recorder:
         """A prediction, or what is known, as text or as a sheet of images."""
         tokenizer = self.model.info.text_tokenizer
         if tokenizer is not None:
-            return text_picture(prediction, tokenizer.pieces)
+            there = None if self.present is None else self.present[: self.keep].cpu()
+            return text_picture(prediction, tokenizer.pieces, present=there)
         return sheet(self.model.flow.expected_values(prediction))
 
 

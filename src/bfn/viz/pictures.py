@@ -74,10 +74,11 @@ def sheet(values: Tensor, columns: int | None = None) -> Picture:
     return Image.fromarray((page.squeeze(-1) if channels == 1 else page).numpy())
 
 
-def text_picture(theta: Tensor, pieces: Sequence[str], columns: int = 64) -> Picture:
+def text_picture(theta: Tensor, pieces: Sequence[str], columns: int = 64, present: Tensor | None = None) -> Picture:
     """Probabilities (n, length, K) as a picture of text: the likeliest pieces, the fainter the less they are known.
 
-    Longer pieces have wider cells, and as many fewer of them in a line; beyond ``LONGEST`` characters they are cut.
+    present: bool (n, length), where there is text at all. Longer pieces have wider cells, and as many fewer of them in
+    a line; beyond ``LONGEST`` characters they are cut.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -87,6 +88,7 @@ def text_picture(theta: Tensor, pieces: Sequence[str], columns: int = 64) -> Pic
     top, symbol = theta.max(-1)
     floor = 1 / theta.shape[-1]
     ink = ((top - floor) / (1 - floor)).clamp(0, 1).mul(PAPER).round().int()
+    ink = ink if present is None else ink.where(present, 0)
     n, length = symbol.shape
     rows = math.ceil(length / columns)
     block = rows * height + height // 2

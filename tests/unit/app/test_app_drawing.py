@@ -1,5 +1,7 @@
 """What the page shows: drawn, watched and stopped, from the same noise; films, letters, what is let in, mixtures."""
 
+import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +24,7 @@ def evaluated(kind: str) -> BFN:
 def request(**changes: object) -> DrawRequest:
     panels = (Panel("bfn", 4), Panel("auto", 6))
     values = {"model": "m", "n": 3, "seed": 1, "label": None, "guidance": 1.0, "prompt": "", "keep": KEEPS[0]}
-    return DrawRequest(**{**values, "picture": 0, "panels": panels, **changes})  # type: ignore[arg-type]
+    return DrawRequest(**{**values, "picture": 0, "condition": None, "panels": panels, **changes})  # type: ignore[arg-type]
 
 
 def test_closing_stops_the_work_at_the_next_thing_it_tells() -> None:
@@ -212,3 +214,30 @@ def test_the_distance_of_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bodies_hold_plain_values(body: bytes, says: str | None) -> None:
     found = middleware.objection(body)
     assert found is None if says is None else says in str(found)
+
+
+def test_molecules_are_shown_without_padding_drawn_and_judged() -> None:
+    model = build("molecules")
+    models = Models({"m": model}, {})
+    assert models.limits["m"].condition == ("gap", pytest.approx(0.1), pytest.approx(0.4))
+    asked = request(n=16, condition=0.25, guidance=2.0)
+    conditions = models.conditions(asked)
+    assert conditions["condition"] == {"gap": 0.25}
+    assert conditions["guidance"] == 2.0
+    *_, last = drawing.draw(model, asked, Panel("auto", 3), conditions)
+    html = html_pictures.film(last)
+    lengths = [len(re.sub("<[^>]*>", "", row)) for row in re.findall("<p>(.*?)</p>", html)]
+    assert lengths == 6 * conditions["lengths"].tolist()  # two pictures of each of three calls
+    assert "of 16 are molecules" in html
+    assert 'alt="molecules"' in html
+
+
+def test_without_rdkit_molecules_are_strings_and_a_line(monkeypatch) -> None:
+    model = build("molecules")
+    asked = request(n=2)
+    *_, last = drawing.draw(model, asked, Panel("auto", 2), Models({"m": model}, {}).conditions(asked))
+    for name in ["rdkit", *(name for name in sys.modules if name.startswith("rdkit."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    html = html_pictures.film(last)
+    assert "rdkit is needed to read molecules: pip install &#x27;bayesian-flow[chem]&#x27;" in html
+    assert html.count("<p>") == 8

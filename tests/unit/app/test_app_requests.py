@@ -28,13 +28,14 @@ from bfn.app.requests import (
 
 IMAGES = Limits("images", ("bfn", "auto"), classes=tuple("0123456789"), n_pictures=5)
 TEXT = Limits("text", ("bfn", "auto"), length=8)
-KNOWN = {"mnist": IMAGES, "text8": TEXT}
-GOOD = ["mnist", 16, 0, "all", 1, "", "nothing", 0, "bfn", 10, "own", "own", "auto", 5, 2.5, 0.01]
+MOLECULES = Limits("text", ("bfn", "auto"), length=8, condition=("gap", 0.1, 0.4))
+KNOWN = {"mnist": IMAGES, "text8": TEXT, "qm9": MOLECULES}
+GOOD = ["mnist", 16, 0, "all", 1, "", "nothing", 0, None, "bfn", 10, "own", "own", "auto", 5, 2.5, 0.01]
 
 
 def test_a_good_request_is_read_as_it_is() -> None:
     assert read_draw(GOOD, KNOWN) == DrawRequest(
-        "mnist", 16, 0, None, 1.0, "", "nothing", 0, (Panel("bfn", 10), Panel("auto", 5, 2.5, 0.01))
+        "mnist", 16, 0, None, 1.0, "", "nothing", 0, None, (Panel("bfn", 10), Panel("auto", 5, 2.5, 0.01))
     )
 
 
@@ -50,9 +51,21 @@ def test_labels(given_label: str, expected: int | None) -> None:
 def test_what_a_model_has_not_cannot_be_asked_of_it() -> None:
     text = ["text8", 4, *GOOD[2:]]
     assert read_draw(text, KNOWN).prompt == ""
-    for field, value in (("label", "3"), ("keep", "top half"), ("prompt", "more than eight"), ("picture", 1)):
+    for field, value in (("label", "3"), ("keep", "top half"), ("prompt", "more than eight"), ("picture", 1),
+                         ("condition", 0.2)):  # fmt: skip
         with pytest.raises(RequestError, match=f"^{field}="):
             read_draw([value if name == field else old for name, old in zip(DRAW, text, strict=True)], KNOWN)
+
+
+def test_a_number_may_be_asked_for_within_its_range() -> None:
+    molecules = ["qm9", 4, *GOOD[2:]]
+    for value, read in ((0.25, 0.25), ("", None), (None, None)):
+        given = [value if name == "condition" else old for name, old in zip(DRAW, molecules, strict=True)]
+        assert read_draw(given, KNOWN).condition == read
+    for value in (0.5, math.nan, "0.2", True):
+        given = [value if name == "condition" else old for name, old in zip(DRAW, molecules, strict=True)]
+        with pytest.raises(RequestError, match=r"^condition="):
+            read_draw(given, KNOWN)
 
 
 WRONG = [
