@@ -47,7 +47,9 @@ class Places:
         """s w(x) + sqrt(kappa) eps, (batch, D); s a number or (batch or 1, D)."""
         is_class, root = self._kinds(x, eps.dtype)
         where, amount = self._additions(x, eps.dtype)
-        s = torch.as_tensor(s, dtype=eps.dtype, device=eps.device).expand(1 if not isinstance(s, Tensor) else -1, len(root))
+        s = torch.as_tensor(s, dtype=eps.dtype, device=eps.device).expand(
+            1 if not isinstance(s, Tensor) else -1, len(root)
+        )
         u = torch.addcmul(-(s * is_class), eps, root)
         return u.scatter_add_(1, where, amount * s.index_select(1, self.first.to(x.device)))
 

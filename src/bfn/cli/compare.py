@@ -79,7 +79,7 @@ def compare(
         t_start: where the grid starts, the paper's eta: all of these on grids that need one, as the paper's does.
         g: stochasticity, 0 to inf: all of these for solvers that have this dial.
         grid: a grid for all solvers instead of their own, by name as bfn sample takes it.
-        guidance: scale by which the classes count, for class-conditional models.
+        guidance: scale by which classes and other conditions count, for models that have some.
         metric: molecules, text, mnist, pixels, inception or values; the one that fits the model's data if left out.
         features: TorchScript file of Inception for that metric, instead of the installed one; its code is run.
         repeats: seeds to measure with; intervals are then those of the mean over them.
@@ -106,8 +106,8 @@ def compare(
             raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
         import matplotlib  # noqa: F401  told if it is missing before hours of measuring, not after
     source = load(model, device)
-    if guidance is not None and source.info.classes is None:
-        raise UserError(f"--guidance {guidance:g}: this model knows no classes; leave it out")
+    if guidance is not None and source.info.classes is None and not source.info.conditions:
+        raise UserError(f"--guidance {guidance:g}: this model knows no classes nor other conditions; leave it out")
     settings = quality.crossed(
         source.flow, solvers or quality.USUAL[source.flow.kind], nfe, t_start=t_start, g=g, grid=grid, guidance=guidance
     )

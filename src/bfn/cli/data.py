@@ -11,7 +11,9 @@ __all__ = ["fetch"]
 
 
 def fetch(
-    name: Annotated[Positional[str], arg(metavar="NAME", help="mnist, fashion-mnist, cifar10, text8, qm9, adult or magic")],
+    name: Annotated[
+        Positional[str], arg(metavar="NAME", help="mnist, fashion-mnist, cifar10, text8, qm9, adult or magic")
+    ],
     again: bool = False,
     json: AsJson = False,
 ) -> None:

@@ -16,6 +16,8 @@ from bfn.quality.judge_choice import METRICS, Metric, features_for, judge_for, m
 from bfn.quality.judge_parts import Frechet
 from bfn.quality.markdown import markdown_table
 from bfn.quality.measurements import Record, draw, measure
+from bfn.quality.molecule_report import MoleculeReport, report_molecules
+from bfn.quality.molecules import KnownMolecules, Molecules
 from bfn.quality.ngrams import class_ngram_counts, divergence
 from bfn.quality.settings import USUAL, Setting, crossed
 from bfn.quality.spelling import spelling_accuracy, spelling_estimate
@@ -31,8 +33,11 @@ __all__ = [
     "InceptionFeatures",
     "Judge",
     "JudgePart",
+    "KnownMolecules",
     "Measure",
     "Metric",
+    "MoleculeReport",
+    "Molecules",
     "Record",
     "Setting",
     "class_ngram_counts",
@@ -51,6 +56,7 @@ __all__ = [
     "markdown_table",
     "measure",
     "metric_for",
+    "report_molecules",
     "spelling_accuracy",
     "spelling_estimate",
     "summarise",

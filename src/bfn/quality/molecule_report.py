@@ -43,7 +43,7 @@ class PropertyReport:
         wish = (
             "as it comes, " if any(map(math.isnan, self.asked))
             else f"asked {low:g}, " if low == high
-            else f"asked {low:g} to {high:g}, correlation {self.correlation().value:.2f}, "
+            else f"asked {low:g} to {high:g}, correlation {_short(self.correlation())}, "
         )  # fmt: skip
         return (
             f"{self.name}: {wish}estimated {estimated.mean().item():.3f} on average{spread}; the estimate itself is "
@@ -102,6 +102,10 @@ def report_molecules(model: Model, x: Tensor, present: Tensor | None, conditions
     ]  # fmt: skip
     n_new = sum(not found for found in judge.known.contain(molecules.unique))
     return MoleculeReport(molecules, n_new, len(judge.known), tuple(properties))
+
+
+def _short(figure: Estimate) -> str:
+    return f"{figure.value:.2f}" + ("" if math.isnan(figure.low) else f" [{figure.low:.2f}, {figure.high:.2f}]")
 
 
 def _asked(conditions: Mapping[str, Tensor], name: str, rows: Tensor) -> list[float]:

@@ -53,11 +53,15 @@ def divergence(a: Tensor, b: Tensor) -> Tensor:
 
 
 def class_ngram_counts(x: Tensor, n: int, n_classes: int) -> Tensor:
-    """Counts (n_classes^n,) in float64 of the n-grams within sequences of classes x, (batch, length)."""
+    """Counts (n_classes^n,) in float64 of the n-grams within sequences of classes x, (batch, length).
+
+    A class of -1 stands for no symbol, as after the end of a shorter sequence: n-grams with one are not counted.
+    """
     if x.ndim != 2 or not 1 <= n <= x.shape[1]:
         raise UserError(f"classes of shape {tuple(x.shape)}: expected (batch, length) with a length of at least n={n}")
     powers = n_classes ** torch.arange(n - 1, -1, -1, device=x.device)
-    return torch.bincount((x.unfold(1, n, 1) * powers).sum(-1).flatten(), minlength=n_classes**n).double()
+    found = x.unfold(1, n, 1)
+    return torch.bincount((found * powers).sum(-1)[(found >= 0).all(-1)], minlength=n_classes**n).double()
 
 
 def ngram_counts(texts: str | Iterable[str], n: int = 4) -> Counter[str]:

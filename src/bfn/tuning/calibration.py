@@ -168,7 +168,8 @@ class _Trials:
                 model, part.stop - first, table, label=None if labels is None else labels[part],
                 generator=torch.Generator(model.device).manual_seed(self.seed * 1_000_003 + first),
             )  # fmt: skip
-            summaries.append(self.objective.summary(drawn.final))
+            summary = self.objective.summary(drawn.final)
+            summaries.append(self.objective.without_padding(summary, drawn.present))
         value = float(self.objective.loss(torch.cat(summaries), None))
         if self.on_trial is not None:
             self.on_trial(anchor, value)

@@ -20,6 +20,7 @@ from bfn.flows import Flow
 from bfn.model import Model
 from bfn.model_data import read_model_data
 from bfn.quality import Gaussian, class_ngram_counts, divergence, features_for, metric_for
+from bfn.quality.reference_data import without_padding
 from bfn.sampling import sample
 from bfn.solvers import Multistep, Solver, get
 
@@ -99,6 +100,10 @@ class Objective(ABC):
     @abstractmethod
     def summary(self, prediction: Tensor) -> Tensor:
         """(batch, ...) of the predictions that the samples are read from."""
+
+    def without_padding(self, summaries: Tensor, present: Tensor | None) -> Tensor:
+        """Summaries of samples of different lengths, (batch, ...), where present says what is there of them."""
+        return summaries
 
     @abstractmethod
     def loss(self, summaries: Tensor, target: Tensor | None) -> Tensor:
@@ -199,7 +204,7 @@ class FeatureDistance(Objective):
 class NGramDivergence(Objective):
     """Jensen-Shannon divergence, in bits, of the n-grams of sequences of classes from those of data.
 
-    data: (m, length) classes. n: 4, or fewer where there are more than a million n-grams.
+    data: (m, length) classes, -1 for none. n: 4, or fewer where there are more than a million n-grams.
     """
 
     method: Method = "search"
@@ -218,6 +223,9 @@ class NGramDivergence(Objective):
 
     def summary(self, prediction: Tensor) -> Tensor:
         return self.flow.decode(prediction)
+
+    def without_padding(self, summaries: Tensor, present: Tensor | None) -> Tensor:
+        return summaries if present is None else summaries.masked_fill(~present, -1)
 
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
         counts = class_ngram_counts(summaries, self.n, self.n_classes)
@@ -277,7 +285,7 @@ def objective_for(model: Model, data: str | Path | Tensor | None = None) -> Obje
     most = MOST_TEXTS if model.form == "text" else MOST_IMAGES
     real = read_model_data(model, data, "train", most, seed=None)
     if model.form == "text":
-        return NGramDivergence(real.x, model.flow)
+        return NGramDivergence(without_padding(real), model.flow)
     metric = metric_for(model, None, real.source)
     images = model.flow.values(real.x).to(model.device)
     return FeatureDistance(features_for(metric, model.device), images, model.flow)

@@ -76,3 +76,9 @@ def test_items_give_the_statistics_of_any_choice_of_texts() -> None:
 def test_character_ngrams_in_order() -> None:
     assert character_ngrams("abcde", 4) == ["abcd", "bcde"]
     assert character_ngrams("abc", 4) == []
+
+
+def test_ngrams_do_not_reach_beyond_the_end_of_a_shorter_text():
+    x = torch.tensor([[0, 1, 1, -1, -1], [1, 0, -1, -1, -1], [1, -1, -1, -1, -1]])
+    assert class_ngram_counts(x, 2, 2).tolist() == [0, 1, 1, 1]  # 01, 10, 11
+    assert class_ngram_counts(x, 1, 2).tolist() == [2, 4]

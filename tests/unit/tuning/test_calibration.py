@@ -8,7 +8,7 @@ import tiny
 from bfn import UserError, storage
 from bfn.cli import main
 from bfn.solvers import interpolated, plan
-from bfn.tuning import EnergyDistance, calibrate, objective_for
+from bfn.tuning import EnergyDistance, NGramDivergence, calibrate, objective_for
 from bfn.tuning.calibration import rule
 
 
@@ -78,3 +78,16 @@ def test_wrong_input_is_told_in_one_line(trained, tmp_path, capsys):
     folder = tiny.save("images", tmp_path / "m")
     assert main(["tune", str(folder), "--calibrate"]) == 2
     assert "does not say what it was trained on" in capsys.readouterr().err
+
+
+def test_padding_is_no_part_of_what_is_compared():
+    model = tiny.build("molecules")
+    real = torch.tensor([[0, 0, 2, -1, -1, -1], [0, 1, 2, 0, 3, 2]] * 10)
+    objective = NGramDivergence(real, model.flow, n=2)
+    seen = []
+    objective.loss = lambda summaries, target=None: seen.append(summaries) or torch.ones(())
+    calibrate(model, objective, (2,), n=40, trials=3)
+    for summaries in seen:
+        lengths = (summaries >= 0).sum(1)
+        assert set(lengths.tolist()) <= {2, 3, 4, 6}
+        assert torch.equal(summaries >= 0, torch.arange(6) < lengths[:, None])
