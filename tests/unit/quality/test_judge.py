@@ -208,7 +208,7 @@ def test_wrong_input(vectors: Judge, tmp_path) -> None:
     np.save(tmp_path / "flat.npy", np.zeros(5))
     (tmp_path / "story.txt").write_text("the cat " * 100)
     cases = [
-        (lambda: judge_for(model, "fid", "digits"), "metric='fid': expected one of text, pixels"),
+        (lambda: judge_for(model, "fid", "digits"), "metric='fid': expected one of molecules, text, pixels"),
         (lambda: judge_for(model, "text", "digits"), "metric='text' does not fit .* take one of pixels"),
         (lambda: judge_for(text, "mnist", "mnist"), "metric='mnist' does not fit data that are text"),
         (lambda: judge_for(model, "mnist", "mnist"), "metric='mnist' does not fit"),
