@@ -15,5 +15,6 @@ from bfn.viz.style import save
 
 __all__ = [
     "Paths", "Recorder", "against_calls", "lines", "loss_by_t", "molecule_sheet", "nodes", "plane", "quality", "record",
-    "save", "sheet", "side_by_side", "simplex", "table", "text_picture", "write_animation", "write_picture", "write_samples",
+    "save", "sheet", "side_by_side", "simplex", "table", "text_picture", "write_animation",
+    "write_picture", "write_samples",
 ]  # fmt: skip
