@@ -17,7 +17,9 @@ MODULES = sorted(
     for page in (ROOT / "docs" / "reference").glob("*.md")
     for name in re.findall(r"^::: (bfn[\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 )
-NOT_FOR_USERS = {"app", "arguments", "bench", "cli", "config", "eval_mode", "files", "partly_known", "record_data", "weights_file"}
+NOT_FOR_USERS = {
+    "app", "arguments", "bench", "cli", "config", "eval_mode", "files", "partly_known", "record_data", "weights_file",
+}  # fmt: skip
 """Entrances, and what only the library itself uses."""
 MOST_NAMES = 358
 """Half of what there was before names were made private."""
