@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.conditions import Conditions
 from bfn.errors import NetworkError
 from bfn.heads import Output
 from bfn.known import Predict
+from bfn.progress import Shown, over
 from bfn.solvers.table import BoundTable
 
 __all__ = ["End", "Range", "Run", "Step", "walk"]
@@ -37,13 +37,14 @@ class Run:
     """The way of one batch through a table, for this module's loop and for loops that others own (``bfn.interop``).
 
     At each row: :meth:`prediction` of the network's output, :meth:`keep` it, then :meth:`step` unless :attr:`at_end`,
-    where :meth:`final` is the sample. u: the first state.
+    where :meth:`final` is the sample. u: the first state. reuse: whether states may be written over that are needed no
+    more, where nobody else keeps them: new memory for a large one takes longer than the step itself.
     """
 
-    def __init__(self, table: BoundTable, u: Tensor, clip: Range | None = None) -> None:
-        self.table, self.clip, self.index = table, clip, 0
+    def __init__(self, table: BoundTable, u: Tensor, clip: Range | None = None, reuse: bool = False) -> None:
+        self.table, self.clip, self.reuse, self.index = table, clip, reuse, 0
         self._predictions: deque[Tensor] = deque(maxlen=max(1, table.depth))
-        self._base = u
+        self._base, self._first = u, u.untyped_storage().data_ptr()
 
     @property
     def at_end(self) -> bool:
@@ -62,11 +63,18 @@ class Run:
 
     def step(self, u: Tensor, noise: Callable[[], Tensor]) -> Tensor:
         """The next state from the one that the network was called on."""
+        spare = None
         if self.index == 0 or self.table.rows[self.index - 1].commit:
+            spare = self._base if self.reuse and self._is_free(self._base) else None
             self._base = u
-        u = self.table.rows[self.index](self._base, self._predictions, noise)
+        u = self.table.rows[self.index](self._base, self._predictions, noise, spare)
         self.index += 1
         return u
+
+    def _is_free(self, state: Tensor) -> bool:
+        """Whether this state's memory is nobody's: not the first one's, which is the caller's, nor a prediction's."""
+        place = state.untyped_storage().data_ptr()
+        return place != self._first and all(p.untyped_storage().data_ptr() != place for p in self._predictions)
 
     def select(self, members: Tensor) -> None:
         """Go on with these members of the batch, (batch,), some of them perhaps several times, others not."""
@@ -103,7 +111,7 @@ def walk(
     on_step: Callable[[Step], None] | None = None,
     select: Callable[[], Tensor | None] | None = None,
     autocast: torch.dtype | None = None,
-    progress: bool = False,
+    progress: Shown = False,
 ) -> End:
     """The one loop: from the first state through all rows of a table; gradients flow where they are asked for.
 
@@ -111,12 +119,12 @@ def walk(
     select: called before each step, for the members of the batch that go on, (batch,), or None for all as they are.
     The rest as in :func:`bfn.sample`.
     """
-    run = Run(table, u, clip)
+    alone = on_step is None and select is None and not torch.is_grad_enabled() and u.device.type == "cpu"
+    run = Run(table, u, clip, reuse=alone)
     shape, prediction, given = u.shape, u, conditions or {}
     totals = []
     cast = nullcontext() if autocast is None else torch.autocast(u.device.type, autocast)
-    levels = tqdm(table.levels, desc="sampling", unit="call") if progress else table.levels
-    for index, level in enumerate(levels):
+    for index, level in enumerate(over(table.levels, "sampling", "call", progress)):
         try:
             with cast:
                 output = predict(u, level, **given)

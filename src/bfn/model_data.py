@@ -16,6 +16,7 @@ from bfn.data import Images, Part, Records, Text
 from bfn.data.own_paths import from_card
 from bfn.errors import UserError
 from bfn.flows import Shape
+from bfn.progress import Shown
 from bfn.record_data import columns_of, encode_records
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read_model_data(
     n: int | None = None,
     *,
     seed: int | None = 0,
-    progress: bool = False,
+    progress: Shown = False,
 ) -> ModelData:
     """A part of a standard set or of a file, in the form that a model takes.
 

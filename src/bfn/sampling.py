@@ -22,6 +22,7 @@ from bfn.known import Known, KnownAt, anything_known
 from bfn.loop import End, Range, Run, Step, walk
 from bfn.particles import Particles, Population, solver_with_noise
 from bfn.presence import present_of
+from bfn.progress import Shown
 from bfn.sde import InitialGaussian
 from bfn.solvers.base import Solver
 from bfn.solvers.path import Path
@@ -92,7 +93,7 @@ def sample(
     class_generator: torch.Generator | None = None,
     on_step: Callable[[Step], None] | None = None,
     autocast: torch.dtype | None = None,
-    progress: bool = False,
+    progress: Shown = False,
 ) -> Samples:
     """Draw n samples with a number of network calls that is counted exactly.
 

@@ -7,6 +7,8 @@ import bfn
 import tiny
 from bfn.batched_sampling import sample_in_batches
 from bfn.exact import JointMixture
+from bfn.processes import Processes
+from bfn.seeds import block_generator
 from bfn.solvers import plan
 
 
@@ -18,14 +20,34 @@ def test_one_batch_is_a_plain_sample() -> None:
     assert (drawn.plan, drawn.calls) == (plan(model, "fast-sde", 3), 3)
 
 
-def test_batches_draw_one_after_the_other_from_one_generator() -> None:
+def test_each_batch_has_a_generator_of_its_own_from_the_seed_and_its_number() -> None:
     model, calls = tiny.build("images"), []
     drawn = sample_in_batches(model, 5, "fast-sde", 3, batch=2, seed=2, label=[0, 1, 2, 0, 1], on_step=calls.append)
-    generator = torch.Generator().manual_seed(2)
-    parts = [model.sample(len(k), "fast-sde", 3, label=k, generator=generator).x for k in ([0, 1], [2, 0], [1])]
+    parts = [
+        model.sample(len(k), "fast-sde", 3, label=k, generator=block_generator(2, i)).x
+        for i, k in enumerate(([0, 1], [2, 0], [1]))
+    ]
     assert torch.equal(drawn.x, torch.cat(parts))
+    later = sample_in_batches(model, 3, "fast-sde", 3, batch=2, seed=2, label=[2, 0, 1], first=2)
+    assert torch.equal(later.x, drawn.x[2:])
     assert drawn.label.tolist() == [0, 1, 2, 0, 1]
     assert drawn.calls == len(calls) == 9
+
+
+def test_processes_draw_batches_in_turn_and_all_get_all_in_order(monkeypatch) -> None:
+    model = tiny.build("images")
+    whole = sample_in_batches(model, 7, "fast-sde", 3, batch=2, seed=2)
+    shares: dict[int, list[object]] = {}
+
+    def gather(self: Processes, values: list[object]) -> list[object]:
+        shares[self.index] = values
+        return [shares[i % 3][i // 3] for i in range(sum(map(len, shares.values())))] if len(shares) == 3 else values
+
+    monkeypatch.setattr(Processes, "gather", gather)
+    drawn = [sample_in_batches(model, 7, "fast-sde", 3, batch=2, seed=2, processes=Processes(i, 3)) for i in range(3)]
+    assert [len(shares[i]) for i in range(3)] == [2, 1, 1]
+    assert torch.equal(drawn[-1].x, whole.x)
+    assert torch.equal(drawn[-1].label, whole.label)
 
 
 def test_known_data_go_with_their_sample_or_with_all() -> None:
@@ -74,5 +96,7 @@ def test_a_start_from_data_goes_with_its_sample() -> None:
 def test_wrong_input() -> None:
     with pytest.raises(bfn.UserError, match="batch=0"):
         sample_in_batches(tiny.build("text"), 5, batch=0)
+    with pytest.raises(bfn.UserError, match="first=3: expected a multiple of the 2"):
+        sample_in_batches(tiny.build("text"), 5, batch=2, first=3)
     with pytest.raises(bfn.UserError, match="one for each of the 5"):
         sample_in_batches(tiny.build("images"), 5, label=[0, 1])

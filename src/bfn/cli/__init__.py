@@ -22,6 +22,7 @@ from typing import Any
 
 from bfn.cli.plain_output import PlainOutput, printable
 from bfn.errors import UserError, did_you_mean
+from bfn.processes import Processes
 
 __all__ = ["Command", "bind", "explain", "main"]
 
@@ -98,7 +99,9 @@ def _run(arguments: Sequence[str]) -> int:
         print(f"bfn {__version__}")
         return 0
     command = bind(arguments)
-    with redirect_stdout(PlainOutput(sys.stdout)):
+    # Of several processes the first one speaks for all.
+    stream = sys.stdout if Processes.here().main else io.StringIO()
+    with redirect_stdout(PlainOutput(stream)):
         return command() or 0
 
 

@@ -1,9 +1,8 @@
-"""What several commands share: options, the model, the progress bar, what is printed."""
+"""What several commands share: options, the model, what is printed."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,16 +11,16 @@ from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from bfn.errors import UserError
+from bfn.processes import Processes
+from bfn.progress import Shown
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from bfn.model import BFN
     from bfn.model_data import ModelData
 
 __all__ = [
     "BATCH", "DIRECTORY", "FILE", "NAME", "SEED", "AsJson", "Counts", "Data", "Device", "HeldOut", "ModelName", "Names",
-    "Network", "Seed", "check_positive", "load", "on_terminal", "progress_bar", "table", "tell",
+    "Network", "Seed", "check_positive", "load", "shown", "table", "tell",
 ]  # fmt: skip
 
 LARGEST_SEED = 2**32 - 1
@@ -42,7 +41,8 @@ BATCH = arg(help="samples that go through the network at a time")
 OWN_DATA = "a standard set or a path, as bfn train takes it; the set that the model was trained on if left out"
 
 ModelName = Annotated[Positional[str], arg(metavar="MODEL", help="a directory, or a bundled model: see bfn models")]
-AsJson = Annotated[bool, arg(help="print one JSON value for programs instead of text for people")]
+FOR_PROGRAMS = "one JSON value for programs instead of text for people; progress as JSON lines on standard error"
+AsJson = Annotated[bool, arg(help=FOR_PROGRAMS)]
 Seed = Annotated[int, SEED, arg(help="of all that is drawn at random: the same seed, the same result")]
 Device = Annotated[str, arg(metavar="NAME", help="cpu, cuda, cuda:1, mps; auto takes a GPU if there is one")]
 Data = Annotated[str | None, arg(metavar="NAME_OR_PATH", help=OWN_DATA)]
@@ -63,11 +63,11 @@ class HeldOut:
     network: Network = None
     device: Device = "auto"
 
-    def read(self, model: BFN, n: int | None = None) -> ModelData:
+    def read(self, model: BFN, as_json: bool, n: int | None = None) -> ModelData:
         """The data, as the model takes them; n: how many, if not as many as asked for."""
         from bfn.model_data import read_model_data
 
-        return read_model_data(model, self.data, self.part, n or self.n, seed=self.seed, progress=on_terminal())
+        return read_model_data(model, self.data, self.part, n or self.n, seed=self.seed, progress=shown(as_json))
 
     def told(self, name: str, model: BFN, read: ModelData) -> tuple[dict[str, Any], str]:
         """What a report says of the data and of the unit of its figures: values for programs, a line for people."""
@@ -97,7 +97,9 @@ def load(name: str, device: str = "cpu", network: str | None = None) -> BFN:
     import bfn
 
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        processes = Processes.here()
+        own = f"cuda:{processes.local_index}" if processes.count > 1 else "cuda"
+        device = own if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # AssertionError: "Torch not compiled with CUDA enabled"
@@ -110,16 +112,9 @@ def load(name: str, device: str = "cpu", network: str | None = None) -> BFN:
     return load_with_network(name, network).to(device)
 
 
-def on_terminal() -> bool:
-    """Whether somebody looks on: bars that the library draws are for a terminal only."""
-    return sys.stderr.isatty()
-
-
-def progress_bar(total: int | None, what: str, unit: str) -> tqdm[Any]:
-    """A bar on standard error that shows up after a second, and on a terminal only."""
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc=what, unit=unit, delay=1.0, leave=False, disable=None, file=sys.stderr)
+def shown(as_json: bool = False) -> Shown:
+    """How progress is shown, by the first of several processes: JSON lines for programs, else what suits the place."""
+    return False if not Processes.here().main else "json" if as_json else True
 
 
 def tell(values: object, lines: Iterable[str], as_json: bool) -> None:

@@ -22,11 +22,13 @@ from bfn.cli.common import (
     Seed,
     check_positive,
     load,
-    progress_bar,
+    shown,
     table,
 )
 from bfn.cli.plain_output import printable
 from bfn.errors import UserError
+from bfn.processes import Processes
+from bfn.progress import Progress
 
 if TYPE_CHECKING:
     from bfn.model import BFN
@@ -68,6 +70,8 @@ def compare(
     Example: bfn compare digits --solvers bfn bfn-solver++2 auto --nfe 5 10 20 --n 200 --json quality.json
 
     Example: bfn compare mnist --solvers bfn-solver++2 sde-bfn-solver++2 --t-start 0.05 0.01 0.001 --plot quality.png
+
+    On several GPUs or cores: torchrun --nproc_per_node 2 -m bfn compare digits --n 1000
 
     For people to judge: bfn compare mnist --blind pairs --solvers bfn auto --nfe 10 --n 40, and when they have
     answered: bfn compare mnist --blind pairs --score pairs/answers.csv
@@ -125,7 +129,7 @@ def compare(
     try:
         comparison = quality.compare(
             source, settings, judge, n, name=model, notes=notes, store=kept, repeats=repeats, seed=seed, batch=batch,
-            progress=True, on_record=records.append,
+            progress=shown(), processes=Processes.here(), on_record=records.append,
         )  # fmt: skip
     except KeyboardInterrupt:
         left = f"{len(records)} of {len(settings)} settings are measured and kept in {kept}"
@@ -133,7 +137,8 @@ def compare(
         if records:
             _report(quality.summarise(records, judge, n, name=model, notes=notes), json, markdown, plot)
         return INTERRUPTED
-    _report(comparison, json, markdown, plot)
+    if Processes.here().main:
+        _report(comparison, json, markdown, plot)
     return 0
 
 
@@ -142,7 +147,7 @@ def _write_pairs(model: BFN, settings: list[Setting], folder: Path, n: int, seed
     from bfn.quality import blind, draw
 
     blind.check_pairs(folder, model, settings)
-    with progress_bar(sum(setting.nfe for setting in settings) * n, "sampling", "call") as bar:
+    with Progress(sum(setting.nfe for setting in settings) * n, "sampling", "call", shown()) as bar:
         samples = [draw(model, setting, n, seed, batch, on_calls=bar.update).x for setting in settings]
     blind.write_pairs(folder, model, settings, samples, seed=seed)
     print(

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import AsJson, on_terminal, tell
+from bfn.cli.common import AsJson, shown, tell
 from bfn.errors import UserError
 
 __all__ = ["fetch"]
@@ -32,7 +32,7 @@ def fetch(
 
     if name == "digits":
         raise UserError("digits: nothing to fetch, they come with scikit-learn")
-    folder = data.fetch(name, progress=on_terminal(), again=again)
+    folder = data.fetch(name, progress=shown(), again=again)
     manifest = read_manifest(folder)
     note = manifest["note"]
     lines = [f"{name} is in {folder}, from {manifest['source']}"]

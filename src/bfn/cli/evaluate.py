@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bfn.cli.common import BATCH, AsJson, Counts, HeldOut, ModelName, check_positive, load, on_terminal, tell
+from bfn.cli.common import BATCH, AsJson, Counts, HeldOut, ModelName, check_positive, load, shown, tell
 
 if TYPE_CHECKING:
     from bfn.estimate import Estimate
@@ -38,12 +38,12 @@ def evaluate(
 
     check_positive(n=held_out.n, batch=batch, n_steps=min(n_steps, default=None))
     source = load(model, held_out.device, held_out.network)
-    read = held_out.read(source)
+    read = held_out.read(source, json)
 
     def bits(steps: int | None) -> dict[str, Estimate]:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
         settings: dict[str, Any] = {"n_steps": steps, "batch": batch, "generator": generator}
-        return held_out_bits(source, read.x, **read.given(source), **settings, progress=on_terminal())
+        return held_out_bits(source, read.x, **read.given(source), **settings, progress=shown(json))
 
     figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
     values, headline = held_out.told(model, source, read)

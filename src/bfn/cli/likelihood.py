@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import arg
 
-from bfn.cli.common import AsJson, HeldOut, ModelName, check_positive, load, on_terminal, tell
+from bfn.cli.common import DIRECTORY, AsJson, HeldOut, ModelName, check_positive, load, shown, tell
 from bfn.errors import UserError
+from bfn.processes import Processes
 
 if TYPE_CHECKING:
     from bfn.likelihood import Likelihood
@@ -27,6 +29,7 @@ def likelihood(
     levels: int | None = None,
     dequantise: Literal["uniform", "noise"] = "uniform",
     batch: int | None = None,
+    out: Annotated[Path | None, DIRECTORY] = None,
     json: AsJson = False,
 ) -> None:
     """Measure how likely a model holds held-out data to be: nats a sample, bits a dimension (a character, for text).
@@ -36,6 +39,8 @@ def likelihood(
     data also with the best variance of the receiver, taken from as many other samples.
 
     Example: bfn likelihood digits --n 32 --nfe 50
+
+    On several GPUs or cores: torchrun --nproc_per_node 2 -m bfn likelihood digits --n 1000 --out figures
 
     Example: bfn likelihood mnist-binary --divergence hutchinson --probes 2 --importance 4
 
@@ -49,34 +54,38 @@ def likelihood(
         levels: grey levels of continuous images, such as 256: the probability of those instead of a density.
         dequantise: how draws fill a grey level: evenly, or as the flow's own noise at the data end does.
         batch: states that go through the network at a time; chosen by their size if left out.
+        out: keep the figures of each batch there, as .npz: the same command goes on after a kill.
     """
     import torch
 
     from bfn.likelihood import NFE, receiver_variance
+    from bfn.quality.measurements import identify
 
     check_positive(n=held_out.n, batch=batch)
     source = load(model, held_out.device, held_out.network)
     best_too = method == "n-step" and source.flow.has_range
-    everything = held_out.read(source, 2 * held_out.n if best_too else held_out.n)
+    everything = held_out.read(source, json, 2 * held_out.n if best_too else held_out.n)
     read, others = everything.split(held_out.n)
     if best_too and len(others.x) == 0:
         where = f"{read.source} ({read.part})"
         raise UserError(f"--n {held_out.n}: all of {where}; the best variance needs other samples, take fewer")
 
-    def generator() -> torch.Generator:
-        return torch.Generator(source.device).manual_seed(held_out.seed)
+    processes = Processes.here()
+    request = {} if out is None else {"model": identify(source), "data": read.source, "part": read.part}
 
     def measured(**settings: Any) -> Likelihood:
         return source.log_likelihood(
             read.x, method, nfe, tolerance=tolerance, divergence=divergence, probes=probes, importance=importance,
-            levels=levels, dequantise=dequantise, **read.given(source), batch=batch, progress=on_terminal(),
-            generator=generator(), **settings,
+            levels=levels, dequantise=dequantise, **read.given(source), batch=batch, progress=shown(json),
+            seed=held_out.seed, processes=processes, request=request, **settings,
         )  # fmt: skip
 
-    results: dict[str, Likelihood] = {method: measured()}
+    results: dict[str, Likelihood] = {method: measured(keep=out)}
     if best_too:
-        best = receiver_variance(source, others.x, (nfe or NFE) - 1, others.label, generator(), batch)
-        results["n-step, best variance"] = measured(variance=best)
+        generator = torch.Generator(source.device).manual_seed(held_out.seed)
+        best = receiver_variance(source, others.x, (nfe or NFE) - 1, others.label, generator, batch)
+        again = None if out is None else out / "best-variance"
+        results["n-step, best variance"] = measured(variance=best, keep=again)
     values, headline = held_out.told(model, source, read)
     lines = [headline]
     for name, result in results.items():

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import BATCH, DIRECTORY, FILE, NAME, AsJson, Counts, Names, Seed, check_positive, on_terminal
+from bfn.cli.common import BATCH, DIRECTORY, FILE, NAME, AsJson, Counts, Names, Seed, check_positive, shown
 from bfn.errors import UserError
 
 __all__ = ["reproduce"]
@@ -85,7 +85,7 @@ def reproduce(
     n, calls = n or (QUICK.n if quick else None), nfe or (QUICK.nfe if quick else None)
     options = Options(
         n=n, nfe=calls, seed=seed, ceiling=ceiling, beyond=() if paper_only else solvers or None, batch=batch,
-        store=store or default_store(), progress=on_terminal(),
+        store=store or default_store(), progress=shown(),
     )  # fmt: skip
     places = on or (("official",) if checkpoint is not None else ("bundled", "exact"))
     target = out or Path(f"reproduce-{name}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import cycle, islice
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,10 +19,9 @@ from bfn.cli.common import (
     Seed,
     check_positive,
     load,
-    on_terminal,
+    shown,
     tell,
 )
-from bfn.cli.sample_files import write_files
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def sample(
     clip: bool = True,
     steps_gif: bool = False,
     batch: Annotated[int, BATCH] = 256,
+    per_file: int | None = None,
     network: Network = None,
     device: Device = "auto",
     json: AsJson = False,
@@ -81,6 +82,11 @@ def sample(
     Example: bfn sample text8 --prompt "the ____ of the world" --particles 16 --n 4
 
     Example: bfn sample qm9 --condition gap=0.25 --nfe 10 --out mols
+
+    Many samples go to numbered files as they are drawn, in constant memory; after a kill the same command goes on.
+    On several GPUs or cores, with the same result: torchrun --nproc_per_node 2 -m bfn sample mnist --n 100000
+
+    Example: bfn sample mnist --n 100000 --out many
 
     Example: bfn sample runs/people --n 1000 --given country=FR --given "age>40" --constraint "a<=b" --out rows.csv
 
@@ -116,8 +122,9 @@ def sample(
             --nfe is; that is another distribution than the model's.
         clip: do not clip the predicted data to the data's range, as the paper's code does on images.
         steps_gif: write also how the first samples form, as steps.gif.
+        per_file: samples in a file, where there are more of them than that; by their size if left out.
     """
-    check_positive(n=n, batch=batch)
+    check_positive(n=n, batch=batch, per_file=per_file)
     if known is not None and prompt is not None:
         raise UserError(f"--known {known} with --prompt: one is for images, the other for text; leave one out")
     if particles is not None and known is None and prompt is None and not given and not constraint:
@@ -125,9 +132,11 @@ def sample(
     if known is None and keep is not None:
         raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
 
-    from bfn.batched_sampling import sample_in_batches
     from bfn.cli.sample_molecules import tell_molecules
     from bfn.quality.molecule_report import is_of_molecules
+    from bfn.batched_sampling import block_size, sample_in_batches
+    from bfn.processes import Processes
+    from bfn.sample_files import pieces_for, sample_to, write_files
     from bfn.viz import Recorder, lines, write_animation
 
     source = load(model, device, network)
@@ -155,15 +164,39 @@ def sample(
         raise UserError(f"--label {label[0]}: this model knows no classes; leave it out")
     if steps_gif and form not in SHOWN:
         raise UserError(f"--steps-gif: samples of shape {source.data_shape} are neither images nor text")
+    processes = Processes.here()
+    settings: dict[str, Any] = {
+        "grid": grid, "t_start": t_start, "g": g, "guidance": scales(guidance), "clip": None if clip else False,
+        "condition": asked(condition), "temperature": temperature, "lengths": length, "particles": particles,
+        "noise": noise,
+    }  # fmt: skip
+    given_of = _given(source, label, (prompt, unknown), known, keep or "top", n, seed, json)
+    pieces = pieces_for(source, out, n, block_size(batch, particles), per_file)
+    if len(pieces) > 1:
+        if steps_gif:
+            raise UserError(f"--steps-gif with {n} samples in {len(pieces)} files: draw a few for it")
+        began = time.perf_counter()
+        request = {"label": label, "prompt": (prompt, unknown), "known": known, "keep": keep}
+        files, planned = sample_to(
+            source, out, n, solver, nfe, batch=batch, per_file=pieces.size, seed=seed, given=given_of, request=request,
+            processes=processes, progress=shown(json), **settings,
+        )  # fmt: skip
+        seconds = time.perf_counter() - began
+        values = {
+            "model": model, "solver": solver, "plan": str(planned), "nfe": nfe, "n": n, "seed": seed,
+            "seconds": round(seconds, 3), "processes": processes.count, "files": [*map(str, files)],
+        }  # fmt: skip
+        line = f"{n} samples of {model}, seed {seed}: {seconds:.2f} s, in {files[0]} to {files[-1].name}"
+        tell(values, [f"{solver} ran {planned}", line], json)
+        return
     recorder = Recorder(source, SHOWN[form]) if steps_gif else None
     drawn = sample_in_batches(
-        source, n, solver, nfe, grid=grid, t_start=t_start, g=g, guidance=scales(guidance),
-        clip=None if clip else False, label=list(islice(cycle(label), n)) if label else None,
-        condition=asked(condition), batch=batch, seed=seed, progress=on_terminal(),
+        source, n, solver, nfe, batch=batch, seed=seed, progress=shown(json), processes=processes,
         on_step=lambda step: recorder(step) if recorder and len(recorder.steps) < nfe else None,
-        temperature=temperature, lengths=length, particles=particles, noise=noise,
-        **_conditions(source, prompt, unknown, known, keep or "top", n, seed),
+        **settings, **given_of(range(n)),
     )  # fmt: skip
+    if not processes.main:
+        return
     files = write_files(out / "samples", source, drawn.x, drawn.label, drawn.present)
     if recorder is not None:
         recorder.present = drawn.present
@@ -193,20 +226,34 @@ def sample(
     tell(values, told, json)
 
 
-def _conditions(
-    model: BFN, prompt: str | None, unknown: str, known: str | None, keep: Any, n: int, seed: int
-) -> dict[str, Any]:
-    """What is known of the samples: the letters of a prompt, or a part of images, each as often as there are few."""
+def _given(
+    model: BFN,
+    label: tuple[str, ...],
+    prompt: tuple[str | None, str],
+    known: str | None,
+    keep: Any,
+    n: int,
+    seed: int,
+    json: bool,
+) -> Callable[[range], dict[str, Any]]:
+    """What is asked for of samples by their numbers: classes in turn, a prompt, a part of images in turn."""
     import torch
 
     from bfn.model_data import known_part, known_text, read_model_data
 
-    if prompt is not None:
-        return known_text(model, prompt, unknown)
-    if known is None:
-        return {}
-    images = read_model_data(model, known, "test", n, seed=seed, progress=on_terminal()).x
-    return known_part(model, images[torch.arange(n) % len(images)], keep)
+    text, unknown = prompt
+    always = {} if text is None else known_text(model, text, unknown)
+    images = None
+    if known is not None:
+        images = read_model_data(model, known, "test", n, seed=seed, progress=shown(json)).x
+
+    def of(rows: range) -> dict[str, Any]:
+        own = {**always, "label": [label[i % len(label)] for i in rows] if label else None}
+        if images is not None:
+            own |= known_part(model, images[torch.tensor(rows) % len(images)], keep)
+        return own
+
+    return of
 
 
 def asked(given: tuple[str, ...]) -> dict[str, Any] | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfn.cli.common import progress_bar, tell
+from bfn.cli.common import shown, tell
+from bfn.progress import Progress
 
 if TYPE_CHECKING:
     from bfn.model import BFN
@@ -28,14 +29,14 @@ def sample_table(
     settings = {key: value for key, value in wishes.items() if value is not None}
     report = request.report(settings.get("particles"))
     start = time.perf_counter()
-    with progress_bar(n, "sampling", "row") as bar:
+    with Progress(n, "sampling", "row", shown(json)) as bar:
 
-        def shown() -> Iterator[Any]:
+        def counted() -> Iterator[Any]:
             for rows in draw_rows(model, n, request, report, **settings):
                 bar.update(len(rows))
                 yield rows
 
-        write_rows(path, shown(), request.example)
+        write_rows(path, counted(), request.example)
     seconds = time.perf_counter() - start
     values = {
         "model": name, "n": n, "seed": wishes["seed"], "seconds": round(seconds, 3), "files": [str(path)],

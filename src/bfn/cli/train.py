@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, Names, on_terminal
+from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, Names, shown
 from bfn.errors import UserError
 
 __all__ = ["settings_first", "train"]
@@ -33,6 +33,7 @@ def train(
     seed: Annotated[int | None, SEED] = None,
     resume: bool = False,
     cpu: bool = False,
+    json: Annotated[bool, arg(help="print the lines of the log, one JSON value each, for programs")] = False,
 ) -> int:
     """Train a model; it can be stopped at any moment and goes on with --resume.
 
@@ -102,7 +103,7 @@ def train(
         settings = settings.override({f"data.{key}": value for key, value in options.items()})
         settings = settings if network is None else settings.override({"network": {"name": network}})
     settings = settings if seed is None else settings.override({"seed": seed})
-    result = training.train(settings.override(changes), run, resume=resume, progress=on_terminal(), cpu=cpu)
+    result = training.train(settings.override(changes), run, resume=resume, progress=shown(json), cpu=cpu)
     return STOPPED.get(result.stopped_by or "", 0)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bfn.cli.common import DIRECTORY, AsJson, Data, Device, ModelName, Seed, check_positive, load, progress_bar, tell
+from bfn.cli.common import DIRECTORY, AsJson, Data, Device, ModelName, Seed, check_positive, load, shown, tell
 from bfn.errors import UserError
+from bfn.progress import Progress
 
 if TYPE_CHECKING:
     from bfn.model import Model
@@ -80,12 +81,12 @@ def tune(
         else tuning.SearchedGrid(teacher_nfe)
     )  # fmt: skip
     steps = tuning.default_steps(source, nfe, goal) if steps is None else steps
-    with progress_bar(steps, "tuning", "step") as bar:
+    with Progress(steps, "tuning", "step", shown(json)) as bar:
 
         def on_step(step: int, value: float | None) -> None:
             bar.update(step - bar.n)
             if value is not None:
-                bar.set_postfix_str(f"held-out {value:.4g}")
+                bar.note(**{"held-out": f"{value:.4g}"})
 
         tuned = tuning.tune(
             source, nfe, goal, steps=steps, batch=batch, starts=starts, held_out=held_out, seed=seed, on_step=on_step
@@ -110,11 +111,11 @@ def _calibrate(
     from bfn.config import encode
 
     objective = tuning.objective_for(model, data)
-    with progress_bar(None, "calibrating", "trial") as bar:
+    with Progress(None, "calibrating", "trial", shown(json)) as bar:
 
         def on_trial(anchor: Anchor, value: float) -> None:
             bar.update()
-            bar.set_postfix_str(f"{anchor.calls} calls, g = {anchor.g:g}: {value:.4g}")
+            bar.note(calls=anchor.calls, g=f"{anchor.g:g}", objective=f"{value:.4g}")
 
         found = tuning.calibrate(model, objective, calls, n=n, seed=seed, on_trial=on_trial)
     folder = storage.store_tables(name, {}, out, calibration=found)

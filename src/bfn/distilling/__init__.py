@@ -18,6 +18,7 @@ from typing import Any
 from bfn.distilling.distiller import Distiller
 from bfn.errors import UserError, did_you_mean
 from bfn.model import BFN, Model
+from bfn.progress import Shown
 from bfn.training import Settings, train
 
 __all__ = ["distill"]
@@ -39,7 +40,7 @@ def distill(
     seed: int = 0,
     run: Path | str | None = None,
     resume: bool = False,
-    progress: bool = False,
+    progress: Shown = False,
 ) -> BFN:
     """A model that maps a state to the end of its path in one call, learned from ``paths`` paths of this one.
 

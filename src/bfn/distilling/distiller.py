@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.distilling.paths import coupled_noise, draw_paths
 from bfn.distilling.tables import choose_tables, renoising_table
@@ -25,7 +24,9 @@ from bfn.eval_mode import evaluating
 from bfn.heads import FlowMapHead
 from bfn.losses import errors_and_values
 from bfn.model import BFN, Model
-from bfn.training.order import derived_generator, order
+from bfn.progress import Shown, say
+from bfn.seeds import derived_generator
+from bfn.training.order import order
 from bfn.training.settings import Settings
 from bfn.training.trainer import Trainer
 from bfn.weightings import Bound, CrossEntropy, Weighting
@@ -48,7 +49,7 @@ class Distiller(Trainer):
     teacher: whose paths are learned. first: the student at the first step. quiet: nothing is said.
     """
 
-    resumed_by = "bfn distill MODEL --out {run} --resume --lr {lr:.3g}"
+    command = "distill MODEL"
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Distiller(Trainer):
         settings: Settings,
         run: Path,
         accelerator: Accelerator,
-        progress: bool,
+        progress: Shown,
     ) -> None:
         self.teacher, self.first, self.quiet = teacher, first, quiet
         super().__init__(settings, run, accelerator, progress)
@@ -134,7 +135,11 @@ class Distiller(Trainer):
         stored.save(folder)
         return stored
 
+    def resumed_by(self, lr: float | None = None, clip: bool = False) -> str:
+        """The command to go on with; its settings are options, and clipping is none of them."""
+        return super().resumed_by(lr).replace(" lr=", " --lr ")
+
     def say(self, line: str) -> None:
         """One line to the user; standard output is for the result."""
         if self.main and not self.quiet:
-            tqdm.write(line, file=sys.stderr)
+            say(line, self.progress, sys.stderr)

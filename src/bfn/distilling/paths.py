@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.conditioning import conditions_for
 from bfn.conditions import Conditions, dropped, rows_of
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.model import Model
+from bfn.progress import Progress, Shown
 from bfn.sampling import Step, sample
+from bfn.seeds import derived_generator
 from bfn.solvers import plan
 from bfn.storage import read_weights, write_weights
-from bfn.training.order import derived_generator
 
 __all__ = ["Paths", "coupled_noise", "draw_paths"]
 
@@ -71,7 +71,7 @@ def draw_paths(
     seed: int = 0,
     dropout: float = 0.0,
     folder: Path | None = None,
-    progress: bool = False,
+    progress: Shown = False,
 ) -> Paths:
     """n paths of a model. sampling: settings of ``model.sample``, of a solver without noise.
 
@@ -87,7 +87,7 @@ def draw_paths(
     if not all(row.commit for row in planned.table.rows):
         raise UserError(f"a teacher with stages ({planned}): a map is learned from the states of a path; take fast-ode")
     chunks = []
-    with tqdm(total=n, desc="paths", unit="path", delay=1.0, leave=False, disable=None if progress else True) as bar:
+    with Progress(n, "paths", "path", progress) as bar:
         for number in range(-(-n // CHUNK)):
             count = min(CHUNK, n - number * CHUNK)
             file = None if folder is None else folder / f"paths-{number:04d}.safetensors"

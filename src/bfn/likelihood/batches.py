@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
-__all__ = ["batches", "checked_conditions"]
+__all__ = ["batch_size", "batches", "checked_conditions", "some_of"]
 
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
@@ -49,11 +49,20 @@ def checked_conditions(
     return given
 
 
+def batch_size(states: int | None, numbers: int, draws: int = 1) -> int:
+    """Samples that make up so many states, of so many numbers, ``draws`` a sample; None for as many as suit."""
+    return max(1, (BATCH_NUMBERS // numbers if states is None else states) // draws)
+
+
+def some_of(x: Tensor, conditions: Conditions, rows: slice, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+    """Some of the data, and their conditions."""
+    return x[rows].to(device), {name: value[rows].to(device) for name, value in conditions.items()}
+
+
 def batches(
-    x: Tensor, conditions: Conditions, states: int | None, numbers: int, device: torch.device, draws: int = 1
+    x: Tensor, conditions: Conditions, states: int | None, numbers: int, device: torch.device
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Data and conditions, as many at a time as make up so many states, of so many numbers, ``draws`` a sample."""
-    size = max(1, (BATCH_NUMBERS // numbers if states is None else states) // draws)
+    """Data and conditions, as many at a time as make up so many states."""
+    size = batch_size(states, numbers)
     for first in range(0, len(x), size):
-        rows = slice(first, first + size)
-        yield x[rows].to(device), {name: value[rows].to(device) for name, value in conditions.items()}
+        yield some_of(x, conditions, slice(first, first + size), device)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.conditions import rows_of
 from bfn.errors import UserError
@@ -22,6 +23,7 @@ from bfn.estimate import Estimate, mean_estimate
 from bfn.eval_mode import evaluating
 from bfn.likelihood.batches import checked_conditions
 from bfn.losses import continuous_time_loss, n_step_loss, reconstruction_loss
+from bfn.progress import Progress, Shown
 
 if TYPE_CHECKING:
     from bfn.info import Label
@@ -76,6 +78,26 @@ class Likelihood:
         n_dims = sum(part.n_dims * len(part.log_prob) for part in parts) / len(log_prob)
         return replace(parts[0], log_prob=log_prob, error=error, nfe=nfe, n_dims=n_dims, reconstruction=reconstruction)
 
+    def on_cpu(self) -> Likelihood:
+        """The same in main memory."""
+        names = ("log_prob", "error", "nfe", "reconstruction")
+        found = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: value.cpu() for name, value in found.items() if value is not None})
+
+    def arrays(self) -> dict[str, Any]:
+        """All of it, by name, for a file."""
+        known = {} if self.reconstruction is None else {"reconstruction": self.reconstruction}
+        facts = {"n_dims": self.n_dims, "is_bound": self.is_bound, "is_density": self.is_density}
+        return {"log_prob": self.log_prob, "error": self.error, "nfe": self.nfe, **known, **facts}
+
+    @classmethod
+    def read(cls, path: Path) -> Likelihood:
+        """What :meth:`arrays` are in a file."""
+        with np.load(path, allow_pickle=False) as stored:
+            values: dict[str, Any] = {name: torch.from_numpy(stored[name]) for name in stored}
+        kinds = {"n_dims": float, "is_bound": bool, "is_density": bool}
+        return cls(**{**values, **{name: kind(values[name]) for name, kind in kinds.items()}})
+
     @property
     def nats(self) -> Estimate:
         """Mean of -log p a sample, with its interval over the samples."""
@@ -126,7 +148,7 @@ def held_out_bits(
     batch: int = 64,
     generator: torch.Generator | None = None,
     gather: Callable[[Tensor], Tensor] | None = None,
-    progress: bool = False,
+    progress: Shown = False,
 ) -> dict[str, Estimate]:
     """Bits a dimension (a character, for text) of data that the model was not trained on.
 
@@ -142,7 +164,7 @@ def held_out_bits(
     conditions = checked_conditions(model, x, label, condition, present, repeats=repeats, batch=batch)
     n_batches = max(math.ceil(len(x) / batch), min(LEAST_BATCHES, len(x)))
     nats = []
-    with evaluating(model), tqdm(total=len(x), desc="evaluating", unit="sample", disable=not progress) as bar:
+    with evaluating(model), Progress(len(x), "evaluating", "sample", progress) as bar:
         for rows in torch.arange(len(x)).tensor_split(n_batches):
             some = x[rows].to(model.device)
             its_own = rows_of(conditions, rows.to(model.device))

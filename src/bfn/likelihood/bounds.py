@@ -12,6 +12,7 @@ D/2 log(1 + alpha r) on average; :func:`receiver_variance` takes it from other d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +35,12 @@ __all__ = ["continuous_bound", "n_step_bound", "receiver_variance"]
 
 
 def continuous_bound(
-    model: Model, x: Tensor, nfe: int, conditions: Conditions, generator: torch.Generator | None
+    model: Model,
+    x: Tensor,
+    nfe: int,
+    conditions: Conditions,
+    generator: torch.Generator | None,
+    on_call: Callable[[int], object],
 ) -> Likelihood:
     """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
     times = nfe - 1
@@ -44,6 +50,7 @@ def continuous_bound(
         t = (i + shift) / times
         values = continuous_time_loss_values(model, x, t, generator, conditions).double()
         losses.append(sum_over_present(values, conditions.get("present")))
+        on_call(len(x))
     return _with_reconstruction(model, x, torch.stack(losses, 1), 1.0, conditions, generator)
 
 
@@ -54,6 +61,7 @@ def n_step_bound(
     variance: Tensor | None,
     conditions: Conditions,
     generator: torch.Generator | None,
+    on_call: Callable[[int], object],
 ) -> Likelihood:
     """KL(sender || receiver) of each of nfe - 1 messages, and the reconstruction."""
     steps = nfe - 1
@@ -69,6 +77,7 @@ def n_step_bound(
             square = (x - output.mean).double().square()
             kl = (wider.log() + (1 + alpha * square) / wider - 1) / 2
         terms.append(sum_over_present(kl, conditions.get("present")))
+        on_call(len(x))
     return _with_reconstruction(model, x, torch.stack(terms, 1), float(steps), conditions, generator)
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from bfn.errors import NetworkError
+from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import batches, checked_conditions
+from bfn.files import write_arrays
+from bfn.likelihood.batches import batch_size, checked_conditions, some_of
 from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
 from bfn.likelihood.ode import Ode
 from bfn.likelihood.settings import Dequantise, Divergence, Method, Settings
+from bfn.pieces import Pieces, digest, write_pieces
+from bfn.processes import ALONE, Processes
+from bfn.progress import Progress, Shown
+from bfn.seeds import block_generator
 
 if TYPE_CHECKING:
     from bfn.info import Label
@@ -43,8 +48,12 @@ def log_likelihood(
     condition: Mapping[str, Any] | None = None,
     present: Any = None,
     generator: torch.Generator | None = None,
+    seed: int | None = None,
+    processes: Processes = ALONE,
+    keep: Path | None = None,
+    request: Mapping[str, Any] | None = None,
     batch: int | None = None,
-    progress: bool = False,
+    progress: Shown = False,
 ) -> Likelihood:
     """log p(x) of each sample, or a lower bound: (n,), nats.
 
@@ -62,6 +71,10 @@ def log_likelihood(
     label, condition: what the network is told, as in :func:`bfn.sample`; nothing where they are None.
     present: bool, like the data, True where there is data; the rest counts nowhere.
     batch: states that go through the network at a time; None: as many as make 2^16 numbers.
+    generator: draws what is drawn, one batch after the other; or seed, from which each batch has a generator of its
+        own, so that processes may share the work: they measure the batches in turn, and all get all figures.
+    keep: directory for the figures of each batch, ``likelihood-000000.npz`` and so on: what was stopped goes on there.
+        request: plain values that name the model, so that figures of another are not taken for its own.
     """
     conditions = checked_conditions(
         model, x, label, condition, present, probes=probes, importance=importance, batch=batch
@@ -69,17 +82,37 @@ def log_likelihood(
     settings = Settings(method, nfe, tolerance, divergence, probes, importance, levels, dequantise, variance)
     settings.check(model, x)
     n_states = math.prod(model.flow.state_shape(model.data_shape))
-    found: list[Likelihood] = []
-    with evaluating(model), tqdm(total=len(x), desc="likelihood", unit="sample", disable=not progress) as bar:
-        for some, its_own in batches(x, conditions, batch, n_states, model.device, importance):
-            if method == "ode":
-                found.append(Ode(model, some, its_own, settings, generator).run())
-            elif method == "bound":
-                found.append(continuous_bound(model, some, settings.calls, its_own, generator))
-            else:
-                found.append(n_step_bound(model, some, settings.calls, variance, its_own, generator))
-            bar.update(len(some))
-    result = Likelihood.joined(found)
+    size = batch_size(batch, n_states, importance)
+    if generator is not None and (seed is not None or processes.count > 1 or keep is not None):
+        raise UserError("a generator beside a seed, several processes or keep: give a seed alone")
+
+    def measured(first: int, on_call: Callable[[int], object]) -> Likelihood:
+        """The figures of one batch."""
+        some, its_own = some_of(x, conditions, slice(first, first + size), model.device)
+        own = generator if seed is None else block_generator(seed, first // size, model.device)
+        if method == "ode":
+            return Ode(model, some, its_own, settings, own, on_call).run().on_cpu()
+        if method == "bound":
+            return continuous_bound(model, some, settings.calls, its_own, own, on_call).on_cpu()
+        return n_step_bound(model, some, settings.calls, variance, its_own, own, on_call).on_cpu()
+
+    calls = importance * settings.calls
+    with evaluating(model):
+        if keep is None:
+            total = None if tolerance is not None else len(x) * calls
+            with Progress(total, "likelihood", "call", progress) as bar:
+                own = processes.own(range(0, len(x), size))
+                found = [measured(first, lambda states: bar.update(states * processes.count)) for first in own]
+            result = Likelihood.joined(processes.gather(found))
+        else:
+            pieces = Pieces(keep, len(x), size, ".npz", "likelihood")
+
+            def write(rows: range, path: Path, advance: Callable[[float], None]) -> None:
+                write_arrays(path, **measured(rows.start, lambda states: advance(states / calls)).arrays())
+
+            asked = {**(request or {}), "seed": seed, "settings": repr(settings), "data": digest(x)}
+            write_pieces(pieces, write, asked, processes=processes, progress=progress)
+            result = Likelihood.joined([*map(Likelihood.read, pieces.paths)])
     if bad := int((~result.log_prob.isfinite()).sum()):
         raise NetworkError(f"log-likelihood of {bad} of {len(x)} samples is NaN or infinite")
     return result

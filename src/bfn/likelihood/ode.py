@@ -48,12 +48,21 @@ __all__ = ["Ode"]
 
 
 class Ode:
-    """One batch on its way from the data end to the prior, every sample with ``draws`` states."""
+    """One batch on its way from the data end to the prior, every sample with ``draws`` states.
+
+    on_call: told, after each network call, of how many states it was.
+    """
 
     def __init__(
-        self, model: Model, x: Tensor, conditions: Conditions, settings: Settings, generator: torch.Generator | None
+        self,
+        model: Model,
+        x: Tensor,
+        conditions: Conditions,
+        settings: Settings,
+        generator: torch.Generator | None,
+        on_call: Callable[[int], object],
     ) -> None:
-        self.model, self.flow, self.settings = model, model.flow, settings
+        self.model, self.flow, self.settings, self.on_call = model, model.flow, settings, on_call
         self.draws = settings.importance
         self.state_shape = self.flow.state_shape(model.data_shape)
         self.parts = _parts_of(self.flow, model.data_shape)
@@ -191,6 +200,7 @@ class Ode:
         shrinks = torch.stack(
             [self._free(part)[rows] * pace[part.name] * own_c[part.name].tanh() for part in self.parts]
         ).sum(0)
+        self.on_call(len(rows))
         return output, torch.cat([drift, trace - shrinks.unsqueeze(1)], 1)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from bfn.files import atomic, atomic_write
+from bfn.progress import Shown
 
 __all__ = ["Options", "Section", "machine", "write_report"]
 
@@ -34,7 +35,7 @@ class Options:
     beyond: tuple[str, ...] | None = None
     batch: int | None = None
     store: Path | None = None
-    progress: bool = False
+    progress: Shown = False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 Real data go through the same code, so every figure can be read beside what a real sample of the same size gets.
 """
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -15,8 +14,9 @@ from torch import Tensor
 
 from bfn.errors import UserError
 from bfn.estimate import Estimate
+from bfn.pieces import digest
 
-__all__ = ["Judge", "JudgePart", "Measure", "digest"]
+__all__ = ["Judge", "JudgePart", "Measure"]
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,3 @@ class Judge:
 
     def _judge(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         return {key: value for part in self.parts for key, value in part(x, labels).items()}
-
-
-def digest(*parts: str | Tensor) -> str:
-    """A short name of strings and tensors: equal ones have equal names."""
-    sha = hashlib.sha256()
-    for part in parts:
-        sha.update(part.encode() if isinstance(part, str) else part.contiguous().numpy().tobytes())
-        sha.update(b"\0")
-    return sha.hexdigest()[:16]

@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.data.own_paths import from_card
 from bfn.errors import UserError, did_you_mean
 from bfn.files import home
 from bfn.model import Model
 from bfn.model_data import read_model_data
+from bfn.pieces import digest
+from bfn.progress import over
 from bfn.quality.classifier import load_classifier
 from bfn.quality.features import (
     POOLED,
@@ -28,7 +29,7 @@ from bfn.quality.features import (
     pooled_pixels,
 )
 from bfn.quality.frechet import FeatureStatistics
-from bfn.quality.judge import Judge, JudgePart, digest
+from bfn.quality.judge import Judge, JudgePart
 from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
 from bfn.quality.molecule_parts import molecule_parts, read_molecules
 from bfn.quality.molecule_report import is_of_molecules
@@ -219,8 +220,7 @@ def _inception(reference: Tensor, inception: InceptionFeatures, file: str, n: in
     def frechet(images: Tensor, what: str) -> Frechet:
         def gather() -> FeatureStatistics:
             pieces = torch.split(images, INCEPTION_BATCH)
-            bar = tqdm(pieces, desc=what, unit="batch", delay=1, leave=False, disable=None)
-            return gather_statistics(bar, inception, name=name)
+            return gather_statistics(over(pieces, what, "batch"), inception, name=name)
 
         path = home() / "features" / f"{name}-{digest(images, file)}.safetensors"
         statistics = cached_statistics(path, gather, name=name)

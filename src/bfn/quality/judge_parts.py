@@ -16,10 +16,11 @@ from torch import Tensor
 
 from bfn.data import Tokenizer
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
+from bfn.pieces import digest
 from bfn.quality.classifier import N_CLASSES, classify
 from bfn.quality.features import extract
 from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
-from bfn.quality.judge import JudgePart, Measure, digest
+from bfn.quality.judge import JudgePart, Measure
 from bfn.quality.ngrams import TextItems, character_ngrams, entropy, ngram_counts, word_counts
 from bfn.quality.spelling import spelling_accuracy, spelling_estimate
 

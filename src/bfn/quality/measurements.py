@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from bfn import solvers
 from bfn.batched_sampling import BatchedSamples, sample_in_batches
@@ -24,8 +23,11 @@ from bfn.config import encode
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
 from bfn.model import BFN, Model
+from bfn.pieces import digest
+from bfn.processes import ALONE, Processes
+from bfn.progress import Progress, Shown
 from bfn.quality import store as stores
-from bfn.quality.judge import Judge, Measure, digest
+from bfn.quality.judge import Judge, Measure
 from bfn.quality.settings import Setting
 
 __all__ = ["Record", "draw", "identify", "measure", "pool"]
@@ -70,7 +72,8 @@ def measure(
     batch: int = 100,
     store: Path | None = None,
     identity: str | None = None,
-    progress: bool = False,
+    progress: Shown = False,
+    processes: Processes = ALONE,
     on_record: Callable[[Record], None] | None = None,
 ) -> list[Record]:
     """Draw n samples with each setting, for each of ``repeats`` seeds from ``seed`` on, and have them judged.
@@ -78,7 +81,8 @@ def measure(
     Batch number b of a seed starts from the same noise under every setting. A class-conditional model draws all classes
     in turn, and predictions are clipped to the range of the data, as the model's info has them.
     store: file to take figures from and add them to. identity: names the model there; one is made from config and
-    weights if None. on_record: called with each record as soon as it is whole.
+    weights if None. on_record: called with each record as soon as it is whole. processes: draw batches in turn; the
+    first judges and keeps the figures, and all get them.
     """
     if n < 1 or repeats < 1 or batch < 1:
         raise UserError(f"n={n}, repeats={repeats}, batch={batch}: expected at least 1 of each")
@@ -92,26 +96,34 @@ def measure(
     tables = {s: solvers.plan(model, **s.arguments(model.flow)).table for s in settings}
     steps = {s: digest(repr(table), f"{s.guidance}") for s, table in tables.items()}
     keys = {s: digest(name, steps[s], *common) for s in settings}
-    known = {} if store is None else stores.read(store)
+    known = processes.from_main({} if store is None else stores.read(store))
     seeds = tuple(range(seed, seed + repeats))
     todo = {f"{keys[s]}-{k}": s.nfe * n for s in settings for k in seeds if f"{keys[s]}-{k}" not in known}
     records = []
-    with tqdm(total=sum(todo.values()), disable=None if progress else True, unit="call", unit_scale=True) as bar:
+
+    def count(samples: int) -> None:
+        bar.update(samples * processes.count)
+
+    with Progress(sum(todo.values()), "measuring", "call", progress) as bar:
         for setting in settings:
             lines = []
             for k in seeds:
                 key = f"{keys[setting]}-{k}"
                 if key not in known:
-                    bar.set_description(setting.label)
+                    bar.describe(setting.label)
                     planned = Setting(tables[setting], setting.nfe, guidance=setting.guidance)
-                    drawn = draw(model, planned, n, k, batch, on_calls=bar.update)
-                    figures = {what: [*some.asdict().values()] for what, some in judge(drawn.x, drawn.label).items()}
-                    known[key] = {
-                        "key": key, "model": name, "judge": judge.key, "setting": setting.asdict(), "n": n, "seed": k,
-                        "seconds": drawn.seconds, "measures": figures,
-                    }  # fmt: skip
-                    if store is not None:
-                        stores.append(store, known[key])
+                    drawn = draw(model, planned, n, k, batch, processes=processes, on_calls=count)
+                    line: dict[str, Any] = {}
+                    if processes.main:
+                        judged = judge(drawn.x, drawn.label)
+                        line = {
+                            "key": key, "model": name, "judge": judge.key, "setting": setting.asdict(), "n": n,
+                            "seed": k, "seconds": drawn.seconds,
+                            "measures": {what: [*some.asdict().values()] for what, some in judged.items()},
+                        }  # fmt: skip
+                        if store is not None:
+                            stores.append(store, line)
+                    known[key] = processes.from_main(line)
                 lines.append(known[key])
             records.append(_pooled(setting, n, seeds, lines, judge.measures))
             if on_record is not None:
@@ -126,6 +138,7 @@ def draw(
     seed: int = 0,
     batch: int = 100,
     *,
+    processes: Processes = ALONE,
     on_calls: Callable[[int], object] | None = None,
 ) -> BatchedSamples:
     """n samples, of all classes in turn; each batch has generators of its own.
@@ -141,7 +154,7 @@ def draw(
 
     drawn = sample_in_batches(
         model, n, **setting.arguments(model.flow), guidance=setting.guidance, batch=batch, seed=generators,
-        condition=model.info.in_turn(n),
+        condition=model.info.in_turn(n), processes=processes,
         on_step=None if on_calls is None else lambda step: on_calls(len(step.u)),
     )  # fmt: skip
     # A judge of text sees no token where there is none.

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate
 from bfn.exact.backoff import BackoffTables, count_backoff
 from bfn.files import atomic
-from bfn.quality.judge import JudgePart, Measure, digest
+from bfn.pieces import digest
+from bfn.quality.judge import JudgePart, Measure
 
 __all__ = ["JUDGES", "JudgeNetwork", "NGramBits", "Projections", "judge_features", "save_judge"]
 

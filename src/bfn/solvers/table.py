@@ -159,15 +159,20 @@ class BoundRow:
         offset = torch.as_tensor(sum(b) * shift, dtype=like.dtype, device=like.device) if shift and len(b) else None
         return cls(a, tuple(scale * each for each in b), c, offset, commit)
 
-    def __call__(self, u: Tensor, predictions: Sequence[Tensor], noise: Callable[[], Tensor]) -> Tensor:
-        """The next state: one pass for each prediction and for the noise, and one for the state if it is scaled."""
+    def __call__(
+        self, u: Tensor, predictions: Sequence[Tensor], noise: Callable[[], Tensor], out: Tensor | None = None
+    ) -> Tensor:
+        """The next state: one pass for each prediction and for the noise, and one for the state if it is scaled.
+
+        out: memory to put it in, of a state that is needed no more.
+        """
         terms = [(b, p) for b, p in zip(self.b, predictions, strict=False) if _counts(b)]
         if self.offset is not None:
-            new = _sum(self.offset, self.a, u)
+            new = _sum(self.offset, self.a, u, out)
         elif terms and not isinstance(self.a, Tensor) and self.a == 1:
-            new = _sum(u, *terms.pop())
+            new = _sum(u, *terms.pop(), out)
         else:
-            new = u * self.a
+            new = torch.mul(u, self.a, out=out)
         for b, prediction in terms:
             _add(new, b, prediction)
         return _add(new, self.c, noise()) if _counts(self.c) else new
@@ -182,9 +187,11 @@ def _counts(weight: Number) -> bool:
     return isinstance(weight, Tensor) or weight != 0
 
 
-def _sum(x: Tensor, weight: Number, y: Tensor) -> Tensor:
+def _sum(x: Tensor, weight: Number, y: Tensor, out: Tensor | None = None) -> Tensor:
     """x + weight y in one pass."""
-    return torch.addcmul(x, y, weight) if isinstance(weight, Tensor) else torch.add(x, y, alpha=weight)
+    if isinstance(weight, Tensor):
+        return torch.addcmul(x, y, weight, out=out)
+    return torch.add(x, y, alpha=weight, out=out)
 
 
 def _add(x: Tensor, weight: Number, y: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ import math
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.data.table_columns import TableColumns
 from bfn.eval_mode import evaluating
@@ -19,6 +18,7 @@ from bfn.joint_head import JointHead
 from bfn.model import BFN
 from bfn.networks import MLP
 from bfn.partly_known import PartlyKnown
+from bfn.progress import Progress
 from bfn.weightings import Weighting, weighted_loss, weighting_of
 
 __all__ = ["table_model", "train"]
@@ -63,7 +63,7 @@ def train(
     optimiser = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=1e-4, betas=(0.9, 0.99))
     warm_up, every = min(100, steps // 10 + 1), max(1, steps // CHECKS)
     best, best_loss, best_step = copy.deepcopy(averaged), math.inf, 0
-    with tqdm(total=steps, desc="training", unit="step", disable=None if progress is None else not progress) as bar:
+    with Progress(steps, "training", "step", progress is not False) as bar:
         for step in range(1, steps + 1):
             for group in optimiser.param_groups:
                 group["lr"] = lr * min(step / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)) + 1e-3)
@@ -78,7 +78,7 @@ def train(
             bar.update()
             if step % every == 0 or step == steps:
                 now = _held_out_loss(averaged, held_out, weighting)
-                bar.set_postfix_str(f"held-out loss {now:.4g}")
+                bar.note(**{"held-out loss": f"{now:.4g}"})
                 if now < best_loss:
                     best, best_loss, best_step = copy.deepcopy(averaged), now, step
                 elif step - best_step >= PATIENCE * every:

@@ -22,8 +22,9 @@ from bfn.record_data import (
     record_lengths,
     shape_of_records,
 )
+from bfn.seeds import derived_generator, derived_seed
 from bfn.spread import Spread
-from bfn.training.order import derived_generator, derived_seed, grouped_batch, order
+from bfn.training.order import grouped_batch, order
 
 __all__ = ["ImageSource", "RecordSource", "Source", "TextSource", "flow_type", "open_source"]
 

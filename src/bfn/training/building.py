@@ -17,9 +17,9 @@ from bfn.heads import HEADS, Head
 from bfn.joint import JointFlow
 from bfn.model import BFN
 from bfn.schedules import Schedule
+from bfn.seeds import derived_seed
 from bfn.training import muon
 from bfn.training.batches import Source, flow_type
-from bfn.training.order import derived_seed
 from bfn.training.own_networks import build_network
 from bfn.training.settings import Settings
 from bfn.weightings import WEIGHTINGS, Weighting

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
-from tqdm.auto import tqdm
 
 from bfn.data import Columns, Tokenizer
 from bfn.error_curve import ErrorCurve
@@ -23,6 +21,7 @@ from bfn.files import locked
 from bfn.info import ModelInfo
 from bfn.model import BFN
 from bfn.partly_known import KnownInTraining
+from bfn.progress import Progress, Shown
 from bfn.training import checkpoints
 from bfn.training.given_data import Given, Wishes, is_placeholder, open_given
 from bfn.training.loop import LOCK, agreed_settings, write_settings
@@ -35,8 +34,8 @@ __all__ = ["fit"]
 
 FEW = 64
 """Numbers in a sample up to which batches are large."""
-LINES = 10
-"""Lines that are told of a run where there is no terminal for a bar."""
+LOOKS = 10
+"""How often in a run the loss is looked at."""
 
 
 class Fitter(Trainer):
@@ -83,7 +82,7 @@ def fit(
     weight_decay: float = 0.0,
     seed: int = 0,
     run: Path | str | None = None,
-    progress: bool = True,
+    progress: Shown = True,
 ) -> BFN:
     """Train a model on data, and return it with averaged weights, in evaluation mode.
 
@@ -152,27 +151,19 @@ def _directory(run: Path | str | None) -> Iterator[Path]:
         yield Path(run)
 
 
-def _loop(trainer: Fitter, progress: bool, stores: bool) -> str | None:
+def _loop(trainer: Fitter, progress: Shown, stores: bool) -> str | None:
     """All steps, or those until a signal; its name. stores: checkpoints are written."""
     steps = trainer.settings.steps
-    every = max(1, steps // LINES)
-    shown = progress and trainer.main
-    in_lines = shown and not sys.stderr.isatty()
+    every = max(1, steps // LOOKS)
+    shown = progress if trainer.main else False
     clock = time.monotonic()
-    with (
-        Signals() as signals,
-        tqdm(
-            total=steps, initial=trainer.step, desc="fitting", unit="step", disable=not shown or in_lines, leave=False
-        ) as bar,
-    ):
+    with Signals() as signals, Progress(steps, "fitting", "step", shown, start=trainer.step) as bar:
         while trainer.step < steps and signals.received is None:
             trainer.train_step()
             bar.update()
             if trainer.step % every == 0 or trainer.step == steps:
                 values = trainer.measured()
-                bar.set_postfix(loss=f"{values['loss']:.4f}")
-                if in_lines:
-                    trainer.say(f"step {trainer.step} of {steps}: loss {values['loss']:.4f}")
+                bar.note(loss=f"{values['loss']:.4f}")
             ends = trainer.step == steps or signals.received is not None
             if stores and (ends or time.monotonic() - clock > 60 * trainer.settings.checkpoint_minutes):
                 trainer.checkpoint()

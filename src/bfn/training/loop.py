@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator  # type: ignore[import-untyped]
-from tqdm.auto import tqdm
 
 from bfn import storage, tuning
 from bfn.errors import UserError
 from bfn.files import atomic_write, locked, sweep
 from bfn.model import BFN
+from bfn.progress import Progress, Shown
 from bfn.training import checkpoints
 from bfn.training.process import Signals, surroundings
 from bfn.training.reports import LOG, Log
-from bfn.training.settings import HARMLESS, RECORDED, Settings, differences, read_settings
+from bfn.training.settings import HARMLESS, RECORDED, Settings, differences, moved, read_settings
 from bfn.training.trainer import Trainer
 
 __all__ = ["LOCK", "Result", "agreed_settings", "train", "write_settings"]
@@ -48,15 +48,16 @@ def train(
     run: Path | str,
     *,
     resume: bool = False,
-    progress: bool = True,
+    progress: Shown = True,
     cpu: bool = False,
-    trainer_type: Callable[[Settings, Path, Accelerator, bool], Trainer] = Trainer,
+    trainer_type: Callable[[Settings, Path, Accelerator, Shown], Trainer] = Trainer,
 ) -> Result:
     """Train a model; checkpoints, log and samples go to the directory ``run``, and in the end the model itself.
 
     settings: may be None on resuming: the run's own are used then. Those given may differ in what does not change the
         result, in ``steps``, and in the learning rate and clipping, which is recorded in the log and the card.
     resume: go on from the newest whole checkpoint; start from nothing if there is none yet.
+    progress: whether to show it, and how (:data:`bfn.progress.Shown`); "json" prints the lines of the log.
     trainer_type: what makes the moving parts of the run; distillation has its own.
     SIGTERM and Ctrl-C write a checkpoint and end the run in order; a second one ends it at once.
     """
@@ -86,11 +87,9 @@ def _loop(trainer: Trainer, changes: Mapping[str, Any]) -> Result:
     opened = closing(Log(run, trainer.step, settings.tensorboard)) if trainer.main else nullcontext()
     with opened as log, Signals() as signals:
         if changes:
-            _write(log, "settings", trainer.step, changes)
-        bar = tqdm(
-            total=settings.steps, initial=trainer.step, desc="training", unit="step", smoothing=0.05,
-            disable=None if trainer.progress and trainer.main else True,
-        )  # fmt: skip
+            _write(log, "settings", trainer, changes)
+        shown = trainer.main and trainer.progress != "json" and trainer.progress  # JSON lines are those of the log
+        bar = Progress(settings.steps, "training", "step", shown, start=trainer.step, stays=True)
         saved = trainer.step
         clock = trainer.clock = time.monotonic()
         while trainer.step < settings.steps:
@@ -99,10 +98,10 @@ def _loop(trainer: Trainer, changes: Mapping[str, Any]) -> Result:
             bar.update()
             if step % settings.log_every == 0 or done:
                 values = trainer.measured()
-                bar.set_postfix(loss=f"{values['loss']:.4f}")
-                _write(log, "train", step, values)
+                bar.note(loss=f"{values['loss']:.4f}")
+                _write(log, "train", trainer, values)
             if done or (settings.eval_every and step % settings.eval_every == 0):
-                _write(log, "eval", step, trainer.evaluate())
+                _write(log, "eval", trainer, trainer.evaluate())
             if done or (settings.sample_every and step % settings.sample_every == 0):
                 trainer.sample()
             late = settings.checkpoint_minutes and time.monotonic() - clock > 60 * settings.checkpoint_minutes
@@ -114,7 +113,8 @@ def _loop(trainer: Trainer, changes: Mapping[str, Any]) -> Result:
             if stop and not done:
                 bar.close()
                 name = signals.received or "SIGTERM"
-                trainer.say(f"stopped by {name} at step {step} of {settings.steps}; checkpoint written: resume {run}")
+                stopped = f"stopped by {name} at step {step} of {settings.steps}; checkpoint written"
+                trainer.say(f"{stopped}; to go on: {trainer.resumed_by()}")
                 return Result(run, step, name)
         bar.close()
     model = trainer.exported()
@@ -141,8 +141,8 @@ def _calibrate(trainer: Trainer, model: BFN) -> None:
 def agreed_settings(settings: Settings | None, run: Path, resume: bool) -> tuple[Settings, dict[str, Any]]:
     """The settings to train with, after a look at what the run's directory holds, and changes to be recorded."""
     stored = run / SETTINGS
-    own = read_settings(stored) if resume and stored.exists() else None
-    chosen = settings or own
+    own = read_settings(stored).with_whole_path() if resume and stored.exists() else None
+    chosen = own if settings is None else settings.with_whole_path()
     if chosen is None and resume:
         raise UserError(f"{run}: no run to resume there: {SETTINGS} is missing")
     if chosen is None:
@@ -152,6 +152,9 @@ def agreed_settings(settings: Settings | None, run: Path, resume: bool) -> tuple
     if not checkpoints.existing(run) and any((run / name).exists() for name in (storage.CONFIG, storage.WEIGHTS)):
         raise UserError(f"{run}: holds a model and no checkpoints: training would write over it, choose another place")
     changed = differences(own or chosen, chosen)
+    if own is not None and "data" in changed and moved(own.data, chosen.data):
+        changed = {"data.name": (own.data["name"], chosen.data["name"]), **changed}
+        del changed["data"]
     for name, (theirs, ours) in changed.items():
         if name not in HARMLESS | RECORDED:
             raise UserError(f"{name}={ours!r}: the run in {run} has {theirs!r}; resume with that, or run anew")
@@ -163,6 +166,8 @@ def write_settings(settings: Settings, run: Path) -> None:
     atomic_write(run / SETTINGS, json.dumps(settings.to_dict(), indent=2) + "\n")
 
 
-def _write(log: Log | None, kind: str, step: int, values: Mapping[str, Any]) -> None:
+def _write(log: Log | None, kind: str, trainer: Trainer, values: Mapping[str, Any]) -> None:
     if log is not None:
-        log.write(kind, step, values)
+        log.write(kind, trainer.step, values)
+        if trainer.progress == "json":
+            print(json.dumps({"kind": kind, "step": trainer.step, **values}), flush=True)

@@ -1,25 +1,16 @@
-"""What is drawn at random in a run, as functions of its seed: seeds, generators, and the order of the data."""
+"""The order of a run's data, as a function of its seed."""
 
-import hashlib
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-__all__ = ["derived_generator", "derived_seed", "grouped_batch", "order"]
+from bfn.seeds import derived_generator
+
+__all__ = ["grouped_batch", "order"]
 
 WINDOW = 50
 """Batches among which samples are sorted by their length."""
-
-
-def derived_seed(*parts: int | str) -> int:
-    """A 64-bit seed from a few numbers and words; nearby ones give unrelated seeds."""
-    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
-
-
-def derived_generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator seeded by :func:`derived_seed`."""
-    return torch.Generator(device).manual_seed(derived_seed(*parts))
 
 
 @lru_cache(maxsize=2)

@@ -12,10 +12,11 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from bfn.config import encode
+from bfn.data import names
 from bfn.errors import UserError, did_you_mean
 from bfn.files import read_text
 
-__all__ = ["HARMLESS", "RECORDED", "Settings", "differences", "read_settings", "recipe", "recipes"]
+__all__ = ["HARMLESS", "RECORDED", "Settings", "differences", "moved", "read_settings", "recipe", "recipes"]
 
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
@@ -27,9 +28,9 @@ HARMLESS = frozenset(
     | {"calibration", "sample_count", "sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
 )
 """What may differ between a run and its continuation without a word."""
-RECORDED = frozenset({"lr", "final_lr", "warmup", "grad_clip"})
-"""What may differ too, so that a run that diverged can go on, and is told in its log and card. All else would make it
-another run."""
+RECORDED = frozenset({"lr", "final_lr", "warmup", "grad_clip", "data.name"})
+"""What may differ too, so that a run that diverged or whose data have moved can go on, and is told in its log and card.
+All else would make it another run."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,14 @@ class Settings:
         values: dict[str, Any] = encode(self)
         return values
 
+    def with_whole_path(self) -> "Settings":
+        """The same with the data's path from the root on, so that the run goes on from any directory."""
+        name = str(self.data["name"])
+        path = Path(name).expanduser()
+        if name in names() or path.is_absolute() or not path.exists():
+            return self
+        return dataclasses.replace(self, data={**self.data, "name": str(path.resolve())})
+
     def override(self, changes: Mapping[str, Any] | Iterable[str]) -> "Settings":
         """Some settings changed: {"lr": 1e-3, "network.width": 256} or ["lr=1e-3", "network.width=256"].
 
@@ -157,6 +166,7 @@ class Settings:
             if not dot:
                 values[key] = value
             elif part in PARTS:
+                parameter = "name" if key == "data.path" else parameter  # what a path is called in a setting
                 values[part] = {**values[part], parameter: value}
             else:
                 raise UserError(f"{key}: only {', '.join(PARTS)} have parameters of their own")
@@ -193,6 +203,12 @@ def differences(ours: Settings, theirs: Settings) -> dict[str, tuple[Any, Any]]:
     """Settings that differ, by name."""
     left, right = ours.to_dict(), theirs.to_dict()
     return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
+
+
+def moved(before: Config, now: Config) -> bool:
+    """Whether data differ in their path alone, and are no longer where they were."""
+    same = {**before, "name": None} == {**now, "name": None}
+    return same and before["name"] not in names() and not Path(before["name"]).exists()
 
 
 def _parsed(text: str, suffix: str, source: str) -> Settings:

@@ -1,6 +1,8 @@
 """The moving parts of a run, and what is done with them at a step: train, measure, sample, store."""
 
 import math
+import os
+import shlex
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,7 +13,6 @@ import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
-from tqdm.auto import tqdm
 
 from bfn.conditions import dropped, rows_of
 from bfn.data.own_paths import remember_path
@@ -21,10 +22,11 @@ from bfn.likelihood import held_out_bits
 from bfn.losses import errors_and_values
 from bfn.model import BFN
 from bfn.partly_known import KnownInTraining, PartlyKnown, known_in_training
+from bfn.progress import Shown, say
+from bfn.seeds import derived_generator, derived_seed
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
-from bfn.training.order import derived_generator, derived_seed
 from bfn.training.reports import LOG, read_log
 from bfn.training.settings import Settings
 from bfn.viz import write_samples
@@ -70,10 +72,10 @@ def _nothing_known(known: Tensor | None, rows: slice) -> Any:
 class Trainer:
     """The moving parts of a run: model, optimiser, averaged weights, measured loss."""
 
-    resumed_by = "bfn train --out {run} --resume lr={lr:.3g}{clip}"
-    """The command to go on with a lower learning rate."""
+    command = "train"
+    """Of ``bfn``, that goes on with such a run."""
 
-    def __init__(self, settings: Settings, run: Path, accelerator: Accelerator, progress: bool) -> None:
+    def __init__(self, settings: Settings, run: Path, accelerator: Accelerator, progress: Shown) -> None:
         self.settings, self.run, self.accelerator, self.progress = settings, run, accelerator, progress
         self.main, self.device = accelerator.is_main_process, accelerator.device
         n, batch = accelerator.num_processes, settings.batch
@@ -110,8 +112,10 @@ class Trainer:
 
     def open_data(self) -> None:
         """What the run learns from, and what it is measured on."""
-        name = self.settings.flow["name"]
-        remember_path(self.settings.data["name"])
+        name, source = self.settings.flow["name"], str(self.settings.data["name"])
+        if Path(source).is_absolute() and not Path(source).exists():
+            raise UserError(f"{source}: the run's data are not there: {self.resumed_by()} data.path=WHERE_THEY_ARE")
+        remember_path(source)
         batch = self.settings.batch
         self.data = open_source(self.settings.data, name, "train", self.progress and self.main, batch)
         self.held_out = open_source(self.settings.data, name, "validation", False, batch, self.data)
@@ -203,9 +207,15 @@ class Trainer:
         """The line that says what to do where the state is good no more; the last good one has been kept."""
         kept, settings = checkpoints.existing(self.run), self.settings
         last = f"the last good state, {kept[-1].name}, is kept" if kept else "nothing was stored yet"
-        clip = "" if settings.grad_clip else " grad_clip=1"
-        advice = self.resumed_by.format(run=self.run, lr=settings.lr / 10, clip=clip)
+        advice = self.resumed_by(lr=settings.lr / 10, clip=not settings.grad_clip)
         return TrainingError(f"{what} at step {self.step}: {last}; go on with a lower learning rate: {advice}")
+
+    def resumed_by(self, lr: float | None = None, clip: bool = False) -> str:
+        """The command to go on with; with another learning rate, and with clipping."""
+        changes = ("" if lr is None else f" lr={lr:.3g}") + (" grad_clip=1" if clip else "")
+        n = self.accelerator.num_processes
+        start = "bfn" if n == 1 else f"torchrun --nproc_per_node {os.environ.get('LOCAL_WORLD_SIZE', n)} -m bfn"
+        return f"{start} {self.command} --out {shlex.quote(str(self.run))} --resume{changes}"
 
     @torch.no_grad()
     def is_good(self, *stored: object) -> bool:
@@ -321,4 +331,4 @@ class Trainer:
     def say(self, line: str) -> None:
         """One line to the user, from one process."""
         if self.main:
-            tqdm.write(line)
+            say(line, self.progress)

@@ -4,6 +4,7 @@ import json
 
 import bfn
 from bfn import networks, solvers, storage
+from bfn.bench import Figure
 from bfn.cli import main
 
 
@@ -82,18 +83,22 @@ def test_solvers_lists_them_all(capsys):
     assert any(line.split()[:4] == ["fast-ode", "continuous", "discrete", "3/4"] for line in lines)
 
 
-def test_bench_keeps_its_table_out_of_the_json(monkeypatch, capsys):
-    def run(threads: int) -> list[dict[str, float | str]]:
-        print("a table")
-        return [{"case": "text", "row": 2.0, "threads": threads}]
-
-    monkeypatch.setattr("bfn.bench.run", run)
-    assert main(["bench", "--threads", "2", "--json"]) == 0
-    out, error = capsys.readouterr()
-    assert json.loads(out) == [{"case": "text", "row": 2.0, "threads": 2}]
-    assert error == "a table\n"
-    assert main(["bench"]) == 0
-    assert capsys.readouterr().out == "a table\n"
+def test_bench_tells_figures_and_whether_they_are_as_they_are_to_be(monkeypatch, capsys):
+    good = Figure("kernel", "a row", 0.7, 0.6, 0.8, 9, goal=0.6, side="at least")
+    bad = Figure("sampling", "batch 1", 1.3, 1.2, 1.4, 9, goal=1.15)
+    monkeypatch.setattr(
+        "bfn.bench.PARTS", {"kernel": lambda quick: iter([good]), "sampling": lambda quick: iter([bad])}
+    )
+    assert main(["bench", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert [(figure["name"], figure["met"]) for figure in told] == [("a row", True), ("batch 1", False)]
+    assert main(["bench", "--only", "kernel"]) == 0
+    out = capsys.readouterr().out
+    assert "a row" in out
+    assert "at least 0.6: met" in out
+    assert "1 figures, 0 not as" in out
+    assert main(["bench", "--only", "kernels"]) == 2
+    assert "did you mean 'kernel'" in capsys.readouterr().err
 
 
 def test_info_shows_the_beginning_of_a_tabulated_schedule(tmp_path, capsys):

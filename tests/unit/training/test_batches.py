@@ -4,8 +4,9 @@ import torch
 
 from bfn import Classes, ModelInfo, data
 from bfn.heads.discretised import quantise
+from bfn.seeds import derived_seed
 from bfn.training.batches import ImageSource, TextSource, open_source
-from bfn.training.order import derived_seed, order
+from bfn.training.order import order
 
 
 def text(tmp_path, content):
