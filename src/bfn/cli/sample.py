@@ -132,10 +132,10 @@ def sample(
     if known is None and keep is not None:
         raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
 
-    from bfn.cli.sample_molecules import tell_molecules
-    from bfn.quality.molecule_report import is_of_molecules
     from bfn.batched_sampling import block_size, sample_in_batches
+    from bfn.cli.sample_molecules import tell_molecules
     from bfn.processes import Processes
+    from bfn.quality.molecule_report import is_of_molecules
     from bfn.sample_files import pieces_for, sample_to, write_files
     from bfn.viz import Recorder, lines, write_animation
 

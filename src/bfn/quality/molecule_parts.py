@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from bfn.data import Part, Tokenizer
 from bfn.data.optional_packages import require
@@ -22,9 +21,11 @@ from bfn.estimate import Estimate
 from bfn.files import atomic, home
 from bfn.model import Model
 from bfn.model_data import read_model_data
+from bfn.pieces import digest
+from bfn.progress import over
 from bfn.quality.features import cached_statistics
 from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
-from bfn.quality.judge import JudgePart, Measure, digest
+from bfn.quality.judge import JudgePart, Measure
 from bfn.quality.molecules import DESCRIPTORS, KnownMolecules, Molecules, descriptor_distances, descriptors
 from bfn.quality.reference_data import ReferenceData, without_padding
 
@@ -45,7 +46,7 @@ def chemnet_features(canonical: Sequence[str], *, progress: bool = False) -> Ten
     fcd, utils = require("fcd", "for the Frechet ChemNet distance"), require("fcd.utils", "for the same")
     network, pieces = fcd.load_ref_model(), []
     batches = [canonical[i : i + CHEMNET_BATCH] for i in range(0, len(canonical), CHEMNET_BATCH)]
-    for some in tqdm(batches, "ChemNet", unit="batch", delay=2, leave=False, disable=None if progress else True):
+    for some in over(batches, "ChemNet", "batch", progress):
         data = utils.SmilesDataset(list(some))
         x = torch.stack([torch.from_numpy(data[i]).float() for i in range(len(data))])
         with torch.no_grad():
