@@ -20,7 +20,7 @@ from bfn.files import atomic_write
 from bfn.quality.molecule_report import is_of_molecules, report_molecules
 from bfn.viz import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
 
-MODELS = ("mnist", "digits", "text8")
+MODELS = ("mnist", "digits", "text8", "qm9")
 STUDENTS = {"digits": "digits-1"}
 """Distilled models, by the model they learned from."""
 SOLVERS = {"bfn": "the original sampler, bfn", "auto": "the default, auto"}
