@@ -9,11 +9,11 @@ from bfn.errors import UserError
 
 __all__ = ["fetch"]
 
+KNOWN = "mnist, fashion-mnist, cifar10, text8, qm9, adult, magic, or a Bayesian network: alarm, child, insurance, ..."
+
 
 def fetch(
-    name: Annotated[
-        Positional[str], arg(metavar="NAME", help="mnist, fashion-mnist, cifar10, text8, qm9, adult or magic")
-    ],
+    name: Annotated[Positional[str], arg(metavar="NAME", help=KNOWN)],
     again: bool = False,
     json: AsJson = False,
 ) -> None:

@@ -34,7 +34,7 @@ _PICKLE_SUFFIXES = frozenset({".pkl", ".pickle", ".pt", ".pth", ".joblib"})
 
 def names() -> tuple[str, ...]:
     """The sets that ``load`` knows by name."""
-    return ("digits", *SOURCES)
+    return ("digits", *(name for name, source in SOURCES.items() if not source.is_network))
 
 
 def is_at_hand(name: str) -> bool:
@@ -82,6 +82,8 @@ def load(
         return _part(_read_path(Path(source), tokenizer, columns, progress), part)
     if SOURCES[source].is_table:
         raise UserError(f"{source}: a table: bfn.data.read_table({source!r}), or TableSynthesizer().fit({source!r})")
+    if SOURCES[source].is_network:
+        raise UserError(f"{source}: a Bayesian network: bfn.exact.BayesianNetwork.fetch({source!r}) draws rows of it")
     folder = fetch(source, progress=progress, verify=False)
     note = read_manifest(folder).get("note", "")
     if note:

@@ -63,6 +63,7 @@ class Source:
         columns: What the columns of records are for, where a user does not say it.
         tokenizer: How the sequences of records are cut; see ``bfn.data.make_tokenizer``.
         is_table: Whether it is a table, for :func:`bfn.data.read_table`.
+        is_network: Whether it is a Bayesian network, for ``bfn.exact.BayesianNetwork.fetch``.
     """
 
     downloads: tuple[Download, ...]
@@ -71,6 +72,20 @@ class Source:
     columns: Columns | None = None
     tokenizer: str | None = None
     is_table: bool = False
+    is_network: bool = False
+
+
+NETWORKS = (
+    "alarm", "andes", "asia", "barley", "cancer", "child", "diabetes", "earthquake", "hailfinder", "hepar2",
+    "insurance", "link", "mildew", "munin", "munin1", "munin2", "munin3", "munin4", "pathfinder", "pigs", "sachs",
+    "survey", "water", "win95pts",
+)  # fmt: skip
+"""Bayesian networks of categories that one package carries."""
+
+
+def _network(name: str) -> Source:
+    wheel = {"pgmpy-1.1.2-py3-none-any.whl": "e55c78763a4a45dd644a13b250cea86af0c7e08590cf35de489624f34a4d9a0b"}
+    return Source((Download("pip", "pgmpy==1.1.2", wheel, unpacking.from_network_wheel(name)),), is_network=True)
 
 
 _MNIST_FILES = {
@@ -243,5 +258,6 @@ SOURCES: dict[str, Source] = {
             ),
         ),
     ),
+    **{name: _network(name) for name in NETWORKS},
 }
 """The standard sets by name: what ``bfn.data.load`` and ``bfn data fetch`` know."""

@@ -30,6 +30,7 @@ __all__ = [
     "from_idx_gz",
     "from_idx_package",
     "from_magic_wheel",
+    "from_network_wheel",
     "from_qm9_package",
     "from_text8_zip",
 ]
@@ -187,6 +188,18 @@ def _zip_member(archives: Mapping[str, Path], name: str) -> Iterator[BinaryIO]:
     (path,) = archives.values()
     with zipfile.ZipFile(path) as archive, archive.open(name) as stream:
         yield cast(BinaryIO, Bounded(cast(BinaryIO, stream), name, path.stat().st_size))
+
+
+def from_network_wheel(name: str) -> Callable[[Mapping[str, Path], Path, Shown], None]:
+    """What takes one Bayesian network, a .bif.gz file, out of the package that carries them."""
+
+    def convert(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+        stored = f"pgmpy/utils/example_models/{name}.bif.gz"
+        with _zip_member(archives, stored) as member, (folder / f"{name}.bif.gz").open("wb") as file:
+            file.write(member.read())
+            flush(file)
+
+    return convert
 
 
 def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: Shown) -> None:

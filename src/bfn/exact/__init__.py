@@ -5,6 +5,7 @@ With them anybody can see what a solver does: whatever is wrong with a sample is
 """
 
 from bfn.exact.base import DiscreteExactModel, ExactModel
+from bfn.exact.bayesian_network import BayesianNetwork
 from bfn.exact.chains import MarkovChain
 from bfn.exact.circle import VonMisesMixture
 from bfn.exact.gaussian import GaussianMixture
@@ -14,6 +15,7 @@ from bfn.exact.points import Points
 from bfn.exact.strings import MixtureOfProducts, ProductOfCategoricals, StringSet
 
 __all__ = [
+    "BayesianNetwork",
     "DiscreteExactModel",
     "ExactModel",
     "GaussianMixture",

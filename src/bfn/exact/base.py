@@ -123,8 +123,11 @@ class DiscreteExactModel(ExactModel):
         return evidence
 
 
-def normal_log_prob(u: Tensor, variance: float) -> Tensor:
-    """Log-density of (batch, ...) under N(0, variance I): (batch,)."""
+def normal_log_prob(u: Tensor, variance: float | Tensor) -> Tensor:
+    """Log-density of (batch, ...) under N(0, variance I), or with a variance for each number: (batch,)."""
+    if isinstance(variance, Tensor):
+        own = variance.to(u)
+        return -(u.square() / own + (2 * pi * own).log()).flatten(1).sum(1) / 2
     return -(u.flatten(1).square().sum(1) / variance + u[0].numel() * log(2 * pi * variance)) / 2
 
 
