@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 INTERRUPTED = 130
+USUAL_N, MOST_ROWS, TABLE_BATCH = 200, 10_000, 4096
+"""Samples where nothing is said: of rows as many as the table had, at most so many; and rows at a time."""
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -44,17 +46,18 @@ def compare(
     model: ModelName,
     solvers: Names = (),
     nfe: Counts = (5, 10, 20),
-    n: int = 200,
+    n: int | None = None,
     t_start: Annotated[tuple[float, ...], arg(metavar="TIME [TIME ...]")] = (),
     g: Annotated[tuple[float, ...], arg(metavar="NUMBER [NUMBER ...]")] = (),
     grid: Annotated[str | None, NAME] = None,
     guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
     metric: Annotated[str | None, NAME] = None,
     data: Data = None,
+    train: Annotated[Path | None, FILE] = None,
     features: Annotated[Path | None, FILE] = None,
     repeats: int = 1,
     seed: Seed = 0,
-    batch: Annotated[int, BATCH] = 100,
+    batch: Annotated[int | None, BATCH] = None,
     json: Annotated[Path | None, FILE] = None,
     markdown: Annotated[Path | None, FILE] = None,
     plot: Annotated[Path | None, FILE] = None,
@@ -71,6 +74,8 @@ def compare(
 
     Example: bfn compare mnist --solvers bfn-solver++2 sde-bfn-solver++2 --t-start 0.05 0.01 0.001 --plot quality.png
 
+    Example: bfn compare runs/people --data held-out.csv --train people.csv --nfe 10 20 50 --markdown people.md
+
     On several GPUs or cores: torchrun --nproc_per_node 2 -m bfn compare digits --n 1000
 
     For people to judge: bfn compare mnist --blind pairs --solvers bfn auto --nfe 10 --n 40, and when they have
@@ -79,12 +84,14 @@ def compare(
     Args:
         solvers: their names, which bfn solvers lists; the default, the original and the paper's if left out.
         nfe: numbers of network calls to spend on each sample.
-        n: samples for each figure; or pairs to show.
+        n: samples for each figure, or pairs to show; 200, or as many rows as a table was trained on, if left out.
         t_start: where the grid starts, the paper's eta: all of these on grids that need one, as the paper's does.
         g: stochasticity, 0 to inf: all of these for solvers that have this dial.
         grid: a grid for all solvers instead of their own, by name as bfn sample takes it.
         guidance: scale by which classes and other conditions count, for models that have some.
-        metric: molecules, text, mnist, pixels, inception or values; the one that fits the model's data if left out.
+        metric: table, molecules, text, mnist, pixels, inception or values; the one that fits the model's data if left
+            out.
+        train: of a table, the rows that the model was trained on; --data are then rows that it has not seen.
         features: TorchScript file of Inception for that metric, instead of the installed one; its code is run.
         repeats: seeds to measure with; intervals are then those of the mean over them.
         json: write everything that was measured there.
@@ -110,15 +117,20 @@ def compare(
             raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
         import matplotlib  # noqa: F401  told if it is missing before hours of measuring, not after
     source = load(model, device)
+    is_table = source.info.columns is not None
+    batch = batch or (TABLE_BATCH if is_table else 100)
     if guidance is not None and source.info.classes is None and not source.info.conditions:
         raise UserError(f"--guidance {guidance:g}: this model knows no classes nor other conditions; leave it out")
     settings = quality.crossed(
         source.flow, solvers or quality.USUAL[source.flow.kind], nfe, t_start=t_start, g=g, grid=grid, guidance=guidance
     )
     if blind is not None:
-        _write_pairs(source, settings, blind, n, seed, batch)
+        _write_pairs(source, settings, blind, n or USUAL_N, seed, batch)
         return 0
-    judge = quality.judge_for(source, metric, data, features=features, n=n)
+    if train is not None and not is_table:
+        raise UserError(f"--train {train}: only tables are judged beside their training rows; leave it out")
+    judge = quality.judge_for(source, metric, data, features=features, n=n or USUAL_N, train=train)
+    n = n or (min(MOST_ROWS, int(source.info.card.get("rows", MOST_ROWS))) if is_table else USUAL_N)
     # A metric that was not asked for leaves out what n samples are too few for.
     judge, problems = (judge, []) if metric is not None else judge.suited(n)
     notes = [f"{problem}; it is left out" for problem in problems]

@@ -5,7 +5,7 @@ from types import ModuleType
 
 __all__ = ["require"]
 
-EXTRAS = {"records": ("pandas", "pyarrow", "tokenizers"), "chem": ("rdkit", "selfies", "fcd")}
+EXTRAS = {"records": ("pandas", "pyarrow", "tokenizers"), "chem": ("rdkit", "selfies", "fcd"), "tables": ("xgboost",)}
 """Packages that come with an extra of their own; all others come with ``data``."""
 
 

@@ -22,6 +22,8 @@ from bfn.quality.ngrams import class_ngram_counts, divergence
 from bfn.quality.settings import USUAL, Setting, crossed
 from bfn.quality.spelling import spelling_accuracy, spelling_estimate
 from bfn.quality.store import default_store
+from bfn.quality.table_quality import TableQuality
+from bfn.quality.table_report import TableReport, table_report
 
 __all__ = [
     "METRICS",
@@ -40,6 +42,8 @@ __all__ = [
     "Molecules",
     "Record",
     "Setting",
+    "TableQuality",
+    "TableReport",
     "class_ngram_counts",
     "classify",
     "compare",
@@ -60,4 +64,5 @@ __all__ = [
     "spelling_accuracy",
     "spelling_estimate",
     "summarise",
+    "table_report",
 ]

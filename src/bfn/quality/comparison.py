@@ -43,7 +43,8 @@ class Advice:
 class Comparison:
     """What was measured of one model, beside what real data get.
 
-    notes: what a reader should know, such as a measure that was left out and why.
+    notes: what a reader should know, such as a measure that was left out and why. baseline: the other end of the
+    scales by its name, where the judge has one.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Comparison:
     real: Mapping[str, Estimate]
     n_real: int
     notes: tuple[str, ...] = ()
+    baseline: tuple[str, Mapping[str, Estimate]] | None = None
 
     @property
     def main(self) -> Measure:
@@ -80,8 +82,9 @@ class Comparison:
 
         samplers = dict.fromkeys(record.setting.sampler for record in self.records)
         rows = [[sampler, *(show(found.get((sampler, nfe))) for nfe in self._calls)] for sampler in samplers]
-        real = [f"real data, {self.n_real} samples", show(self.real[of.key]), *[""] * (len(self._calls) - 1)]
-        return ["", *(f"{nfe} calls" for nfe in self._calls)], [*rows, real]
+        ends = [(f"real data, {self.n_real} samples", self.real), *([] if self.baseline is None else [self.baseline])]
+        rows += [[name, show(figures.get(of.key)), *[""] * (len(self._calls) - 1)] for name, figures in ends]
+        return ["", *(f"{nfe} calls" for nfe in self._calls)], rows
 
     def markdown(self) -> str:
         """A report: how it was measured, a table a measure, the advice."""
@@ -111,11 +114,18 @@ class Comparison:
             "measures": [{name: getattr(of, name) for name in fields} for of in self.measures],
             "main": self.main.key,
             "real": {"n": self.n_real, "measures": {key: figure.asdict() for key, figure in self.real.items()}},
+            **self._baseline_asdict(),
             "records": [record.asdict() for record in self.records],
             "advice": [advice.asdict() for advice in self.advice],
             "notes": list(self.notes),
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
         }
+
+    def _baseline_asdict(self) -> dict[str, Any]:
+        if self.baseline is None:
+            return {}
+        name, figures = self.baseline
+        return {"baseline": {"name": name, "measures": {key: figure.asdict() for key, figure in figures.items()}}}
 
     @property
     def _calls(self) -> list[int]:
@@ -140,4 +150,7 @@ def summarise(
     records: Sequence[Record], judge: Judge, n: int, *, name: str = "the model", notes: Sequence[str] = ()
 ) -> Comparison:
     """Records of one judge and number of samples, with what real data get."""
-    return Comparison(name, judge.name, judge.measures, tuple(records), judge.real(n), judge.n_real(n), tuple(notes))
+    real = judge.real(n)
+    return Comparison(
+        name, judge.name, judge.measures, tuple(records), real, judge.n_real(n), tuple(notes), judge.baseline
+    )  # fmt: skip

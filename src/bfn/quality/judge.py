@@ -72,9 +72,18 @@ class JudgePart(ABC):
         """Figures that real data have by the way the measure is made."""
         return {}
 
+    @property
+    def baseline(self) -> tuple[str, Mapping[str, Estimate]] | None:
+        """The other end of the scales, where there is one worth to be named: what it is, and its figures."""
+        return None
+
     def problem(self, n: int) -> str | None:
         """Why n samples cannot be judged, in one line."""
         return None
+
+    def real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        """Figures of held-out real data."""
+        return {**self(x, labels), **self.by_construction}
 
     @abstractmethod
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
@@ -105,6 +114,11 @@ class Judge:
         """Names the judge and its references."""
         return f"{self.name}-{digest(*(part.key for part in self.parts))}"
 
+    @property
+    def baseline(self) -> tuple[str, Mapping[str, Estimate]] | None:
+        """The other end of the scales, of the first part that has one."""
+        return next((part.baseline for part in self.parts if part.baseline is not None), None)
+
     def __call__(self, x: Any, labels: Tensor | None = None) -> dict[str, Estimate]:
         """Figures of samples x as a model gives them; labels: (n,), the classes that were asked for."""
         prepared = self.prepare(x).cpu()
@@ -115,8 +129,8 @@ class Judge:
     def real(self, n: int) -> dict[str, Estimate]:
         """Figures of n real samples, or of as many as are held out."""
         index = torch.arange(self.n_real(n)) * len(self.held_out) // self.n_real(n)
-        figures = self._judge(self.held_out[index], None if self.labels is None else self.labels[index])
-        return {**figures, **{key: value for part in self.parts for key, value in part.by_construction.items()}}
+        x, labels = self.held_out[index], None if self.labels is None else self.labels[index]
+        return {key: value for part in self.parts for key, value in part.real(x, labels).items()}
 
     def n_real(self, n: int) -> int:
         """How many real samples ``real(n)`` judges."""

@@ -35,6 +35,7 @@ from bfn.quality.molecule_parts import molecule_parts, read_molecules
 from bfn.quality.molecule_report import is_of_molecules
 from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
 from bfn.quality.second_judge import NGramBits, Projections, judge_features
+from bfn.quality.table_judge import table_judge
 
 __all__ = ["METRICS", "Metric", "features_for", "judge_for", "metric_for"]
 
@@ -49,6 +50,7 @@ def judge_for(
     *,
     features: Path | str | None = None,
     n: int | None = None,
+    train: Any = None,
 ) -> Judge:
     """The judge that fits a model's data, or the one that is asked for.
 
@@ -56,7 +58,10 @@ def judge_for(
         as the model takes them; the set that the model was trained on, as its info says, if None.
     features: a TorchScript file with Inception, for that metric; its code is run.
     n: samples to judge; too few for Inception's features are told of before all real images went through it.
+    train: of a table, the rows that the model was trained on; ``data`` are then held-out ones (:func:`table_parts`).
     """
+    if model.info.columns is not None and metric in (None, "table") and not isinstance(data, Tensor):
+        return table_judge(model, data, train)
     own = model.info.trained_on.get("name")
     source = data if data is not None or own is None else from_card(own)
     name = metric_for(model, metric, source)

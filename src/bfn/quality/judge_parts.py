@@ -21,6 +21,7 @@ from bfn.quality.classifier import N_CLASSES, classify
 from bfn.quality.features import extract
 from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
 from bfn.quality.judge import JudgePart, Measure
+from bfn.quality.nearest import nearest
 from bfn.quality.ngrams import TextItems, character_ngrams, entropy, ngram_counts, word_counts
 from bfn.quality.spelling import spelling_accuracy, spelling_estimate
 
@@ -137,8 +138,8 @@ class NearestClasses(JudgePart):
         return digest("neighbours", str(NEIGHBOURS), self.images.mean(0), self.labels)
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        _, nearest = _nearest(x.flatten(1), self.images, NEIGHBOURS)
-        return _asked(self.labels[nearest].mode(-1).values, labels)
+        _, found = nearest(x.flatten(1), self.images, NEIGHBOURS)
+        return _asked(self.labels[found].mode(-1).values, labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +170,7 @@ class NearCopies(JudgePart):
         return self._ratios(self.held_out[-COPY_CALIBRATION:]).quantile(COPY_SHARE).item()
 
     def _ratios(self, x: Tensor) -> Tensor:
-        distances, _ = _nearest(x.flatten(1), self.train, COPY_NEIGHBOURS)
+        distances, _ = nearest(x.flatten(1), self.train, COPY_NEIGHBOURS)
         return distances[:, 0] / distances.mean(1).clamp(min=1e-12)
 
 
@@ -219,17 +220,6 @@ class Texts(JudgePart):
         )
         figures = (*([spelling_estimate(texts)] if self.english else []), ngram, word, ngram_entropy, word_entropy)
         return {measure.key: figure for measure, figure in zip(self.measures, figures, strict=True)}
-
-
-def _nearest(x: Tensor, others: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Distances (n, k) and indices (n, k) of the k nearest of others (m, d) to each of x (n, d), some at a time."""
-    squares = others.square().sum(1)
-    pieces = [
-        (part.square().sum(1, keepdim=True) + squares - 2 * part @ others.T).topk(k, largest=False)
-        for part in torch.split(x, 100)
-    ]
-    values, indices = (torch.cat(column) for column in zip(*pieces, strict=True))
-    return values.clamp(min=0).sqrt(), indices
 
 
 def _asked(predicted: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
