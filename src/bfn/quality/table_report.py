@@ -111,8 +111,8 @@ class TableReport:
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
         }  # fmt: skip
 
-    def figures_drawn(self) -> dict[str, Any]:
-        """Pictures, matplotlib figures: all scales, columns, pairs."""
+    def pictures(self) -> dict[str, str]:
+        """All scales, columns and pairs, each drawn as SVG."""
         from bfn.viz import tables
 
         drawn = {
@@ -121,25 +121,23 @@ class TableReport:
         }
         if self.trends:
             drawn["pairs"] = tables.pair_trends(list(self.shapes), self.trends).get_figure(root=True)
-        return drawn
+        return {name: _svg(figure) for name, figure in drawn.items()}
 
-    def html(self, drawn: Mapping[str, Any] | None = None) -> str:
-        """One page that needs nothing else."""
-        drawn = self.figures_drawn() if drawn is None else drawn
+    def html(self, pictures: Mapping[str, str] | None = None) -> str:
+        """One page that needs nothing else. pictures: as :meth:`pictures` gives them, where they are at hand."""
+        drawn = self.pictures() if pictures is None else pictures
         title = html.escape(f"Rows of {self.name}")
-        pictures = {
-            name: f'<img alt="{name}" src="data:image/svg+xml;base64,{_svg(one)}">' for name, one in drawn.items()
-        }
+        images = {name: _html_image(name, picture) for name, picture in drawn.items()}
         parts = [
             f"<h1>{title}</h1>", *(f'<p class="note">{html.escape(line)}</p>' for line in self.lines()),
-            _html_table(*self.cells()), pictures["scales"], "<h2>Columns</h2>",
+            _html_table(*self.cells()), images["scales"], "<h2>Columns</h2>",
             "<p>Shares, or histograms between the 0.5 % and 99.5 % quantiles; in brackets the shape.</p>",
-            pictures["columns"],
+            images["columns"],
         ]  # fmt: skip
-        if "pairs" in pictures:
+        if "pairs" in images:
             parts += [
                 "<h2>Pairs of columns</h2>",
-                pictures["pairs"],
+                images["pairs"],
                 _html_table(["pair", "trend"], self._trend_cells()),
             ]
         head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
@@ -148,11 +146,10 @@ class TableReport:
 
     def save(self, directory: Path | str) -> list[Path]:
         """Write report.html, report.md with its pictures, and report.json into a directory."""
-        directory = Path(directory)
+        drawn, directory = self.pictures(), Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        drawn = self.figures_drawn()
-        for name, figure in drawn.items():
-            atomic_write(directory / f"{name}.svg", base64.b64decode(_svg(figure)).decode())
+        for name, picture in drawn.items():
+            atomic_write(directory / f"{name}.svg", picture)
         atomic_write(directory / "report.md", self.markdown({name: f"{name}.svg" for name in drawn}))
         atomic_write(directory / "report.json", json.dumps(self.asdict(), indent=2) + "\n")
         atomic_write(directory / "report.html", self.html(drawn))
@@ -193,7 +190,11 @@ def _plain(value: float) -> float | None:
 def _svg(figure: Any) -> str:
     written = io.StringIO()
     figure.savefig(written, format="svg", metadata={"Date": None})
-    return base64.b64encode(written.getvalue().encode()).decode()
+    return written.getvalue()
+
+
+def _html_image(name: str, svg: str) -> str:
+    return f'<img alt="{name}" src="data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}">'
 
 
 def _html_table(header: list[str], rows: list[list[str]]) -> str:
