@@ -81,7 +81,7 @@ class JudgePart(ABC):
         """Why n samples cannot be judged, in one line."""
         return None
 
-    def real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+    def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         """Figures of held-out real data."""
         return {**self(x, labels), **self.by_construction}
 
@@ -130,7 +130,7 @@ class Judge:
         """Figures of n real samples, or of as many as are held out."""
         index = torch.arange(self.n_real(n)) * len(self.held_out) // self.n_real(n)
         x, labels = self.held_out[index], None if self.labels is None else self.labels[index]
-        return {key: value for part in self.parts for key, value in part.real(x, labels).items()}
+        return {key: value for part in self.parts for key, value in part.figures_of_real(x, labels).items()}
 
     def n_real(self, n: int) -> int:
         """How many real samples ``real(n)`` judges."""

@@ -50,7 +50,7 @@ class TableRows(JudgePart):
         assert columns is not None
         return self.quality.figures(columns.decode(self.model.flow.unpack(x)))
 
-    def real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+    def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         return dict(self.quality.real)
 
 

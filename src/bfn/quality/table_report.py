@@ -27,10 +27,13 @@ __all__ = ["TableReport", "table_report"]
 WORST_PAIRS = 10
 BETTER = {"high": "higher is better", "low": "lower is better", "real": "nearer to real rows is better"}
 STYLE = """
-:root { color-scheme: light dark } body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem;
-padding: 0 1rem } table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto } th, td {
-padding: .3rem .8rem; border-bottom: 1px solid #8884; text-align: left; white-space: nowrap } td + td {
-font-variant-numeric: tabular-nums } img { max-width: 100%; background: #fff; border-radius: 6px }
+:root { color-scheme: light dark }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+th, td { padding: .3rem .5rem; border-bottom: 1px solid #8884; text-align: left; white-space: nowrap }
+td:first-child { white-space: normal; min-width: 11rem }
+td + td { font-variant-numeric: tabular-nums; font-size: 14px }
+img { max-width: 100%; background: #fff; border-radius: 6px }
 .note { opacity: .75 }
 """
 
