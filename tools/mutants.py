@@ -39,7 +39,7 @@ TESTS = {
     "solvers": (f"{UNIT}/solvers", *WIDE),
     "sampling": (*WIDE, f"{UNIT}/test_batched_sampling.py", f"{UNIT}/test_conditions.py", f"{UNIT}/test_joint.py"),
     "loop": (*WIDE, f"{UNIT}/test_conditioning.py", f"{UNIT}/test_particles.py", f"{UNIT}/test_controls.py"),
-    "losses": (f"{UNIT}/test_losses.py", f"{UNIT}/test_weightings.py", f"{UNIT}/test_presence.py"),
+    "losses": tuple(f"{UNIT}/test_{name}.py" for name in ("losses", "weightings", "presence", "error_curve")),
     "conditioning": (f"{UNIT}/test_conditioning.py", f"{UNIT}/test_conditions.py", f"{UNIT}/test_controls.py"),
     "known": (f"{UNIT}/test_conditioning.py", f"{UNIT}/test_presence.py", f"{UNIT}/test_joint.py"),
     "likelihood": (f"{UNIT}/likelihood", f"{UNIT}/exact/test_exact_likelihood.py"),

@@ -260,6 +260,9 @@ def _initial_state(
             unit = noise * table.start if table.start != 1 else noise
         else:
             unit = initial(model.flow, table.times[0], noise)
+            if not isinstance(unit, Tensor) or unit.shape != noise.shape:
+                given_shape = tuple(unit.shape) if isinstance(unit, Tensor) else type(unit).__name__
+                raise UserError(f"initial gives {given_shape}: expected a tensor of shape {shape}")
     if start is None and given is None:
         return unit * model.flow.noise_scale(unit), noise
     s = model.flow.noise_levels(table.told(model.flow)[:1], n, unit.ndim - 1, unit)[0].s

@@ -79,19 +79,32 @@ def test_the_printed_discrete_weight_is_no_bound() -> None:
 
 def test_the_n_step_loss_falls_to_the_continuous_one(generator: torch.Generator) -> None:
     """On Gaussian data the n-step loss has a closed form, and so has its limit: (1/2) log(1 + beta v)."""
-    model = LinearModel(bfn.ContinuousFlow(sigma_1=0.1), variance=1.0)
+    v = 0.25  # of variance 1 every step costs the same, and one would not see which was taken
+    model = LinearModel(bfn.ContinuousFlow(sigma_1=0.1), variance=v)
     n = 20_000
-    x = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    x = v**0.5 * torch.randn(n, 3, generator=generator, dtype=torch.float64)
     schedule = model.flow.schedule
-    limit = 0.5 * math.log1p(float(schedule.beta(1.0)))
+    limit = 0.5 * math.log1p(v * float(schedule.beta(1.0)))
     assert float(model.loss(x, generator=generator).mean()) == pytest.approx(limit, rel=0.03)
     previous = math.inf
     for steps in (1, 5, 25, 100):
         beta = schedule.beta(torch.arange(steps + 1, dtype=torch.float64) / steps)
-        exact = float((beta.diff() / (2 * (1 + beta[:-1]))).sum())
+        exact = float((v * beta.diff() / (2 * (1 + v * beta[:-1]))).sum())
         assert float(model.loss(x, n_steps=steps, generator=generator).mean()) == pytest.approx(exact, rel=0.05)
         assert previous > exact > limit
         previous = exact
+
+
+def test_the_n_step_loss_is_that_of_the_step_that_holds_t() -> None:
+    model = LinearModel(bfn.ContinuousFlow(sigma_1=0.1), variance=0.25)
+    x = torch.ones(1, 3, dtype=torch.float64)
+
+    def loss(t: float) -> float:
+        return float(model.loss(x, n_steps=4, t=torch.tensor([t]), generator=torch.Generator().manual_seed(0)))
+
+    assert loss(0.25) == loss(0.3) == loss(0.49) != loss(0.5)
+    assert loss(0.0) == loss(0.24) != loss(0.25)
+    assert loss(0.75) == loss(1.0)
 
 
 def test_reconstruction_of_classes_is_finite_where_probabilities_underflow() -> None:

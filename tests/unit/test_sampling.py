@@ -184,6 +184,13 @@ def test_an_initial_state_replaces_the_first_draw() -> None:
     assert torch.equal(whole.u, parts.u)
 
 
+def test_an_initial_state_that_is_no_state_is_one_line() -> None:
+    model = bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1])
+    for initial, message in ((lambda *_: None, "initial gives NoneType"), (lambda *_: torch.ones(3), r"gives \(3,\)")):
+        with pytest.raises(bfn.UserError, match=message):
+            model.sample(2, nfe=2, initial=initial)
+
+
 def test_the_optimal_initial_gaussian_is_used() -> None:
     mean, variance = torch.tensor([1.0, -2.0, 0.5]), 3.0
     seen = []

@@ -49,11 +49,12 @@ def damaged(whole: bytes, chance: random.Random) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.parametrize("n", [100, pytest.param(500, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FILES)
-def test_every_changed_byte_is_seen(tmp_path, name):
+def test_every_changed_byte_is_seen(tmp_path, name, n):
     folder = tiny.save("vectors", tmp_path / "m")
     whole, chance, seen, tried = (folder / name).read_bytes(), random.Random(0), 0, 0
-    while tried < 250:
+    while tried < n:
         changed = damaged(whole, chance)
         if changed == whole:
             continue
@@ -119,29 +120,33 @@ def test_a_kill_between_the_two_files_leaves_a_whole_model(tmp_path, monkeypatch
     assert "nothing to repair" in storage.repair(folder)
 
 
-def save_forever(folder, number):
-    model = tiny.build("vectors")
-    for parameter in model.parameters():
-        torch.nn.init.constant_(parameter, float(number))
-    model.info.card = {"number": number}
+def save_in_turn(folder, saved):
+    """Two models, one over the other, for ever."""
+    models = [tiny.build("vectors"), tiny.build("vectors")]
+    for number, model in enumerate(models):
+        model.info.card = {"number": number}
+        for parameter in model.parameters():
+            torch.nn.init.constant_(parameter, float(number))
     while True:
-        model.save(folder)
+        for model in models:
+            model.save(folder)
+        saved.set()
 
 
 def test_whenever_save_is_killed_the_model_is_whole(tmp_path):
-    folder, chance = tiny.save("vectors", tmp_path / "m"), random.Random(0)
-    for number in range(30):
-        process = multiprocessing.get_context("fork").Process(target=save_forever, args=(folder, number))
+    folder, chance, context = tmp_path / "m", random.Random(0), multiprocessing.get_context("fork")
+    for _ in range(30):
+        saved = context.Event()
+        process = context.Process(target=save_in_turn, args=(folder, saved))
         process.start()
-        time.sleep(0.02 + 0.1 * chance.random())
+        assert saved.wait(120)
+        time.sleep(0.05 * chance.random())  # some way into one of the next saves, over the other model
         process.kill()
         process.join()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model = bfn.load(folder)
-        if "number" in model.info.card:
-            assert all(bool((p == model.info.card["number"]).all()) for p in model.parameters())
-    assert model.info.card["number"] > 20
+        assert all(bool((p == model.info.card["number"]).all()) for p in model.parameters())
     model.save(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["likelihood"]
 
+MANY_PASSES = 50_000
+"""Backward passes beyond which it is said how long this may take."""
+
 
 def likelihood(
     model: ModelName,
@@ -56,9 +59,13 @@ def likelihood(
         batch: states that go through the network at a time; chosen by their size if left out.
         out: keep the figures of each batch there, as .npz: the same command goes on after a kill.
     """
+    import math
+    import sys
+
     import torch
 
     from bfn.likelihood import NFE, receiver_variance
+    from bfn.likelihood.settings import EXACT_DEFAULT
     from bfn.quality.measurements import identify
 
     check_positive(n=held_out.n, batch=batch)
@@ -70,6 +77,15 @@ def likelihood(
         where = f"{read.source} ({read.part})"
         raise UserError(f"--n {held_out.n}: all of {where}; the best variance needs other samples, take fewer")
 
+    n_states = math.prod(source.flow.state_shape(source.data_shape))
+    exact = divergence == "exact" or (divergence is None and n_states <= EXACT_DEFAULT)
+    passes = len(read.x) * (nfe or NFE) * n_states
+    if method == "ode" and exact and passes > MANY_PASSES:
+        print(
+            f"bfn: {len(read.x)} samples, {nfe or NFE} calls, {n_states} dimensions: {passes:,} backward passes; "
+            f"--divergence hutchinson takes {len(read.x) * (nfe or NFE):,} and is right on average",
+            file=sys.stderr,
+        )
     processes = Processes.here()
     request = {} if out is None else {"model": identify(source), "data": read.source, "part": read.part}
 

@@ -75,6 +75,15 @@ def test_grey_levels_and_adaptive_steps(models, pictures, capsys):
     assert adaptive["log_prob_error"] == [None, None]
 
 
+def test_what_takes_long_is_said_before(models, pictures, capsys, monkeypatch):
+    monkeypatch.setattr("bfn.cli.likelihood.MANY_PASSES", 300)
+    options = ["likelihood", str(models / "images"), "--data", str(pictures), "--part", "all", "--n", "1", "--nfe", "5"]
+    assert main(options) == 0
+    assert "1 samples, 5 calls, 64 dimensions: 320 backward passes; --divergence" in capsys.readouterr().err
+    assert main([*options, "--divergence", "hutchinson"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_one_sample_has_no_interval(models, pictures, capsys):
     options = (models / "images", "--data", pictures, "--part", "all", "--n", 1, "--nfe", 5, "--method", "bound")
     assert likelihood(capsys, *options)["results"]["bound"]["nats"]["low"] is None
