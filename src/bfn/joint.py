@@ -20,6 +20,7 @@ from torch import Tensor
 
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow, NoiseLevel, Shape
+from bfn.joint_places import Places
 from bfn.schedules import Schedule, Time, stratified_times
 
 __all__ = ["JointFlow"]
@@ -288,6 +289,8 @@ class JointFlow(Flow):
         return {part.name: values[:, part.data].reshape(-1, *part.shape) for part in self.layout}
 
     def over_variables(self, values: Tensor, state: Tensor) -> Tensor:
+        if self._places is not None:
+            return values.index_select(1, self._places.variable.to(values.device))
         own = self.split(values)
         return self._each(
             lambda part: part.flow.over_variables(own[part.name], part.state_of(state)).expand(-1, *part.state_shape)
@@ -303,10 +306,14 @@ class JointFlow(Flow):
         return torch.cat([flat(act(part)) for part in self.layout], 1)
 
     def message(self, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        return self._each(lambda part: part.flow.message(part.data_of(x), dtype or x.dtype))
+        if self._places is None:
+            return self._each(lambda part: part.flow.message(part.data_of(x), dtype or x.dtype))
+        return self._places.message(x, dtype or x.dtype)
 
     def noised(self, x: Tensor, s: float | Tensor, eps: Tensor) -> Tensor:
-        return self._each(lambda part: part.flow.noised(part.data_of(x), part.scale_of(s), part.state_of(eps)))
+        if self._places is None:
+            return self._each(lambda part: part.flow.noised(part.data_of(x), part.scale_of(s), part.state_of(eps)))
+        return self._places.noised(x, s, eps)
 
     def network_input(self, u: Tensor, s: float | Tensor) -> Tensor:
         return self._each(lambda part: part.flow.network_input(part.state_of(u), part.scale_of(s)))
@@ -328,6 +335,11 @@ class JointFlow(Flow):
 
     def errors(self, x: Tensor, prediction: Tensor) -> Tensor:
         return self._each(lambda part: part.flow.errors(part.data_of(x), part.state_of(prediction)))
+
+    @cached_property
+    def _places(self) -> Places | None:
+        """All parts at once, where they are numbers and classes alone."""
+        return Places.make([(part.flow, math.prod(part.shape)) for part in self.layout])
 
 
 def _laid_out(numbers: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

@@ -10,6 +10,7 @@ x is the state for the input, the network's output for the prediction; skip and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from torch import Tensor
 from bfn.flows import ContinuousFlow, DiscreteFlow, NoiseLevel
 from bfn.heads import DataHead, Head, LogitsHead, PreconditionedHead
 from bfn.joint import Part
+from bfn.joint_places import Places
 
 __all__ = ["FlatMap"]
 
@@ -67,6 +69,13 @@ class Segments:
             there[i, :size] = torch.arange(start, start + size)
             back[start : start + size] = i * most + torch.arange(size)
         return there.flatten(), back
+
+    def log_sums(self, z: Tensor) -> Tensor:
+        """log sum exp over each variable's classes of logits (batch, width): (batch, variables)."""
+        if _products_are_exact(z) and _in_range(z):
+            return torch.matmul(z.exp(), self._sums[0].to(z.dtype))[:, : len(self.sizes)].log()
+        padded = torch.nn.functional.pad(z, (0, 1), value=-torch.inf).index_select(1, self._padded[0].to(z.device))
+        return padded.view(len(z), len(self.sizes), -1).logsumexp(-1)
 
     def softmax(self, z: Tensor, may_overwrite: bool = False) -> Tensor:
         """Probabilities of each variable's classes from logits (batch, width), 0 where there are numbers."""
@@ -123,11 +132,13 @@ class FlatMap:
 
     segments: Segments
     numbers: tuple[Numbers, ...]
+    places: Places
 
     @classmethod
     def make(cls, layout: tuple[Part, ...], heads: Mapping[str, Head]) -> FlatMap | None:
         """The map, if all parts have this form and there are classes."""
         width = layout[-1].state.stop
+        places = Places.make([(part.flow, math.prod(part.shape)) for part in layout])
         starts: list[int] = []
         sizes: list[int] = []
         numbers: dict[DataHead | PreconditionedHead, list[int]] = {}
@@ -145,15 +156,18 @@ class FlatMap:
             cls(
                 Segments(tuple(starts), tuple(sizes), width),
                 tuple(_numbers(head, places) for head, places in numbers.items()),
+                places,
             )
-            if sizes
+            if sizes and places is not None
             else None
         )
 
     def inputs(self, u: Tensor, level: NoiseLevel) -> Tensor:
         """What the network is shown, (batch, width)."""
         s = self._s(u, level)
-        shown = self.segments.softmax(u * (s * self.segments.is_class.to(u)), may_overwrite=True)
+        z = u * (s * self.segments.is_class.to(u))
+        # Classes that are known have logits beyond all bounds: at e^-59 they are 0 as well.
+        shown = self.segments.softmax(z.clamp_(min=1 - RANGE), may_overwrite=True)
         for own in self.numbers:
             own.add_input(shown, u, s)
         return shown
@@ -164,6 +178,26 @@ class FlatMap:
         for own in self.numbers:
             own.add_prediction(predicted, raw, u, self._s(u, level))
         return predicted
+
+    def log_prob(self, raw: Tensor, x: Tensor) -> Tensor:
+        """log p of the classes in the data (batch, N), and nothing of use where these are numbers."""
+        chosen = raw.gather(1, self.places.indices(x))
+        return chosen - self.segments.log_sums(raw).index_select(1, self._class_number.to(raw.device))
+
+    def fit_errors(self, raw: Tensor, u: Tensor, level: NoiseLevel, x: Tensor) -> Tensor:
+        """What training makes small, (batch, N): -log p of classes, the squared errors of numbers."""
+        predicted = torch.zeros_like(raw)
+        for own in self.numbers:
+            own.add_prediction(predicted, raw, u, self._s(u, level))
+        is_class = (self.places.n_values > 1).to(x.device)
+        wrong = predicted.index_select(1, self.places.first.to(x.device)) - x
+        return torch.where(is_class, -self.log_prob(raw, x), wrong.square())
+
+    @cached_property
+    def _class_number(self) -> Tensor:
+        """(N,): which of the variables of classes each one is; 0 for numbers."""
+        is_class = self.places.n_values > 1
+        return torch.where(is_class, is_class.cumsum(0) - 1, 0)
 
     def _s(self, u: Tensor, level: NoiseLevel) -> Tensor:
         """(1 or batch, width)."""

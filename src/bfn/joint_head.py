@@ -24,6 +24,9 @@ __all__ = ["JointHead"]
 class JointHead(Head):
     """A head a part. flat: the network takes and gives one vector (batch, ...) instead of mappings of parts.
 
+    levels: a flat network is told of each number how well it is known, behind all else: log(1 + s) / 4. Otherwise it
+    could not tell a number that is given from noise.
+
     A flat network sees the parts' inputs side by side and gives their outputs the same way; where heads allow it, this
     takes a few operations for all parts together.
     """
@@ -31,14 +34,17 @@ class JointHead(Head):
     kind: ClassVar[str] = "joint"
     parts: Mapping[str, Head]
     flat: bool = False
+    levels: bool = False
 
     @classmethod
-    def make(cls, predicts: Mapping[str, str | Head], flow: Flow, flat: bool = False) -> JointHead:
+    def make(
+        cls, predicts: Mapping[str, str | Head], flow: Flow, flat: bool = False, levels: bool = False
+    ) -> JointHead:
         """Heads from their names, checked against the flow of each part."""
         if set(predicts) != set(flow.parts):
             raise UserError(f"predicts={dict(predicts)}: expected a head for each of the parts {', '.join(flow.parts)}")
         heads = {name: make_head(predicts[name], own) for name, own in flow.parts.items()}
-        return cls(heads, flat)
+        return cls(heads, flat, levels)
 
     @property
     def starts_at_zero(self) -> bool:  # type: ignore[override]
@@ -47,9 +53,13 @@ class JointHead(Head):
     def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Any:
         whole = self._flat_map(flow)
         if whole is not None:
-            return whole.inputs(u, level)
-        shown = {p.name: self.parts[p.name].inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
-        return torch.cat([flat(x) for x in shown.values()], 1) if self.flat else shown
+            shown = whole.inputs(u, level)
+        else:
+            parts = {p.name: self.parts[p.name].inputs(p.flow, p.state_of(u), p.level_of(level)) for p in _layout(flow)}
+            if not self.flat:
+                return parts
+            shown = torch.cat([flat(x) for x in parts.values()], 1)
+        return torch.cat((shown, _number_levels(flow, u, level)), 1) if self.levels else shown
 
     def shown_presence(self, flow: Flow, present: Tensor, u: Tensor) -> Any:
         """Like the inputs: of a flat network one vector."""
@@ -66,7 +76,7 @@ class JointHead(Head):
 
         if whole is None:
             return JointOutput(layout, parts())
-        return FlatOutput(layout, _Later(layout, parts), lambda: whole.prediction(raw, u, level))
+        return FlatOutput(layout, _Later(layout, parts), whole, raw, u, level)
 
     def _flat_map(self, flow: Flow) -> FlatMap | None:
         """All parts at once, for a network of one vector where the heads allow it; kept for the flow of the model."""
@@ -132,6 +142,13 @@ class JointOutput(Output):
             for part, own in self._pairs()
         ], 1)  # fmt: skip
 
+    def fit_errors(self, x: Tensor) -> Tensor:
+        """What training makes small, like x: -log p of classes, the squared errors of numbers."""
+        return torch.cat([
+            flat(part.flow.errors(part.data_of(x), own.mean) if part.flow.has_range else -own.log_prob(part.data_of(x)))
+            for part, own in self._pairs()
+        ], 1)  # fmt: skip
+
     def with_mean(self, mean: Tensor, level: NoiseLevel) -> Output:
         return self._made_of(lambda p, own: own.with_mean(p.state_of(mean), p.level_of(level)))
 
@@ -152,11 +169,18 @@ class JointOutput(Output):
 class FlatOutput(JointOutput):
     """The same with a mean that all parts have in common; the parts are made where one asks for them."""
 
-    make_mean: Callable[[], Tensor]
+    whole: FlatMap
+    raw: Tensor
+    u: Tensor
+    level: NoiseLevel
 
     @cached_property
     def mean(self) -> Tensor:
-        return self.make_mean()
+        return self.whole.prediction(self.raw, self.u, self.level)
+
+    def fit_errors(self, x: Tensor) -> Tensor:
+        """What training makes small, like x: -log p of classes, the squared errors of numbers."""
+        return self.whole.fit_errors(self.raw, self.u, self.level, x)
 
     def nearest(self, prediction: Tensor) -> Tensor:
         return prediction  # numbers and classes alone
@@ -180,6 +204,15 @@ class _Later(Mapping[str, Output]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _number_levels(flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
+    """How well each number is known, (batch, numbers)."""
+    s = torch.as_tensor(level.s, dtype=u.dtype, device=u.device).expand(
+        -1 if isinstance(level.s, Tensor) else 1, u.shape[1]
+    )
+    own = torch.cat([s[:, part.state] for part in _layout(flow) if part.flow.has_range], 1)
+    return (own.log1p() / 4).expand(len(u), -1)
 
 
 def _layout(flow: Flow) -> tuple[Part, ...]:

@@ -19,6 +19,8 @@ from bfn.networks.arguments import JSON
 from bfn.networks.mlp import MLP
 from bfn.networks.official_transformer import OfficialTransformer
 from bfn.networks.official_unets import OfficialBinaryUNet, OfficialFlatUNet
+from bfn.networks.table_mlp import TableMLP
+from bfn.networks.table_transformer import TableTransformer
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 
@@ -26,6 +28,8 @@ NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
     "unet": UNet,
     "transformer": Transformer,
     "mlp": MLP,
+    "table-mlp": TableMLP,
+    "table-transformer": TableTransformer,
     "official-transformer": OfficialTransformer,
     "official-flat-unet": OfficialFlatUNet,
     "official-binary-unet": OfficialBinaryUNet,
@@ -41,6 +45,8 @@ __all__ = [
     "OfficialBinaryUNet",
     "OfficialFlatUNet",
     "OfficialTransformer",
+    "TableMLP",
+    "TableTransformer",
     "Transformer",
     "UNet",
     "accepts",

@@ -90,6 +90,11 @@ class TableMLP(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = zeroed(nn.Linear(width, self.vector.out_features))
 
+    @property
+    def prior(self) -> nn.Parameter:
+        """What is predicted before anything is known, (out_features,)."""
+        return self.head.bias
+
     def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
         """Predict numbers and logits from inputs at times t (batch,)."""
         require_shape(inputs, t, ("batch", self.vector.in_features))

@@ -114,7 +114,8 @@ class Calibration:
 class Rule(Solver):
     """Anchors for each kind of data: of numbers, of two classes, of more.
 
-    adapts: takes a model's own anchors where it has some, and those of the ODE where the model is exact.
+    adapts: takes a model's own anchors where it has some, those of the ODE where the model is exact, and those for
+    tables where it is of one.
     """
 
     numbers: tuple[Anchor, ...]
@@ -128,6 +129,8 @@ class Rule(Solver):
             return info.calibration.anchors
         if self.adapts and info is not None and info.exact:
             return ODE_NUMBERS if flow.has_range else ODE_CLASSES
+        if self.adapts and info is not None and info.columns is not None:
+            return TABLE_NUMBERS if flow.has_range else TABLE_CLASSES
         if flow.has_range:
             return self.numbers
         return self.two_classes if flow.n_values == 2 else self.classes
@@ -176,6 +179,10 @@ For trained networks, set by measurements on the bundled ones (docs/results/dial
 early end: what is left to resolve there is less than the network's own error. Among many classes the probability of
 the right one rises late and steeply, the more so the longer the step: so the coordinate.
 """
+
+TABLE_NUMBERS = (Anchor(1, 2.0, 2, 50.0), Anchor(10, 2.0, 2, 50.0), Anchor(50, 1.0, 2, 50.0))
+TABLE_CLASSES = (Anchor(1, 2.0, 2, 1.0), Anchor(10, 2.0, 3, 1.0), Anchor(20, 1.5, 3, 1.0), Anchor(50, 1.0, 3, 1.0))
+"""For tables, whose columns share equal steps in t."""
 
 
 @dataclass(frozen=True, kw_only=True)

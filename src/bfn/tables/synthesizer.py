@@ -20,11 +20,13 @@ from bfn.errors import UserError
 from bfn.model import BFN, load
 from bfn.tables.row_files import check_row_file, write_rows
 from bfn.tables.row_sampling import CALLS, ROWS, RowRequest, SamplingReport, draw_rows
-from bfn.tables.training import table_model, train
+from bfn.tables.training import TableTraining, table_model, train
 
 __all__ = ["TableSynthesizer"]
 
-EPOCHS, LEAST_STEPS, MOST_STEPS = 200, 1500, 20_000
+EPOCHS, LEAST_STEPS, MOST_STEPS = 100, 2000, 8000
+MOST_BATCH = 256
+"""Of larger batches the same time makes less."""
 FEW_ROWS = 10_000
 """With fewer, features are dropped out in training."""
 
@@ -40,10 +42,12 @@ class TableSynthesizer:
     Args:
         seed: of the weights, the held-out rows and all noise of training.
         kinds, drop: what columns are, and which to leave out: see :func:`bfn.data.infer_columns`.
-        width, n_blocks: of the perceptron.
+        network: "mlp", a perceptron that is fast on a processor, or "transformer", over columns, for a GPU.
+        width, n_blocks: of the network; None for what it has by default.
         dropout: share of features left out in training; None for what the number of rows asks for.
         steps, batch: the most steps of training, and rows in each; None for what the number of rows asks for.
         lr: the highest learning rate.
+        device: where to train, such as "cuda"; the processor if None.
         progress: whether to show it, with the time left; None for where there is a terminal.
     """
 
@@ -53,17 +57,19 @@ class TableSynthesizer:
         *,
         kinds: Mapping[str, str] | None = None,
         drop: Collection[str] = (),
-        width: int = 192,
-        n_blocks: int = 3,
+        network: str = "mlp",
+        width: int | None = None,
+        n_blocks: int | None = None,
         dropout: float | None = None,
         steps: int | None = None,
         batch: int | None = None,
-        lr: float = 2e-3,
+        lr: float = 3e-3,
+        device: str | None = None,
         progress: bool | None = None,
     ) -> None:
         self.seed, self.kinds, self.drop = seed, kinds, drop
-        self.width, self.n_blocks, self.dropout = width, n_blocks, dropout
-        self.steps, self.batch, self.lr, self.progress = steps, batch, lr, progress
+        self.network, self.width, self.n_blocks, self.dropout = network, width, n_blocks, dropout
+        self.steps, self.batch, self.lr, self.device, self.progress = steps, batch, lr, device, progress
         self._model: BFN | None = None
 
     @property
@@ -88,18 +94,21 @@ class TableSynthesizer:
         table = as_frame(table)
         columns = infer_columns(table, self.kinds, self.drop)
         n = len(table)
-        batch = min(1024, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
+        batch = min(MOST_BATCH, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
         steps = min(MOST_STEPS, max(LEAST_STEPS, EPOCHS * n // batch)) if self.steps is None else self.steps
         check_whole("steps", steps, 1, 10**9)
         check_whole("batch", batch, 1, 10**9)
         dropout = (0.1 if n < FEW_ROWS else 0.0) if self.dropout is None else self.dropout
+        sizes = {"width": self.width, "n_blocks": self.n_blocks, "dropout": dropout}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            model = table_model(columns, self.width, self.n_blocks, dropout)
-            x = model.as_data(columns.encode(table)).to(model.dtype)
-            best, step, loss = train(model, x, steps, batch, self.lr, self.seed, self.progress)
-        settings = {"steps": step, "batch": batch, "dropout": dropout, "lr": self.lr, "seed": self.seed}
-        best.info.card = {"rows": n, "held_out_loss": loss, "table_training": settings}
+            model = table_model(columns, self.network, **sizes)
+            model = model if self.device is None else model.to(self.device)
+            x = model.as_data(columns.encode(table)).to(model.dtype).to(model.device)
+            training = TableTraining(model, x, steps, batch, self.lr, self.seed)
+            best = train(training, self.progress)
+        settings = {"steps": training.best_step, "batch": batch, "dropout": dropout, "lr": self.lr, "seed": self.seed}
+        best.info.card = {"rows": n, "held_out_loss": training.best_loss, "table_training": settings}
         self._model = best.eval()
         return self
 
