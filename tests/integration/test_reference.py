@@ -18,7 +18,6 @@ MODULES = sorted(
     for name in re.findall(r"^::: (bfn[\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 )
 NOT_FOR_USERS = {
-NOT_FOR_USERS = {
     *("app", "arguments", "bench", "cli", "config", "eval_mode", "files"),
     *("joint_places", "partly_known", "pieces", "progress", "record_data", "seeds", "weights_file"),
 }
