@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bfn.data.table_inference import as_frame
 from bfn.errors import UserError
@@ -17,7 +18,7 @@ from bfn.pieces import digest
 from bfn.quality.judge import Measure
 from bfn.quality.table_classifiers import learned, two_sample
 from bfn.quality.table_features import Floats, TableFeatures
-from bfn.quality.table_neighbours import copies, nearer_to_training, precision_and_recall
+from bfn.quality.table_neighbours import MOST_ROWS, copies, nearer_to_training, precision_and_recall
 from bfn.quality.table_shapes import ShapesAndTrends
 
 __all__ = ["TableQuality"]
@@ -111,17 +112,17 @@ class TableQuality:
         return {measure.key: found[measure.key] for measure in self.measures if measure.key in found}
 
     def _against_training(self, rows: Floats) -> dict[str, Estimate]:
-        vectors = [self.features.vectors(matrix) for matrix in (rows, self.train)]
+        own, seen = self._vectors(rows), self._vectors(self.train)
         return {
             "two_sample": two_sample(self.features, rows, self.train, self._generator()),
             **ShapesAndTrends(self.features, rows, self.train).estimates(self._generator()),
-            **precision_and_recall(vectors[0], vectors[1], self._generator()),
+            **precision_and_recall(own, seen, self._generator()),
             "copies": copies(rows, self.train),
         }
 
     def _against_held_out(self, rows: Floats, real: bool = False) -> dict[str, Estimate]:
         target = self.features.place(self.target)
-        own, seen, unseen = (self.features.vectors(matrix) for matrix in (rows, self.train, self.held_out))
+        own, seen, unseen = (self._vectors(matrix) for matrix in (rows, self.train, self.held_out))
         return {
             "two_sample_held_out": two_sample(self.features, rows, self.held_out, self._generator()),
             "learned": learned(
@@ -130,6 +131,11 @@ class TableQuality:
             # Of real rows that are neither it is one half by the toss that decides which are held out.
             "nearer_to_training": Estimate(0.5) if real else nearer_to_training(own, seen, unseen, self._generator()),
         }  # fmt: skip
+
+    def _vectors(self, matrix: Floats) -> Tensor:
+        """Of as many rows as neighbours are looked for: all levels of all rows of a large table would not fit."""
+        some = torch.randperm(len(matrix), generator=self._generator())[:MOST_ROWS].numpy()
+        return self.features.vectors(matrix if len(matrix) <= MOST_ROWS else matrix[some])
 
     @cached_property
     def _target_is_class(self) -> bool:

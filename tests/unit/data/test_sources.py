@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import bfn
 from bfn.data import Text, load
 from bfn.data.sources import SOURCES, Download, Source
 
@@ -31,3 +32,9 @@ def test_a_new_set_is_one_entry(cache, clients, monkeypatch):
     assert text.note == "short"
     assert text.tokenizer.symbols == " ab"
     assert torch.equal(text[:6].to_classes(), torch.tensor([1, 2, 0, 2, 1, 0]))
+
+
+def test_a_bayesian_network_is_no_data_and_one_line_says_what_it_is():
+    assert SOURCES["alarm"].is_network
+    with pytest.raises(bfn.UserError, match="alarm: a Bayesian network"):
+        load("alarm")
