@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model.save(options.out / "model")
 
     def judged(voices: Tensor) -> Estimate:
-        return mean_estimate(torch.isin(harmony(voices), harmonies).float().mean(1))
+        return mean_estimate(torch.isin(harmony(voices), harmonies).float().mean(1)).within(0, 1)
 
     real = torch.stack([test[voice] for voice in VOICES], 1)
     truth, drawn = judged(real), {}
@@ -163,8 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bfn.viz.save(
         bfn.viz.against_calls(curves, "share of harmonies that Bach has", real=truth), options.out / "chorales.png"
     )
-    axes = on(None, "a melody harmonised: Bach, auto and bfn at 10 calls", size=(8.0, 3.2))
-    for column, voices in enumerate((real[0], drawn["auto", 10][0], drawn["bfn", 10][0])):
+    axes = on(None, "a melody harmonised: Bach, then auto and bfn at 5 calls", size=(8.0, 3.2))
+    for column, voices in enumerate((real[0], drawn["auto", 5][0], drawn["bfn", 5][0])):
         write_midi(options.out / f"{('bach', 'auto', 'bfn')[column]}.mid", voices)
         for i, voice in enumerate(voices):
             axes.step(torch.arange(LENGTH) + 36 * column, voice.where(voice > 0, torch.nan) + LOWEST, color=colour(i))

@@ -2,9 +2,9 @@
 
     python examples/policy.py --out policy
 
-A point must go from the left to the right, past a disc in the middle. The expert passes above or below by the toss of a
-coin. The mean of its actions, all that regression can learn, runs into the disc; a sample of them does not. The policy
-is drawn anew every few steps, so each call of the network counts: success is measured against the number of calls.
+A point must go from the left to the right, past a disc in the middle. The expert passes above or below by the toss of
+a coin. The mean of its actions, all that regression can learn, goes between the two; a sample does not. The policy is
+drawn anew every few steps, so each call of the network counts: success is measured against the number of calls.
 Needs ``pip install 'bayesian-flow[train,plot]'``; a minute of processor time, ``--steps 5 --n 20`` for a look.
 """
 
@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 from torch import Tensor
 
 import bfn
@@ -93,31 +95,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     model.save(options.out / "model")
 
-    curves: dict[str, dict[int, Estimate]] = {}
+    def policy_of(solver: str, calls: int) -> Policy:
+        generator = torch.Generator().manual_seed(options.seed)
+        wish = {"solver": solver, "nfe": calls, "generator": generator}
+        return lambda seen: model.sample(len(seen), condition={"observation": seen}, **wish).x.view(-1, AHEAD, 2)
+
+    curves: dict[str, dict[int, Estimate]] = {"auto": {}, "fast-ode": {}, "bfn": {}}
     paths = {}
-    for solver in ("auto", "fast-ode", "bfn"):
+    for solver, figures in curves.items():
         for calls in (1, 2, 3, 5, 10, 20):
-            generator = torch.Generator().manual_seed(options.seed)
+            path, good = paths[solver, calls] = rollout(policy_of(solver, calls), options.n, seed=options.seed + 1)
+            figures[calls] = share_estimate(int(good.sum()), options.n)
+            print(f"{solver}, {calls} calls: {figures[calls]} succeed")
+    bfn.viz.save(bfn.viz.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png")
 
-            def policy(
-                seen: Tensor, solver: str = solver, calls: int = calls, generator: torch.Generator = generator
-            ) -> Tensor:
-                told = {"observation": seen}
-                return model.sample(len(seen), solver, calls, condition=told, generator=generator).x.view(-1, AHEAD, 2)
-
-            path, good = rollout(policy, options.n, seed=options.seed + 1)
-            curves.setdefault(solver, {})[calls] = share_estimate(int(good.sum()), options.n)
-            above = float((path[:, :, 1] > 0).float().mean())
-            print(f"{solver}, {calls} calls: {curves[solver][calls]} succeed, {above:.0%} of the way above the middle")
-            paths[solver, calls] = path
-
-    axes = bfn.viz.against_calls(curves, "share of episodes that succeed")
-    bfn.viz.save(axes, options.out / "policy.png")
-    shown = on(None, "40 episodes, 5 calls an action")
-    for i, solver in enumerate(("bfn", "auto")):
-        for path in paths[solver, 5][:40] - torch.tensor([0.0, 2.2 * i]):
-            shown.plot(*path.T, color=colour(i), linewidth=0.6, alpha=0.7)
-    bfn.viz.save(shown, options.out / "paths.png")
+    shown = Figure(figsize=(9.0, 2.8), layout="constrained", dpi=120).subplots(1, 3, sharey=True)
+    disc = episodes(options.n, torch.Generator().manual_seed(options.seed + 1))[2]
+    for axes, (solver, calls) in zip(shown, (("bfn", 1), ("bfn", 3), ("auto", 3)), strict=True):
+        on(axes, f"{solver}, {calls} call{'s' * (calls > 1)}").set_aspect("equal")
+        axes.add_patch(Circle((0, 0), RADIUS, color="#dddddd"))
+        path, good = paths[solver, calls]
+        for way, fine in zip((path - disc.unsqueeze(1))[:60], good[:60], strict=True):
+            axes.plot(*way.T, color=colour(0 if fine else 1), linewidth=0.6, alpha=0.7)
+    bfn.viz.save(shown[0], options.out / "paths.png")
     return 0
 
 
