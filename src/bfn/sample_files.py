@@ -27,6 +27,8 @@ FILE_NUMBERS = 1 << 22
 """Numbers in a file of many samples, about."""
 MOST_BLOCKS = 64
 """Batches in it: what a kill loses of a process's work."""
+LEAST_FILES = 64
+"""Files of so many samples that one is not enough: that many processes have something to do."""
 SHEET = 64
 """Images that are shown of many."""
 
@@ -36,6 +38,8 @@ def pieces_for(model: BFN, folder: Path | str, n: int, block: int, per_file: int
     shape = model.data_shape
     numbers = sum(math.prod(own) for own in shape.values()) if isinstance(shape, Mapping) else math.prod(shape)
     size = min(FILE_NUMBERS // max(1, numbers), MOST_BLOCKS * block) if per_file is None else per_file
+    if per_file is None and n > size:
+        size = min(size, n // LEAST_FILES)
     return Pieces(Path(folder), n, max(1, size // block) * block, ".txt" if model.form == "text" else ".npz")
 
 

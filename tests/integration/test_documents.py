@@ -87,7 +87,7 @@ def test_command_lines_are_right(document: str, line: str, monkeypatch: pytest.M
         words.pop(0)
     for runner in (["accelerate", "launch", "-m"], ["torchrun", "--nproc_per_node", "2", "-m"], ["python", "-m"]):
         if words[: len(runner)] == runner:
-            words = words[len(runner) :]
+            words = [word for word in words[len(runner) :] if word != "--"]
     if words[0] == "bfn":
         call = cli.bind(words[1:])
         if not _bundled(words) or any("/" in word for word in words) or "--known" in words:

@@ -44,7 +44,9 @@ def test_another_model_or_wish_is_not_mixed_in(tmp_path):
 
 def test_files_are_as_large_as_is_handy(tmp_path):
     model = tiny.build("images")  # 64 numbers each
-    assert pieces_for(model, tmp_path, 10**6, 256).size == 64 * 256
+    assert pieces_for(model, tmp_path, 10**7, 256).size == 64 * 256
+    assert pieces_for(model, tmp_path, 10**6, 256).size == 61 * 256  # 64 files at least
+    assert len(pieces_for(model, tmp_path, 16_000, 256)) == 1
     assert pieces_for(model, tmp_path, 10**6, 100, 250).size == 200
     assert pieces_for(model, tmp_path, 10**6, 100, 7).size == 100
 

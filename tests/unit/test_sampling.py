@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bfn
+import tiny
 from bfn import grids, solvers
 from bfn.error_curve import ErrorCurve
 from bfn.flows import NoiseLevel
@@ -382,3 +383,23 @@ def test_samplers_with_and_without_drawn_classes_share_their_noise() -> None:
     drawn, plain = states("bfn", torch.Generator().manual_seed(3)), states("sde-bfn-solver1", None)
     assert all(torch.equal(a, b) for a, b in zip(drawn, plain, strict=True))
     assert not torch.equal(states("bfn", None)[2], plain[2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "solver"),
+    [("images", "fast-ode"), ("images", "fast-sde"), ("images", "unipc3"), ("text", "bfn"),
+     ("text", "bfn-solver2-singlestep")],
+)  # fmt: skip
+def test_memory_that_is_used_again_changes_nothing(kind: str, solver: str) -> None:
+    model = tiny.build(kind)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    # States that are shown belong to who looks: with a look at each step no memory is used again.
+    whole = model.sample(3, solver, 8, seed=1, on_step=lambda step: seen.append((step.u, step.u.clone())))
+    again = model.sample(3, solver, 8, seed=1)
+    assert torch.equal(whole.x, again.x)
+    assert torch.equal(whole.u, again.u)
+    assert all(torch.equal(shown, copy) for shown, copy in seen)
+    initial = torch.randn(3, *model.flow.state_shape(model.data_shape))
+    before = initial.clone()
+    model.sample(3, solver, 8, initial=initial)
+    assert torch.equal(initial, before)

@@ -35,9 +35,13 @@ def _seconds(count: int, n: int) -> float:
     """Of drawing alone: not of starting Python, nor of loading the model."""
     with tempfile.TemporaryDirectory() as folder:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
-        command = ["-m", "bfn", "sample", "digits", "--n", str(n), "--nfe", "20", "--batch", "64", "--device", "cpu"]
+        command = ["-m", "bfn", "--", "sample", "digits", "--n", str(n), "--nfe", "20", "--batch", "64"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            [*launch, *command, "--out", folder, "--json"], check=True, capture_output=True, text=True, env=environment
+            [*launch, *command, "--device", "cpu", "--out", folder, "--json"],
+            check=True,
+            capture_output=True,
+            text=True,
+            env=environment,
         )
     return float(json.loads(done.stdout)["seconds"])

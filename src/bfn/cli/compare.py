@@ -76,7 +76,7 @@ def compare(
 
     Example: bfn compare runs/people --data held-out.csv --train people.csv --nfe 10 20 50 --markdown people.md
 
-    On several GPUs or cores: torchrun --nproc_per_node 2 -m bfn compare digits --n 1000
+    On several GPUs or cores: torchrun --nproc_per_node 2 -m bfn -- compare digits --n 1000
 
     For people to judge: bfn compare mnist --blind pairs --solvers bfn auto --nfe 10 --n 40, and when they have
     answered: bfn compare mnist --blind pairs --score pairs/answers.csv

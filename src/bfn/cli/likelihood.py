@@ -43,7 +43,7 @@ def likelihood(
 
     Example: bfn likelihood digits --n 32 --nfe 50
 
-    On several GPUs or cores: torchrun --nproc_per_node 2 -m bfn likelihood digits --n 1000 --out figures
+    On several GPUs or cores: torchrun --nproc_per_node 2 -m bfn -- likelihood digits --n 1000 --out figures
 
     Example: bfn likelihood mnist-binary --divergence hutchinson --probes 2 --importance 4
 

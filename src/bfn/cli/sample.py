@@ -84,7 +84,7 @@ def sample(
     Example: bfn sample qm9 --condition gap=0.25 --nfe 10 --out mols
 
     Many samples go to numbered files as they are drawn, in constant memory; after a kill the same command goes on.
-    On several GPUs or cores, with the same result: torchrun --nproc_per_node 2 -m bfn sample mnist --n 100000
+    On several GPUs or cores, with the same result: torchrun --nproc_per_node 2 -m bfn -- sample mnist --n 100000
 
     Example: bfn sample mnist --n 100000 --out many
 

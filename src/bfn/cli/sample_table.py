@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfn.cli.common import shown, tell
+from bfn.processes import Processes
 from bfn.progress import Progress
 
 if TYPE_CHECKING:
@@ -28,15 +29,19 @@ def sample_table(
     request = RowRequest.read(model.info.columns, given, rules)
     settings = {key: value for key, value in wishes.items() if value is not None}
     report = request.report(settings.get("particles"))
+    processes = Processes.here()
     start = time.perf_counter()
     with Progress(n, "sampling", "row", shown(json)) as bar:
 
         def counted() -> Iterator[Any]:
-            for rows in draw_rows(model, n, request, report, **settings):
+            for rows in draw_rows(model, n, request, report, processes=processes, **settings):
                 bar.update(len(rows))
                 yield rows
 
-        write_rows(path, counted(), request.example)
+        if processes.main:
+            write_rows(path, counted(), request.example)
+        else:
+            all(True for _ in counted())  # its share is drawn; the first process has all rows and writes them
     seconds = time.perf_counter() - start
     values = {
         "model": name, "n": n, "seed": wishes["seed"], "seconds": round(seconds, 3), "files": [str(path)],

@@ -27,6 +27,8 @@ from bfn.errors import UserError
 from bfn.estimate import share_estimate
 from bfn.model import Model
 from bfn.particles import Particles
+from bfn.processes import ALONE, Processes
+from bfn.seeds import derived_generator
 from bfn.tables.row_conditions import CellCondition, cell_conditions
 from bfn.tables.row_constraints import Constraint, constraints_of
 
@@ -38,6 +40,8 @@ CALLS = 20
 """Network calls of a sample."""
 ROWS = 4096
 """Rows that are drawn at a time."""
+BLOCK = 1024
+"""Of these, rows with a generator of their own: what a process draws at a time."""
 TRIES = 100
 """Rows that are drawn at most for each that is asked for, where conditions are met by drawing again."""
 LEAST_DRAWN = 10_000
@@ -224,18 +228,22 @@ def draw_rows(
     tries: int = TRIES,
     particles: int | None = None,
     batch: int = ROWS,
+    processes: Processes = ALONE,
     **settings: Any,
 ) -> Iterator[Any]:
-    """n rows that meet the request, as DataFrames of at most ``batch`` rows; the report grows with them."""
+    """n rows that meet the request, as DataFrames of at most ``batch`` rows; the report grows with them.
+
+    processes: draw blocks in turn, each with a generator of its own; all get all rows, the same however many they are.
+    """
     check_whole("n", n, 1, 10**12)
     check_whole("tries", tries, 1, 10**9)
     check_whole("batch", batch, 1, 10**6)
-    generator = torch.Generator(model.device).manual_seed(check_whole("seed", seed, 0, 2**63))
+    check_whole("seed", seed, 0, 2**63)
     led = {} if particles is None or not request.checks else request.with_particles(model, particles)
     again = bool(request.checks) and not led
     most = max(tries * n, LEAST_DRAWN)
     classes: list[dict[str, Tensor]] = []
-    first = found_classes = 0
+    first = found_classes = number = 0
     while report.accepted < n:
         count = min(batch, _wanted(n, report, most) if again else n - report.accepted)
         if count < 1:
@@ -243,13 +251,19 @@ def draw_rows(
         wishes = request.settings(count)
         if report.taken:
             together = {name: torch.cat([one[name] for one in classes]) for name in request.allowed}
-            chosen = torch.randint(report.taken, (count,), generator=generator)
+            chosen = torch.randint(report.taken, (count,), generator=derived_generator(seed, "chosen", number))
             wishes = request.with_classes({name: states[chosen] for name, states in together.items()})
         elif report.taken == 0:
             wishes["allowed"] = request.allowed
+
+        def generators(block: int, number: int = number) -> dict[str, Any]:
+            return {"generator": derived_generator(seed, "rows", number, block, device=model.device)}
+
         drawn = sample_in_batches(
-            model, count, nfe=nfe, seed=lambda _: {"generator": generator}, batch=batch, **settings, **wishes, **led
-        )
+            model, count, nfe=nfe, seed=generators, batch=BLOCK * (particles or 1), processes=processes, **settings,
+            **wishes, **led,
+        )  # fmt: skip
+        number += 1
         rows = request.decode(drawn.x)
         report.drawn += count
         met = request.check(rows, report)

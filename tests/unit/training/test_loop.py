@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,7 +16,16 @@ import bfn
 import bfn.training.trainer as trainer
 from bfn import storage
 from bfn.solvers import plan
-from bfn.training import Result, Settings, TrainingError, checkpoints, read_log, train
+from bfn.training import (
+    Result,
+    Settings,
+    TrainingError,
+    checkpoints,
+    default_settings,
+    read_log,
+    read_settings,
+    train,
+)
 
 
 def weights(run):
@@ -281,3 +291,35 @@ def test_two_processes_have_the_loss_curve_of_one_and_resume(settings, kind, tmp
     a, b = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in a:
         torch.testing.assert_close(a[name], b[name], rtol=1e-3, atol=1e-4)
+
+
+def test_a_run_tells_programs_its_log_and_how_to_go_on(settings, tmp_path, monkeypatch, capsys):
+    settings = settings.override({"eval_every": 0})
+    stop_at(monkeypatch, 4)
+    train(settings, tmp_path / "a run", progress="json")
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [2, 4]
+    told = next(line["text"] for line in lines if line["kind"] == "message")
+    assert told.endswith(f"to go on: bfn train --out '{tmp_path / 'a run'}' --resume")
+
+
+def test_a_run_goes_on_from_any_directory_and_where_its_data_have_moved(tmp_path, monkeypatch):
+    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    np.save("points.npy", np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32))
+    quick = {"steps": 2, "batch": 8, "network.width": 8, "network.n_blocks": 1, "eval_count": 8, "sample_count": 2}
+    settings = default_settings({"name": "points.npy"}).override({**quick, "threads": 1, "sample_nfe": 2})
+    train(settings, tmp_path / "run", progress=False, cpu=True)
+    stored = json.loads((tmp_path / "run" / "settings.json").read_text())
+    assert stored["data"]["name"] == str(tmp_path / "points.npy")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    own = read_settings(tmp_path / "run" / "settings.json")
+    assert train(own.override({"steps": 3}), tmp_path / "run", resume=True, progress=False, cpu=True).step == 3
+    (tmp_path / "points.npy").rename(tmp_path / "elsewhere" / "moved.npy")
+    with pytest.raises(ValueError, match=r"points.npy: the run's data are not there: bfn train .* data.path=WHERE"):
+        train(own.override({"steps": 4}), tmp_path / "run", resume=True, progress=False, cpu=True)
+    moved = own.override(["steps=4", "data.path=moved.npy"])
+    assert train(moved, tmp_path / "run", resume=True, progress=False, cpu=True).step == 4
+    change = next(line for line in read_log(tmp_path / "run") if line["kind"] == "settings")["data.name"]
+    assert change == {"before": str(tmp_path / "points.npy"), "now": str(tmp_path / "elsewhere" / "moved.npy")}
