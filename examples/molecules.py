@@ -1,0 +1,233 @@
+"""Molecules as points: where atoms are, what they are and how they are charged, drawn together in a few calls.
+
+    pip install --no-deps qm9pack==1.0.3             # carries QM9; nothing of it is imported
+    python examples/molecules.py --out molecules     # stop it at any time: the same line goes on, and measures
+
+Positions, elements and partial charges are parts of one sample, sizes are presence. The network is equivariant: it
+turns with the molecule, and knows no centre of mass. Judged by stability: atoms with the right number of bonds, by the
+lengths of bonds. Needs ``pip install 'bayesian-flow[train,plot]'``.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import bfn
+from bfn.estimate import Estimate, mean_estimate, share_estimate
+
+ELEMENTS, VALENCES, MOST = "HCNOF", (1, 4, 3, 2, 1), 29
+LENGTH, CHARGE, SIGMA_1 = 1.4, 0.2256, 0.02
+"""Standard deviations of positions, in angstrom, and of charges in the data; and what is left unknown of positions."""
+BONDS = {  # picometres: single, double, triple
+    "HH": (74,), "HC": (109,), "HN": (101,), "HO": (96,), "HF": (92,), "CC": (154, 134, 120), "CN": (147, 129, 116),
+    "CO": (143, 120, 113), "CF": (135,), "NN": (145, 125, 110), "NO": (140, 121), "NF": (136,), "OO": (148, 121),
+    "OF": (142,), "FF": (142,),
+}  # fmt: skip
+MARGINS = (10, 5, 3)
+
+Parts = dict[str, Tensor]
+"""By part: x (n, MOST, 3), kind (n, MOST), charge (n, MOST)."""
+
+
+def read_qm9(cache: Path) -> tuple[Parts, Tensor]:
+    """All molecules, centred, in units of the model, and which of the atoms are present: (n, MOST)."""
+    if not cache.exists():
+        found = find_spec("qm9pack")
+        if found is None or found.origin is None:
+            raise SystemExit("QM9 is not there: pip install --no-deps qm9pack==1.0.3")
+        table = str.maketrans("", "", "[]' ")
+        rows: list[tuple[np.ndarray, list[int], np.ndarray]] = []
+        for path in sorted((Path(found.origin).parent / "data").glob("qm9_part*.csv")):
+            with path.open(encoding="utf-8") as file:
+                for row in csv.DictReader(file):
+                    kinds = [ELEMENTS.index(e) for e in row["Elements"].translate(table).split(",")]
+                    xyz = np.array(row["XYZ_Ang"].translate(table).split(","), np.float32).reshape(-1, 3)
+                    rows.append((xyz, kinds, np.array(row["Mulliken_pop"].translate(table).split(","), np.float32)))
+        n = len(rows)
+        x, kind, charge = np.zeros((n, MOST, 3), np.float32), np.zeros((n, MOST), np.int8), np.zeros((n, MOST), "f4")
+        for i, (xyz, kinds, charges) in enumerate(rows):
+            x[i, : len(xyz)], kind[i, : len(xyz)], charge[i, : len(xyz)] = xyz - xyz.mean(0), kinds, charges
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(cache, x=x, kind=kind, charge=charge, sizes=np.array([len(row[1]) for row in rows]))
+    data = {name: torch.from_numpy(values) for name, values in np.load(cache).items()}
+    parts = {"x": data["x"] / LENGTH, "kind": data["kind"].long(), "charge": data["charge"] / CHARGE}
+    return parts, torch.arange(MOST) < data["sizes"].unsqueeze(1)
+
+
+def split(n: int, n_test: int) -> tuple[Tensor, Tensor]:
+    """Numbers of the molecules to train on, eleven of twelve, and of some of the others."""
+    order = torch.from_numpy(np.random.default_rng(0).permutation(n))
+    return order[: min(120_000, n * 11 // 12)], order[-n_test:]
+
+
+class EGNN(nn.Module):
+    """Messages between all atoms by their distances; positions move along the lines between them."""
+
+    def __init__(self, width: int = 96, messages: int = 32, n_layers: int = 5) -> None:
+        super().__init__()
+        self.stem = nn.Linear(len(ELEMENTS) + 1 + 4, width)
+        self.first = nn.Linear(len(CENTRES), messages)
+        self.layers = nn.ModuleList(Layer(width, messages) for _ in range(n_layers))
+        self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, len(ELEMENTS) + 1))
+        nn.init.zeros_(self.head[1].weight)
+
+    def forward(self, inputs: Mapping[str, Tensor], t: Tensor, present: Mapping[str, Tensor] | None = None) -> Parts:
+        """Mean positions, theta of elements, charges; the positions, logits and charges that they come from."""
+        there = torch.ones(inputs["x"].shape[:2], dtype=torch.bool) if present is None else present["kind"]
+        longest = int(there.sum(1).max())  # batches have molecules of about one size
+        mu, kind, charge, there = (v[:, :longest] for v in (inputs["x"], inputs["kind"], inputs["charge"], there))
+        mask = there.unsqueeze(-1).float()
+        pair = mask * mask.transpose(1, 2) * (1 - torch.eye(longest))
+        rest = SIGMA_1 ** t.view(-1, 1, 1)  # the standard deviation of what is unknown of positions
+        gamma = 1 - rest.square()
+        time = torch.cat([gamma, rest, rest.log(), gamma.sqrt()], -1).expand(-1, longest, -1)
+        h, x = self.stem(torch.cat([kind, charge.unsqueeze(-1), time], -1)), mu
+        edge = self.first(waves(distances(mu) / gamma.clamp(min=1e-3).sqrt()))
+        for layer in self.layers:
+            h, x = layer(h, x, edge, pair)
+        x = mu + rest * (x - mu)
+        x = x - (x * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # no centre of mass
+        out = self.head(h)
+        found = {"x": x, "kind": out[..., :-1] + kind.clamp(min=1e-30).log(), "charge": out[..., -1:]}
+        padded = {name: nn.functional.pad(v * mask, (0, 0, 0, MOST - longest)) for name, v in found.items()}
+        return {**padded, "charge": padded["charge"].squeeze(-1)}
+
+
+class Layer(nn.Module):
+    """One round of messages."""
+
+    def __init__(self, width: int, messages: int) -> None:
+        super().__init__()
+        self.own, self.other = nn.Linear(width, messages), nn.Linear(width, messages, bias=False)
+        self.edge = nn.Linear(len(CENTRES), messages, bias=False)
+        self.message = nn.Linear(messages, messages + 2)
+        self.update = nn.Sequential(nn.Linear(width + messages, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, h: Tensor, x: Tensor, edge: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
+        """Features (n, atoms, width) and positions (n, atoms, 3) to the same."""
+        g, d = self.norm(h), distances(x)
+        m = nn.functional.silu(self.own(g).unsqueeze(2) + self.other(g).unsqueeze(1) + self.edge(waves(d)) + edge)
+        move, gate, m = self.message(m).split([1, 1, m.shape[-1]], -1)
+        move = 0.1 * move.squeeze(-1) * pair / (d + 0.3)
+        m = (nn.functional.silu(m) * (torch.sigmoid(gate) * pair.unsqueeze(-1))).sum(2)
+        return h + self.update(torch.cat([g, m], -1)), x + x * move.sum(2, keepdim=True) - move @ x
+
+
+CENTRES = torch.linspace(0.3, 3, 12)
+
+
+def waves(d: Tensor) -> Tensor:
+    """Distances as bumps around a few of them."""
+    return torch.exp(-16 * (d.unsqueeze(-1) - CENTRES).square())
+
+
+def distances(x: Tensor) -> Tensor:
+    """Between all atoms, (n, atoms, atoms); never 0, where the root has no slope."""
+    return ((x.unsqueeze(2) - x.unsqueeze(1)).square().sum(-1) + 1e-6).sqrt()
+
+
+def stable_atoms(parts: Parts, present: Tensor) -> Tensor:
+    """Which atoms have as many bonds as their element wants, (n, MOST); a bond's order follows from its length."""
+    limit = torch.full((3, 5, 5), -1.0)
+    for pair, lengths in BONDS.items():
+        a, b = map(ELEMENTS.index, pair)
+        for order, length in enumerate(lengths):
+            limit[order, a, b] = limit[order, b, a] = length + MARGINS[order]
+    d = 100 * LENGTH * distances(parts["x"])
+    between = (present.unsqueeze(1) & present.unsqueeze(2)) & ~torch.eye(MOST, dtype=torch.bool)
+    orders = (d < limit[:, parts["kind"].unsqueeze(2), parts["kind"].unsqueeze(1)]) & between
+    # A triple bond is short enough for a double and a single one too.
+    bonds = torch.where(orders[2] & orders[1], 3, torch.where(orders[1], 2, orders[0].long())).sum(2)
+    return (bonds == torch.tensor(VALENCES)[parts["kind"]]) & present
+
+
+def stability(parts: Parts, present: Tensor) -> tuple[Estimate, Estimate]:
+    """The shares of stable atoms, a mean over molecules, and of molecules all of whose atoms are."""
+    stable = stable_atoms(parts, present)
+    whole = (stable | ~present).all(1)
+    atoms = mean_estimate((stable.sum(1) / present.sum(1)).double())
+    return atoms, share_estimate(int(whole.sum()), len(whole))
+
+
+def fragment(x: Parts, generator: torch.Generator) -> Parts:
+    """What training shows as known, of half of the molecules: some neighbouring atoms, where and what they are."""
+    there = x["x"].abs().sum(-1) > 0
+    centre = (torch.rand(there.shape, generator=generator) * there).argmax(1)
+    away = (x["x"] - x["x"][torch.arange(len(there)), centre].unsqueeze(1)).norm(dim=-1).masked_fill(~there, torch.inf)
+    share = 0.8 * torch.rand(len(there), generator=generator) * (torch.rand(len(there), generator=generator) < 0.5)
+    given = away.argsort(1).argsort(1) < (share * there.sum(1)).unsqueeze(1)
+    return {"x": given, "kind": given}
+
+
+def make_model(seed: int) -> bfn.BFN:
+    """Positions and charges are numbers, elements are classes."""
+    torch.manual_seed(seed)
+    flow = bfn.JointFlow(x=bfn.ContinuousFlow(SIGMA_1), kind=bfn.DiscreteFlow(5), charge=bfn.ContinuousFlow(0.05))
+    heads = {"x": "data", "kind": "logits", "charge": bfn.heads.PreconditionedHead(1.0)}
+    return bfn.BFN(EGNN(), flow, heads, {"x": (MOST, 3), "kind": (MOST,), "charge": (MOST,)})
+
+
+def draw(axes: object, parts: Parts, present: Tensor) -> None:
+    """Molecules side by side, seen along the third axis; bonds where atoms are as near as single bonds."""
+    colours = ("#bbbbbb", "#333333", "#0072b2", "#d55e00", "#009e73")
+    stable = stable_atoms(parts, present)
+    for i, there in enumerate(present):
+        x, kind = LENGTH * parts["x"][i, there], parts["kind"][i, there]
+        near = torch.cdist(x, x) < torch.where((kind == 0).unsqueeze(1) | (kind == 0), 1.25, 1.7)
+        x = x[:, :2] + torch.tensor([8.0 * i, 0.0])
+        for a, b in near.triu(1).nonzero().tolist():
+            axes.plot(*x[[a, b]].T, color="#999999", linewidth=1, zorder=1)  # type: ignore[attr-defined]
+        edges = ["none" if good else "red" for good in stable[i, there]]
+        axes.scatter(*x.T, c=[colours[k] for k in kind], s=40, edgecolors=edges, zorder=2)  # type: ignore[attr-defined]
+    axes.set_aspect("equal")  # type: ignore[attr-defined]
+    axes.set_axis_off()  # type: ignore[attr-defined]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train or go on, draw, judge, plot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("molecules"), help="directory for data, model and pictures")
+    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--n", type=int, default=200, help="molecules to judge by")
+    parser.add_argument("--calls", type=int, nargs="+", default=[5, 10, 20])
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+
+    parts, present = read_qm9(options.out / "qm9.npz")
+    train, test = split(len(present), options.n)
+    model = make_model(options.seed)
+    there = dict.fromkeys(parts, present[train])
+    data = {name: values[train] for name, values in parts.items()}
+    bfn.fit(model, data, options.steps, batch=64, lr=2e-3, present=there, known=fragment, run=options.out / "run")
+    model.save(options.out / "model")
+
+    real = stability({name: values[test] for name, values in parts.items()}, present[test])
+    print(f"real molecules: {real[0]} of the atoms are stable, {real[1]} of the molecules")
+    curves: dict[str, dict[int, Estimate]] = {"auto": {}, "bfn": {}}
+    drawn = {}
+    for solver, figures in curves.items():
+        for calls in options.calls:
+            out = drawn[solver, calls] = model.sample(options.n, solver, calls, seed=options.seed)
+            figures[calls], molecules = stability(out.x, model.flow.unpack(out.present)["kind"])
+            print(f"{solver}, {calls} calls: {figures[calls]} of the atoms are stable, {molecules} of the molecules")
+    axes = bfn.viz.against_calls(curves, "share of atoms that are stable", real=real[0])
+    bfn.viz.save(axes, options.out / "stability.png")
+    axes = bfn.viz.style.on(
+        None, f"five molecules by auto, {options.calls[-1]} calls; red: not stable", size=(9.0, 2.4)
+    )
+    out = drawn["auto", options.calls[-1]]
+    draw(axes, {name: values[:5] for name, values in out.x.items()}, model.flow.unpack(out.present)["kind"][:5])
+    bfn.viz.save(axes, options.out / "molecules.png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
