@@ -119,7 +119,7 @@ def malformed() -> list[tuple[str, object]]:
         None, True, -1, 0.5, 1e308, 10**40, "", "/etc/passwd", "../../../etc/shadow", "file:///etc/passwd", [], {},
         {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}},
     ]  # fmt: skip
-    fitting = {4: (0.5,), 5: (None, ""), 10: (None, 0.5), 11: (None, 0.5), 14: (None, 0.5), 15: (None, 0.5)}
+    fitting = {4: (0.5,), 5: (None, ""), 8: (None, ""), **dict.fromkeys((11, 12, 15, 16), (None, 0.5))}
     bodies: list[tuple[str, object]] = [
         ("draw", {"data": [*GOOD[:i], value, *GOOD[i + 1 :]]})
         for i in range(len(GOOD))
@@ -128,8 +128,8 @@ def malformed() -> list[tuple[str, object]]:
     ]
     bodies += [("draw", {"data": GOOD[:k]}) for k in range(len(GOOD))]
     bodies += [("plane", {"data": [*PLANE[:i], value, *PLANE[i + 1 :]]}) for i in range(5) for value in junk]
-    bodies += [("draw", {"data": [*GOOD[:8], "bfn-solver2", *GOOD[9:]]}), ("draw", {"data": None}), ("draw", {})]
-    bodies += [("draw", {"data": [*GOOD[:9], "__import__('os')", *GOOD[10:]]}), ("draw", {"data": "x"}), ("none", {})]
+    bodies += [("draw", {"data": [*GOOD[:9], "bfn-solver2", *GOOD[10:]]}), ("draw", {"data": None}), ("draw", {})]
+    bodies += [("draw", {"data": [*GOOD[:10], "__import__('os')", *GOOD[11:]]}), ("draw", {"data": "x"}), ("none", {})]
     raw = (b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"data": [', b'{"data": [NaN]}', b"[" * 5000, b"%PDF-1.4")
     bodies += [(name, body) for name in ("draw", "plane") for body in raw]
     bodies += [("draw", {"data": ["x" * 2 * MAX_BODY]}), ("draw", {"data": [[[[[[]]]]]]}), ("../draw", {"data": GOOD})]
@@ -192,7 +192,7 @@ def working() -> int:
 
 
 def test_cancelled_work_stops(client: Client) -> None:
-    long = ["mnist", 64, *GOOD[2:9], 200, *GOOD[10:]]
+    long = ["mnist", 64, *GOOD[2:10], 200, *GOOD[11:]]
     join = {"data": long, "session_hash": "cancelled", "fn_index": draw_index(client)}
     status, text = client.request("/gradio_api/queue/join", json.dumps(join).encode())
     assert status == 200
@@ -361,7 +361,7 @@ def test_a_reader_that_takes_nothing_in_is_let_go(client: Client, monkeypatch: p
 def test_what_nobody_collects_is_dropped_and_delays_nobody(client: Client, page: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(protection, "COLLECT_WITHIN", 1.0)
     queue = page._queue
-    long = ["mnist", 64, *GOOD[2:9], 200, *GOOD[10:]]
+    long = ["mnist", 64, *GOOD[2:10], 200, *GOOD[11:]]
     ids = [json.loads(client.post("draw", {"data": long})[1])["event_id"] for _ in range(10)]
     begun = time.monotonic()
     assert client.call("draw", GOOD)[0] == "complete"

@@ -134,7 +134,7 @@ def test_wrong_input(models, cloud, tmp_path, refused) -> None:
         ((vectors, *data, "--repeats", 0), "--repeats 0"),
         ((vectors, *data, "--metric", "values", "--n", 2), "singular"),
         ((vectors, *data, "--metric", "mnist"), "does not fit"),
-        ((vectors, *data, "--metric", "fid"), "expected one of text"),
+        ((vectors, *data, "--metric", "fid"), "expected one of molecules, text"),
         ((vectors,), "say what real data"),
         ((vectors, "--data", nan), "NaN"),
         ((vectors, "--data", tmp_path / "none.npy"), "No such file"),

@@ -141,7 +141,7 @@ def test_records_of_ones_own_are_trained_on_and_sampled(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["conditions"] == ["gap"]
     comparison = ["--nfe", "3", "--n", "12", "--solvers", "auto", "bfn", "--json", str(tmp_path / "c.json")]
     assert main(["compare", str(run), *comparison]) == 0
-    assert "best by 4-gram divergence" in capsys.readouterr().out
+    assert "best by valid" in capsys.readouterr().out  # strings cut as SMILES are molecules; few have no distance
     assert main(["sample", str(run), "--condition", "gap=9", "--n", "1", "--out", str(tmp_path / "s")]) == 2
     assert "condition gap=9: the data that the model was made for have 0 to 0.4" in capsys.readouterr().err
 
