@@ -1,0 +1,195 @@
+"""Synthetic rows side by side: ours at 10, 20 and 50 calls, sdv's CTGAN, TVAE and Gaussian copula, independent columns.
+
+    python benchmarks/tables.py run --tables german --work /tmp/tables --peers .peers/bin/python
+    python benchmarks/tables.py page                  # docs/results/tables.md from docs/results/tables.json
+
+One table, one division and one judge for all. Everything is kept in
+``--work`` and in the JSON: a run that was stopped goes on where it was. Peers run in an environment of their own, see
+benchmarks/tables_peers.py, with their own defaults; one that learns by epochs gets as many of its 300 as fit into the
+minutes that ours took on the same core, and at least one minute. ``benchmarks/table_imputation.py`` adds missing cells.
+"""
+
+import argparse
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+import bfn
+from bfn.estimate import Estimate
+from bfn.files import atomic_write
+from bfn.quality import TableQuality
+from bfn.quality.measurements import pool
+
+TABLES = {"adult": "income", "magic": "class", "diamonds": "price", "german": "class", "contraceptive": "class"}
+CALLS = (10, 20, 50)
+PEERS = ("ctgan", "tvae", "copula")
+RESULTS = Path("docs/results/tables.json")
+
+
+def read_results(path: Path = RESULTS) -> dict[str, dict]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def keep(key: str, values: dict, path: Path = RESULTS) -> None:
+    found = {**read_results(path), key: values}
+    atomic_write(path, json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+
+
+def divided(name: str, seed: int, work: Path, peers: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows to train with, and rows that are held out: the usual division, or two thirds at random."""
+    folder = work / f"{name}-{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if name in bfn.data.SOURCES:
+        parts = [bfn.data.read_table(name, part) for part in ("train", "test")]
+    else:
+        path = work / f"{name}.parquet"
+        if not path.exists():
+            subprocess.run([peers, "benchmarks/tables_peers.py", "export", name, str(path)], check=True)
+        whole = pd.read_parquet(path)
+        order = torch.randperm(len(whole), generator=torch.Generator().manual_seed(seed)).numpy()
+        cut = 2 * len(whole) // 3
+        parts = [whole.iloc[rows].reset_index(drop=True) for rows in (order[:cut], order[cut:])]
+    parts[0].to_parquet(folder / "train.parquet")
+    return parts[0], parts[1]
+
+
+def synthesizer(name: str, seed: int, train: pd.DataFrame, work: Path) -> tuple[bfn.TableSynthesizer, float]:
+    """Ours with its defaults, trained once, and the seconds it took."""
+    folder = work / f"{name}-{seed}" / "ours"
+    if not (folder / "seconds").exists():
+        start = time.perf_counter()
+        bfn.TableSynthesizer(seed=seed, progress=False).fit(train).save(folder)
+        (folder / "seconds").write_text(str(time.perf_counter() - start))
+    return bfn.TableSynthesizer.load(folder), float((folder / "seconds").read_text())
+
+
+def rows_of(
+    method: str, name: str, seed: int, train: pd.DataFrame, args: argparse.Namespace
+) -> tuple[pd.DataFrame, dict]:
+    """As many rows as there are training rows, and what they took."""
+    if method == "independent":
+        generator = torch.Generator().manual_seed(seed)
+        orders = {column: torch.randperm(len(train), generator=generator).numpy() for column in train}
+        return pd.DataFrame({column: train[column].to_numpy()[order] for column, order in orders.items()}), {}
+    model, seconds = synthesizer(name, seed, train, args.work)
+    if method.startswith("ours"):
+        calls = int(method.split("-")[1])
+        start = time.perf_counter()
+        rows = model.sample(len(train), nfe=calls, seed=seed)
+        return rows, {"fit_seconds": seconds, "sample_seconds": time.perf_counter() - start}
+    folder = args.work / f"{name}-{seed}"
+    out, facts = folder / f"{method}.parquet", folder / f"{method}.json"
+    if not facts.exists():
+        minutes = max(1.0, seconds / 60)
+        command = [args.peers, "benchmarks/tables_peers.py", "fit", method, str(folder / "train.parquet"), str(out)]
+        done = subprocess.run([*command, str(len(train)), str(minutes), str(seed)], check=True, capture_output=True)
+        facts.write_text(done.stdout.decode().splitlines()[-1])
+    return pd.read_parquet(out), json.loads(facts.read_text())
+
+
+def run(args: argparse.Namespace) -> None:
+    torch.set_num_threads(1)
+    for name in args.tables:
+        for seed in args.seeds:
+            train, held_out = divided(name, seed, args.work, args.peers)
+            quality = TableQuality.of(train, held_out, TABLES[name], seed)
+            key = f"{name}|real|{seed}"
+            if key not in read_results():
+                keep(key, _record(name, "real", seed, quality.real, {}, (len(train), len(held_out))))
+            for method in args.methods:
+                key = f"{name}|{method}|{seed}"
+                if key in read_results():
+                    continue
+                rows, facts = rows_of(method, name, seed, train, args)
+                figures = quality.figures(rows)
+                keep(key, _record(name, method, seed, figures, facts, (len(train), len(held_out))))
+                shown = ", ".join(f"{what} {figure.value:.3f}" for what, figure in figures.items())
+                print(f"{key}: {shown}; {facts}", flush=True)
+
+
+def _record(name: str, method: str, seed: int, figures: dict, facts: dict, sizes: tuple[int, int]) -> dict:
+    plain = {what: figure.asdict() for what, figure in figures.items()}
+    return {"table": name, "method": method, "seed": seed, "rows": sizes, **facts, "figures": plain}
+
+
+LABELS = {
+    "real": "real rows", "ours-10": "bfn, 10 calls", "ours-20": "bfn, 20 calls", "ours-50": "bfn, 50 calls",
+    "ctgan": "CTGAN", "tvae": "TVAE", "copula": "Gaussian copula", "independent": "independent columns",
+}  # fmt: skip
+COLUMNS = {
+    "two_sample": "two-sample, training rows", "two_sample_held_out": "two-sample, held-out rows",
+    "learned": "train on synthetic, test on real", "trend": "trend", "shape": "shape",
+    "alpha_precision": "alpha-precision", "beta_recall": "beta-recall", "nearer_to_training": "nearer to training",
+    "copies": "copies",
+}  # fmt: skip
+
+
+def page(args: argparse.Namespace) -> None:
+    """The results as a page."""
+    found = read_results()
+    lines = [(Path(__file__).with_name("tables_page.md")).read_text().rstrip()]
+    for name in TABLES:
+        runs = [run for run in found.values() if run["table"] == name and run["method"] in LABELS]
+        if not runs:
+            continue
+        seeds = sorted({run["seed"] for run in runs})
+        sizes = runs[0]["rows"]
+        lines += ["", f"## {name}", "", f"{sizes[0]} rows to train with, {sizes[1]} held out; seeds {seeds}.", ""]
+        header = ["", *COLUMNS.values(), "training"]
+        lines += [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+        for method, label in LABELS.items():
+            own = [run for run in runs if run["method"] == method]
+            if own:
+                lines.append(f"| {' | '.join([label, *(_cell(own, what) for what in COLUMNS), _training(own)])} |")
+    from table_imputation import section
+
+    lines += section(found)
+    atomic_write(Path("docs/results/tables.md"), "\n".join(lines) + "\n")
+
+
+def pooled(runs: list[dict], what: str) -> Estimate | None:
+    """A figure over the seeds."""
+    figures = [run["figures"].get(what) for run in runs]
+    if any(figure is None for figure in figures):
+        return None
+    return pool([Estimate(*(np.nan if x is None else x for x in figure.values())) for figure in figures], 1.0)
+
+
+def _cell(runs: list[dict], what: str) -> str:
+    figure = pooled(runs, what)
+    if figure is None or np.isnan(figure.value):
+        return ""
+    interval = "" if np.isnan(figure.low) else f" [{figure.low:.3f}, {figure.high:.3f}]"
+    return f"{figure.value:.3f}{interval}"
+
+
+def _training(runs: list[dict]) -> str:
+    seconds = [run.get("fit_seconds") for run in runs]
+    if None in seconds:
+        return ""
+    epochs = runs[0].get("epochs")
+    return f"{np.mean(seconds) / 60:.1f} min" + (f", {epochs} epochs" if epochs else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    one = commands.add_parser("run")
+    one.add_argument("--tables", nargs="+", default=list(TABLES), choices=list(TABLES))
+    one.add_argument("--methods", nargs="+", default=["independent", *(f"ours-{calls}" for calls in CALLS), *PEERS])
+    one.add_argument("--seeds", nargs="+", type=int, default=[0])
+    one.add_argument("--work", type=Path, default=Path("/tmp/bfn-tables"))
+    one.add_argument("--peers", default=".peers/bin/python")
+    one.set_defaults(act=run)
+    commands.add_parser("page").set_defaults(act=page)
+    args = parser.parse_args()
+    args.act(args)
+
+
+if __name__ == "__main__":
+    main()
