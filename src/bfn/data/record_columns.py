@@ -127,6 +127,7 @@ def _sequences(table: RawTable, name: str, wish: Tokenizer | str | None) -> Sequ
     except UserError as error:
         raise UserError(f"{table.source}: {error}") from None
     codes, lengths, pieces = [], torch.empty(len(texts), dtype=torch.int64), tokenizer.pieces
+    is_smiles = tokenizer.notation == "smiles"
     for number, text in enumerate(texts):
         try:
             found = tokenizer.encode(text)
@@ -134,7 +135,7 @@ def _sequences(table: RawTable, name: str, wish: Tokenizer | str | None) -> Sequ
             raise table.error(number, str(error)) from None
         if not len(found):
             raise table.error(number, f"{name} is {text[:40]!r}, which has no tokens: expected some")
-        problem = smiles_problem(pieces[k] for k in found.tolist()) if tokenizer.notation == "smiles" else None
+        problem = smiles_problem(pieces[k] for k in found.tolist()) if is_smiles else None
         if problem is not None:
             raise table.error(number, f"{name} is {text[:60]!r}, no molecule: {problem}; mend or remove the record")
         codes.append(found.to(smallest_type(len(tokenizer))))
