@@ -19,6 +19,7 @@ from bfn.cli.common import (
     Device,
     ModelName,
     Names,
+    Network,
     Seed,
     check_positive,
     load,
@@ -64,6 +65,7 @@ def compare(
     store: Annotated[Path | None, FILE] = None,
     blind: Annotated[Path | None, DIRECTORY] = None,
     score: Annotated[Path | None, arg(metavar="ANSWERS")] = None,
+    network: Network = None,
     device: Device = "auto",
 ) -> int:
     """Measure solvers at several numbers of calls on one model, and say which to use.
@@ -116,7 +118,7 @@ def compare(
         if plot.suffix not in PICTURES:
             raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
         import matplotlib  # noqa: F401  told if it is missing before hours of measuring, not after
-    source = load(model, device)
+    source = load(model, device, network)
     is_table = source.info.columns is not None
     batch = batch or (TABLE_BATCH if is_table else 100)
     if guidance is not None and source.info.classes is None and not source.info.conditions:

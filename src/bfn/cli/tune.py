@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bfn.cli.common import DIRECTORY, AsJson, Data, Device, ModelName, Seed, check_positive, load, shown, tell
+from bfn.cli.common import DIRECTORY, AsJson, Data, Device, ModelName, Network, Seed, check_positive, load, shown, tell
 from bfn.errors import UserError
 from bfn.progress import Progress
 
@@ -29,6 +29,7 @@ def tune(
     starts: int | None = None,
     held_out: int = 500,
     teacher_nfe: int = 100,
+    network: Network = None,
     seed: Seed = 0,
     device: Device = "auto",
     json: AsJson = False,
@@ -71,7 +72,7 @@ def tune(
     if out is None and model in storage.bundled() and not (Path(model) / storage.CONFIG).is_file():
         raise UserError(f"{model} is a bundled model: give --out DIR for a copy of it with the table")
     storage.place_for_tables(model, out)
-    source = load(model, device)
+    source = load(model, device, network)
     if calibrate:
         _calibrate(model, source, calls, out, data, batch, seed, json)
         return

@@ -182,3 +182,39 @@ def test_every_command_takes_records_of_several_parts(tmp_path, capsys, monkeypa
 )
 def test_settings_may_stand_anywhere(words, arranged):
     assert settings_first(words) == arranged
+
+
+OWN_NETWORK = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self, in_features, n_labels=None):
+        super().__init__()
+        self.embedding = torch.nn.Embedding((n_labels or 0) + 1, 4)
+        self.layers = torch.nn.Linear(in_features + 5, in_features)
+
+    def forward(self, inputs, t, label=None):
+        label = torch.full((len(inputs),), -1) if label is None else label
+        return self.layers(torch.cat([inputs, t[:, None], self.embedding(label + 1)], 1))
+"""
+
+
+def test_a_network_of_ones_own_goes_through_all_commands(tmp_path, capsys):
+    numbers = np.random.default_rng(0)
+    np.savez(tmp_path / "points.npz", x=numbers.normal(size=(60, 2)), label=numbers.integers(0, 2, 60))
+    (tmp_path / "own_network.py").write_text(OWN_NETWORK)
+    network = ["--network", f"{tmp_path / 'own_network.py'}:Net"]
+    run, tuned = str(tmp_path / "run"), str(tmp_path / "tuned")
+    small = ["steps=5", "batch=8", "tensorboard=false", "--cpu"]
+    assert main(["train", str(tmp_path / "points.npz"), "--out", run, *network, *small]) == 0
+    measured = ["compare", run, "--n", "20", "--nfe", "3", "--solvers", "auto", "--store", str(tmp_path / "kept.jsonl")]
+    assert main([*measured, *network]) == 0
+    fitted = ["--nfe", "3", "--steps", "1", "--held-out", "20", "--batch", "20", "--out", tuned]
+    assert main(["tune", run, *fitted, *network]) == 0
+    capsys.readouterr()
+    asked = ["--n", "2", "--nfe", "3", "--label", "1", "--out", str(tmp_path / "samples"), "--json"]
+    assert main(["sample", tuned, *asked, *network]) == 0
+    assert json.loads(capsys.readouterr().out)["labels"] == ["1", "1"]
+    assert main(["sample", tuned, "--n", "2"]) == 2
+    assert "network" in capsys.readouterr().err
