@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for solver, figures in curves.items():
         for calls in options.calls:
             out = drawn[solver, calls] = model.sample(options.n, solver, calls, seed=options.seed)
-            figures[calls], molecules = stability(out.x, model.flow.unpack(out.present)["kind"])
+            figures[calls], molecules = stability(out.x, out.present["kind"])
             print(f"{solver}, {calls} calls: {figures[calls]} of the atoms are stable, {molecules} of the molecules")
     axes = bfn.viz.against_calls(curves, "share of atoms that are stable", real=real[0])
     bfn.viz.save(axes, options.out / "stability.png")
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         None, f"five molecules by auto, {options.calls[-1]} calls; red: not stable", size=(9.0, 2.4)
     )
     out = drawn["auto", options.calls[-1]]
-    draw(axes, {name: values[:5] for name, values in out.x.items()}, model.flow.unpack(out.present)["kind"][:5])
+    draw(axes, {name: values[:5] for name, values in out.x.items()}, out.present["kind"][:5])
     bfn.viz.save(axes, options.out / "molecules.png")
     return 0
 

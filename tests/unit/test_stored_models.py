@@ -309,6 +309,8 @@ def test_every_network_is_built_for_its_own_weights_and_no_others():
         "mlp": {"in_features": 2},
         "unet": {"in_channels": 1},
         "transformer": {"n_classes": 5},
+        "table-mlp": {"n_numbers": 2, "class_counts": [2, 3], "width": 16},
+        "table-transformer": {"n_numbers": 2, "class_counts": [2, 3], "width": 16},
         "official-transformer": {"n_classes": 5, "length": 8, "width": 16, "n_layers": 1, "n_heads": 2},
         "official-flat-unet": {"channels": 3, "n_outputs": 3, **unet},
         "official-binary-unet": {"multipliers": [1], "attention_rates": [], **unet},

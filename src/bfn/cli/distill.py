@@ -63,7 +63,7 @@ def distill(
     teacher = {"solver": solver, "nfe": nfe, **{key: value for key, value in given.items() if value is not None}}
     student = distilling.distill(
         load(model, device), steps, paths=paths, teacher=teacher, calls=calls, batch=batch, lr=lr, seed=seed, run=out,
-        resume=resume, progress=shown(json),
+        resume=resume, progress=shown(),
     )  # fmt: skip
     error = next(entry for entry in reversed(read_log(out)) if entry["kind"] == "eval")
     figures = {key: error[key] for key in ("end_error", "end_error_low", "end_error_high")}

@@ -65,7 +65,7 @@ def likelihood(
     import torch
 
     from bfn.likelihood import NFE, receiver_variance
-    from bfn.likelihood.settings import EXACT_DEFAULT
+    from bfn.likelihood.settings import Settings
     from bfn.quality.measurements import identify
 
     check_positive(n=held_out.n, batch=batch)
@@ -77,13 +77,14 @@ def likelihood(
         where = f"{read.source} ({read.part})"
         raise UserError(f"--n {held_out.n}: all of {where}; the best variance needs other samples, take fewer")
 
+    settings = Settings(method, nfe, tolerance, divergence, probes, importance, levels, dequantise, None)
+    settings.check(source, read.x)
     n_states = math.prod(source.flow.state_shape(source.data_shape))
-    exact = divergence == "exact" or (divergence is None and n_states <= EXACT_DEFAULT)
-    passes = len(read.x) * (nfe or NFE) * n_states
-    if method == "ode" and exact and passes > MANY_PASSES:
+    calls = len(read.x) * settings.calls
+    if method == "ode" and settings.is_exact(n_states) and calls * n_states > MANY_PASSES:
         print(
-            f"bfn: {len(read.x)} samples, {nfe or NFE} calls, {n_states} dimensions: {passes:,} backward passes; "
-            f"--divergence hutchinson takes {len(read.x) * (nfe or NFE):,} and is right on average",
+            f"bfn: {len(read.x)} samples, {settings.calls} calls, {n_states} dimensions: {calls * n_states:,} backward "
+            f"passes; --divergence hutchinson takes {calls:,} and is right on average",
             file=sys.stderr,
         )
     processes = Processes.here()
