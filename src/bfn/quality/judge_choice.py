@@ -166,7 +166,7 @@ def _value_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
 def _second_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
     """By which nothing is tuned: other features of images, other counts of text, projections of vectors."""
     if model.form == "text":
-        return [NGramBits.of(real.reference.flatten(), model.flow.n_values or 0), *_text_parts(model, real)]
+        return [NGramBits.of(real.reference, model.flow.n_values or 0), *_text_parts(model, real)]
     if model.form != "images":
         return [Projections(real.reference)]
     network = judge_features(str(model.info.trained_on.get("name")), tuple(model.data_shape))

@@ -88,19 +88,25 @@ class NGramBits(JudgePart):
     """Bits a symbol of samples under an interpolated n-gram model of text that no solver was fitted to.
 
     Text of a good model costs what real text costs: more is wrong text, less is dull text.
+    end: the symbol that closes texts of their own lengths, and costs bits like the others; None of texts of one length.
     """
 
     tables: BackoffTables
     name: str
+    end: int | None = None
     measures = (Measure("ngram_bits", "bits a symbol by n-grams", "real", "bits", digits=3),)
 
     @classmethod
     def of(cls, text: Tensor, n_classes: int) -> "NGramBits":
-        """Of real text, (n,) classes in a row."""
+        """Of real text: classes in a row, (n,), or texts (n, length), -1 after the end of a shorter one."""
+        end = n_classes if bool((text < 0).any()) else None
+        if end is not None:
+            text, n_classes = _closed(text, end), n_classes + 1
+        text = text[text >= 0]
         # An n-gram is one number of 63 bits.
         context = max(1, min(CONTEXT, int(63 / log2(n_classes)) - 1))
         tables = count_backoff(text, context, n_classes, smoothing=1.0, min_count=1)
-        return cls(tables, digest("ngram-bits", str(context), text))
+        return cls(tables, digest("ngram-bits", str(context), text), end)
 
     @property
     def key(self) -> str:
@@ -110,13 +116,22 @@ class NGramBits(JudgePart):
         return None if n > 1 else f"n={n}: an interval needs at least 2 texts"
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        codes = torch.zeros(len(x), dtype=torch.int64)
-        bits = torch.zeros(len(x), dtype=torch.float64)
         base, context = self.tables.n_classes, self.tables.context
+        before = 0 if self.end is None else 1  # what comes before a text is the end of another
+        codes = torch.full((len(x),), self.end or 0, dtype=torch.int64)
+        bits = torch.zeros(len(x), dtype=torch.float64)
+        x = x if self.end is None else _closed(x, self.end)
         for i in range(x.shape[1]):
-            bits -= self.tables.probability(codes, min(i, context), x[:, i]).log2()
-            codes = (codes * base + x[:, i]) % base**context
-        return {"ngram_bits": mean_estimate(bits / x.shape[1])}
+            symbols = x[:, i].clamp(min=0)
+            bits -= self.tables.probability(codes, min(i + before, context), symbols).log2() * (x[:, i] >= 0)
+            codes = (codes * base + symbols) % base**context
+        return {"ngram_bits": mean_estimate(bits / (x >= 0).sum(1))}
+
+
+def _closed(x: Tensor, end: int) -> Tensor:
+    """Each text followed by the symbol of its end, (n, length + 1), and by -1."""
+    padded = nn.functional.pad(x, (0, 1), value=-1)
+    return padded.masked_fill((padded < 0).cumsum(1) == 1, end)
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,6 +51,29 @@ def test_bits_of_a_chain_are_its_entropy_and_dull_text_costs_less():
     assert part.measures[0].better == "real"
 
 
+def test_texts_of_their_own_lengths_cost_the_bits_of_their_symbols_and_of_their_ends():
+    """Fair bits, and a text ends with probability 1/2 after each: two bits a symbol, but for the end, of one bit."""
+    generator = torch.Generator().manual_seed(0)
+
+    def texts(n: int, ends: float) -> torch.Tensor:
+        lengths = 1 + (torch.rand(n, 40, generator=generator) < ends).long().argmax(1)
+        bits = torch.randint(2, (n, 40), generator=generator)
+        return bits.masked_fill(torch.arange(40) >= lengths.unsqueeze(1), -1)
+
+    part = NGramBits.of(texts(50_000, 0.5), 2)
+    again = texts(2000, 0.5)
+    found = part(again, None)["ngram_bits"]
+    # The first symbol has one bit, the others two (a symbol, and that there is one), the end one.
+    lengths = (again >= 0).sum(1)
+    expected = (2 * lengths / (lengths + 1)).mean()
+    assert found.low - 0.01 < expected < found.high + 0.01
+    # Neither how far a batch is padded, nor what was drawn beside a text, changes what it costs.
+    wider = torch.nn.functional.pad(again, (0, 5), value=-1)
+    assert part(wider, None)["ngram_bits"] == found
+    # Texts that never end are not what was asked for, though their symbols are right.
+    assert part(torch.randint(2, (2000, 40), generator=generator), None)["ngram_bits"].low > found.high
+
+
 def test_projections_see_a_shift_and_a_spread():
     x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
     judge = Projections(x[::2])
