@@ -173,6 +173,7 @@ def from_array(array: NDArray[Any], labels: NDArray[Any] | None = None, name: st
     """Images from whole numbers in 0..255 (or booleans, as 2 levels).
 
     Shapes: (n, height, width), (n, channel, height, width) or (n, height, width, channel), with 1 or 3 channels.
+    labels: numbers of classes, or their names.
     """
     levels = 2 if array.dtype == np.bool_ else 256
     wide = array.dtype.itemsize > 1 or array.dtype == np.int8
@@ -191,6 +192,10 @@ def from_array(array: NDArray[Any], labels: NDArray[Any] | None = None, name: st
             f"{name}: shape {array.shape} is not one of images: expected (n, height, width), "
             "(n, channel, height, width) or (n, height, width, channel) with 1 or 3 channels"
         )
+    names = None
+    if labels is not None and labels.dtype.kind == "U" and labels.ndim == 1:
+        found, labels = np.unique(labels, return_inverse=True)
+        names = tuple(map(str, found))
     if labels is not None and (
         labels.shape != array.shape[:1]
         or labels.dtype.kind not in "iu"
@@ -199,7 +204,7 @@ def from_array(array: NDArray[Any], labels: NDArray[Any] | None = None, name: st
     ):
         raise UserError(
             f"{name}: labels of type {labels.dtype} and shape {labels.shape}: "
-            f"expected {len(array)} whole numbers from 0 up, below {_MOST_CLASSES:,}, one for each image"
+            f"expected {len(array)} names, or whole numbers from 0 up, below {_MOST_CLASSES:,}, one for each image"
         )
     x = torch.from_numpy(np.require(array, requirements=["C", "W"]))
-    return Images(x, None if labels is None else torch.from_numpy(labels.astype(np.int64)), levels)
+    return Images(x, None if labels is None else torch.from_numpy(labels.astype(np.int64)), levels, names)

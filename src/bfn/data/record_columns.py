@@ -90,10 +90,10 @@ def make_records(table: RawTable, roles: Columns | None = None, tokenizer: Token
 
 def _guess(table: RawTable) -> Columns:
     """The one possibility that there is: an array x, the only array, the only column of texts."""
-    texts = [name for name, values in table.columns.items() if _is_text(values)]
-    arrays = [name for name, values in table.columns.items() if isinstance(values, np.ndarray) and not _is_text(values)]
-    label = next((name for name in _LABELS if name in arrays and np.ndim(table.columns[name]) == 1), None)
-    samples = [name for name in arrays if name not in (label, *_PRESENCE)]
+    given = {name: values for name, values in table.columns.items() if isinstance(values, np.ndarray)}
+    label = next((name for name in _LABELS if name in given and given[name].ndim == 1), None)
+    texts = [name for name, values in table.columns.items() if _is_text(values) and name != label]
+    samples = [name for name in given if name not in (label, *_PRESENCE, *texts)]
     if not texts and ("x" in samples or len(samples) == 1):
         return Columns(parts=("x",) if "x" in samples else (samples[0],), label=label)
     words = [name for name in texts if len(table.columns) == 1 or _looks_like_sequences(table.columns[name])]

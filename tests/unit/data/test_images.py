@@ -139,11 +139,17 @@ def test_arrays_in_every_order_of_axes():
         (np.zeros((4, 4), np.uint8), None, r"shape \(4, 4\) is not one of images"),
         (np.zeros((2, 5, 4, 4), np.uint8), None, r"\(2, 5, 4, 4\)"),
         (np.zeros((0, 1, 4, 4), np.uint8), None, r"\(0, 1, 4, 4\)"),
-        (np.zeros((2, 4, 4), np.uint8), np.zeros(3, np.int64), "expected 2 whole numbers from 0 up"),
-        (np.zeros((2, 4, 4), np.uint8), np.array([0, -1]), "expected 2 whole numbers from 0 up"),
-        (np.zeros((2, 4, 4), np.uint8), np.zeros(2), "expected 2 whole numbers from 0 up"),
+        (np.zeros((2, 4, 4), np.uint8), np.zeros(3, np.int64), "expected 2 names, or whole numbers from 0 up"),
+        (np.zeros((2, 4, 4), np.uint8), np.array([0, -1]), "expected 2 names, or whole numbers from 0 up"),
+        (np.zeros((2, 4, 4), np.uint8), np.zeros(2), "expected 2 names, or whole numbers from 0 up"),
     ],
 )
 def test_wrong_arrays_are_refused(array, labels, message):
     with pytest.raises(ValueError, match=message):
         from_array(array, labels)
+
+
+def test_labels_may_be_names():
+    images = from_array(random_pixels(3, 4, 4), np.array(["dog", "cat", "dog"]))
+    assert images.class_names == ("cat", "dog")
+    assert images.labels.tolist() == [1, 0, 1]

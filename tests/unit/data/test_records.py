@@ -329,3 +329,11 @@ def test_any_file_is_read_or_refused_in_one_line(tmp_path_factory, content: byte
 def test_a_missing_file(tmp_path) -> None:
     with pytest.raises(UserError, match="no such file"):
         read_records(tmp_path / "a.csv")
+
+
+def test_labels_of_an_archive_may_be_names(tmp_path) -> None:
+    np.savez(tmp_path / "t.npz", x=np.random.default_rng(0).normal(size=(4, 3)), label=np.array(list("baab")))
+    records = load(tmp_path / "t.npz", "all")
+    assert (records.roles.parts, records.roles.label) == (("x",), "label")
+    assert records.label is not None
+    assert records.label.names == ("a", "b")
