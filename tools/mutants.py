@@ -1,52 +1,55 @@
 """Do the tests notice a wrong line? Change one at a time, at random, and see which tests fail.
 
-    python tools/mutants.py --number 12 --seed 0 --out mutants.json            # all of the core: hours on one core
+    python tools/mutants.py --number 4 --seed 0 --out mutants.json             # all of the core: an hour on one core
     python tools/mutants.py --files src/bfn/losses.py --number 40              # one file
+    python tools/mutants.py --again                                            # those that survived, after new tests
 
 Each change (a mutant) is one operator, comparison, number, condition or call turned into another; each is tried against
 the fast tests of its module that call its function, the quickest first, until one fails. Which do is measured once, on
-the code as it is, and kept beside the results. Run it in a copy of the project: the files are changed in place, and put
-back. Every mutant runs in a fork of one process that has imported torch, which is what makes it fast.
+the code as it is, and kept beside the results.
+
+One process imports the package and collects the tests. A mutant of a function's body is tried in a fork of it, in which
+the function's code is swapped; one of a module's or class's own lines needs a new process, with the file changed in
+place and put back: run the tool in a copy of the project.
 """
 
 import argparse
 import ast
+import hashlib
 import json
-import math
 import os
 import random
-import signal
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, zip_longest
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Any
 
 import pytest
+from mutant_trials import ALWAYS, Collected, tested, watched
 
 SRC = Path("src/bfn")
 UNIT = "tests/unit"
-WIDE = (f"{UNIT}/test_sampling.py", f"{UNIT}/solvers/test_order.py", "tests/golden/test_released_solvers.py")
+WIDE = (f"{UNIT}/test_sampling.py", f"{UNIT}/solvers/test_order.py", "tests/golden/test_released_solvers.py",
+        f"{UNIT}/test_arguments.py")  # fmt: skip
 """What any fault in the process itself should upset."""
 TESTS = {
     "schedules": (f"{UNIT}/test_schedules.py", f"{UNIT}/test_flows.py", f"{UNIT}/test_sde.py", *WIDE),
     "flows": (f"{UNIT}/test_flows.py", f"{UNIT}/test_joint.py", f"{UNIT}/test_losses.py", *WIDE),
     "heads": (f"{UNIT}/heads", f"{UNIT}/test_losses.py", f"{UNIT}/test_joint.py", *WIDE),
-    "solvers": (f"{UNIT}/solvers", *WIDE),
+    "solvers": (f"{UNIT}/solvers", *WIDE, f"{UNIT}/test_controls.py", f"{UNIT}/tuning/test_calibration.py"),
     "sampling": (*WIDE, f"{UNIT}/test_batched_sampling.py", f"{UNIT}/test_conditions.py", f"{UNIT}/test_joint.py"),
     "loop": (*WIDE, f"{UNIT}/test_conditioning.py", f"{UNIT}/test_particles.py", f"{UNIT}/test_controls.py"),
     "losses": tuple(f"{UNIT}/test_{name}.py" for name in ("losses", "weightings", "presence", "error_curve")),
-    "conditioning": (f"{UNIT}/test_conditioning.py", f"{UNIT}/test_conditions.py", f"{UNIT}/test_controls.py"),
+    "conditioning": tuple(f"{UNIT}/test_{name}.py" for name in ("conditioning", "conditions", "controls", "particles")),
     "known": (f"{UNIT}/test_conditioning.py", f"{UNIT}/test_presence.py", f"{UNIT}/test_joint.py"),
-    "likelihood": (f"{UNIT}/likelihood", f"{UNIT}/exact/test_exact_likelihood.py"),
+    "likelihood": (f"{UNIT}/likelihood", f"{UNIT}/exact", f"{UNIT}/test_arguments.py", f"{UNIT}/test_presence.py"),
     "storage": (f"{UNIT}/test_storage.py", f"{UNIT}/test_stored_models.py", f"{UNIT}/test_info.py"),
     "weights_file": (f"{UNIT}/test_stored_models.py", f"{UNIT}/test_storage.py"),
 }
-ALWAYS = ("-x", "-q", "-m", "not long", "-p", "no:cacheprovider", "--no-header", "--tb=line")
+MOST_SECONDS = 40.0
+"""Of the tests that a mutant is tried against, together; what only slower ones would notice counts as survived."""
 
 BINARY = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult,
@@ -136,124 +139,17 @@ def test_files(name: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-class Watch:
-    """A pytest plugin that notes the functions of the package that each test calls, and how long it takes."""
-
-    def __init__(self) -> None:
-        self.tests: dict[str, dict[str, Any]] = {}
-        self.called: set[CodeType] = set()
-        self.failed: list[str] = []
-        threading.settrace(self._call)
-        sys.settrace(self._call)
-
-    def _call(self, frame: FrameType, event: str, arg: object) -> None:
-        self.called.add(frame.f_code)
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """A new test."""
-        self.called.clear()
-        self.tests[nodeid] = {"seconds": time.process_time()}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Which test failed."""
-        self.failed += [report.nodeid] if report.failed else []
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Which file cannot be read."""
-        self.failed += [report.nodeid] if report.failed else []
-
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        """The test is over."""
-        test = self.tests[nodeid]
-        places = {(code.co_filename.partition("src/bfn/")[2], code.co_firstlineno) for code in list(self.called)}
-        test.update(seconds=round(time.process_time() - test["seconds"], 3), called=sorted(p for p in places if p[0]))
-
-
-class Chosen:
-    """A pytest plugin that leaves the chosen tests, in their order, and tells of the first that fails."""
-
-    def __init__(self, tests: Sequence[str], tell: Callable[[str], object]) -> None:
-        self.order = {test: place for place, test in enumerate(tests)}
-        self.tell = tell
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Only these, in this order."""
-        items[:] = sorted((item for item in items if item.nodeid in self.order), key=lambda i: self.order[i.nodeid])
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Which test failed."""
-        if report.failed:
-            self.tell(report.nodeid)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Which file cannot be read."""
-        if report.failed:
-            self.tell(f"{report.nodeid} (not collected)")
-
-
-def in_fork(work: Callable[[Callable[[str], object]], None], seconds: float) -> str | None:
-    """What a fork of this process told; None if it took too long."""
-    with tempfile.TemporaryFile("w+") as told:
-        child = os.fork()
-        if child == 0:
-            os.setsid()
-            silent = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silent, 1)
-            os.dup2(silent, 2)
-            try:
-                work(told.write)
-            finally:
-                told.flush()
-                os._exit(0)
-        end = time.monotonic() + seconds
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > end:
-                os.killpg(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return None
-            time.sleep(0.02)
-        told.seek(0)
-        return told.read()
-
-
-def watched(file: str) -> dict[str, dict[str, Any]]:
-    """The tests of a file, with their times and the functions that they call."""
-
-    def work(tell: Callable[[str], object]) -> None:
-        watch = Watch()
-        pytest.main([*ALWAYS, file], plugins=[watch])
-        tell(json.dumps({"tests": watch.tests, "failed": watch.failed}))
-
-    found = json.loads(in_fork(work, math.inf) or "null")
-    if not found or found["failed"]:
-        sys.exit(f"{file}: does not pass as it is: {found and found['failed']}")
-    tests: dict[str, dict[str, Any]] = found["tests"]
-    return tests
-
-
 def covering(tests: dict[str, dict[str, Any]], path: Path, lines: range) -> list[str]:
-    """The tests that call the function that these lines are of, quick ones first; all, where they are of none."""
+    """The tests that call the function that these lines are of, the quickest first; all, where they are of none."""
     defined = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef | ast.Lambda)]
     around = [node for node in defined if node.lineno <= lines.start <= (node.end_lineno or 0)]
     # The name of a decorated function begins at its first decorator, as Python counts.
     first = {min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))]) for node in around}
     wanted = {(str(path.relative_to(SRC)), line) for line in first}
     passed = [name for name, test in tests.items() if any(tuple(place) in wanted for place in test["called"])]
-    return sorted(passed or tests, key=lambda name: tests[name]["seconds"])
-
-
-def tested(tests: Sequence[str], seconds: float) -> tuple[str, str]:
-    """("killed", by which test), ("late", "") or ("survived", "")."""
-
-    def work(tell: Callable[[str], object]) -> None:
-        named = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-        if pytest.main([*ALWAYS, *named], plugins=[Chosen(tests, tell)]) == 0:
-            tell("passed")
-
-    said = in_fork(work, seconds)
-    if said is None:
-        return "late", ""
-    return ("survived", "") if said == "passed" else ("killed", said or "it ended at once")
+    quickest = sorted(passed or tests, key=lambda name: tests[name]["seconds"])
+    taken = accumulate(tests[name]["seconds"] for name in quickest)
+    return [name for name, so_far in zip(quickest, taken, strict=True) if so_far <= MOST_SECONDS or name == quickest[0]]
 
 
 def files() -> list[Path]:
@@ -273,52 +169,48 @@ def module(path: Path) -> str:
 def main() -> None:
     """Try the mutants of each file and write down what became of each."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--number", type=int, default=12, help="mutants a file, at most")
+    parser.add_argument("--number", type=int, default=4, help="mutants a file, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--files", type=Path, nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=240, help="that the tests of one mutant may take")
+    parser.add_argument("--again", action="store_true", help="try those that survived again")
     parser.add_argument("--out", type=Path, default=Path("mutants.json"))
     options = parser.parse_args()
     sys.path[:0] = ["src", "tests"]
-    # What the tests import, so that no fork pays for it again; nothing of the package itself.
-    import hypothesis  # noqa: F401
-    import numpy as np  # noqa: F401
-    import safetensors.torch  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import torch
-
-    torch.set_num_threads(1)
-    kept = options.out.with_suffix(".tests.json")
-    tests = json.loads(kept.read_text()) if kept.exists() else {}
-    results = json.loads(options.out.read_text()) if options.out.exists() else []
-    done = {(entry["file"], entry["line"], entry["before"], entry["after"]) for entry in results}
-    # One of each file in turn, so that a run that is ended early has seen them all.
+    os.environ["OMP_NUM_THREADS"] = "1"
     chosen = options.files or files()
-    for file in dict.fromkeys(file for path in chosen for file in test_files(module(path))):
-        if file not in tests:
-            tests[file] = watched(file)
-            kept.write_text(json.dumps(tests))
-            print(
-                f"{file}: {len(tests[file])} tests, {sum(t['seconds'] for t in tests[file].values()):.0f} s", flush=True
-            )
+    named = list(dict.fromkeys(file for path in chosen for file in test_files(module(path))))
+    pytest.main([*ALWAYS, *named], plugins=[Collected(lambda collected: try_all(collected, chosen, named, options))])
+
+
+def try_all(collected: Collected, chosen: Sequence[Path], named: Sequence[str], options: argparse.Namespace) -> None:
+    """All mutants that have not been tried, one of each file in turn: a run that is ended early has seen them all."""
+    kept = options.out.with_suffix(".tests.json")
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    for file in named:
+        digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+        if known.get(file, {}).get("digest") != digest:
+            known[file] = {"digest": digest, "tests": watched(collected, file)}
+            kept.write_text(json.dumps(known))
+            taken = sum(test["seconds"] for test in known[file]["tests"].values())
+            print(f"{file}: {len(known[file]['tests'])} tests, {taken:.0f} s", flush=True)
+    results = json.loads(options.out.read_text()) if options.out.exists() else []
+    done = {(entry["file"], entry["line"], entry["before"], entry["after"]): entry for entry in results}
     drawn = [[(path, *mutant) for mutant in mutants(path, options.number, options.seed)] for path in chosen]
     for path, lines, before, after, changed in (one for turn in zip_longest(*drawn) for one in turn if one):
-        if (str(path), lines.start, before, after) in done:
+        key = (str(path), lines.start, before, after)
+        if key in done and not (options.again and done[key]["fate"] == "survived"):
             continue
-        whole, start = path.read_text(), time.monotonic()
-        try:
-            known = {name: test for file in test_files(module(path)) for name, test in tests[file].items()}
-            chosen_tests = covering(known, path, lines)
-            path.write_text(changed)
-            fate, by = tested(chosen_tests, options.seconds)
-        finally:
-            path.write_text(whole)
-        entry = {"file": str(path), "line": lines.start, "before": before, "after": after, "fate": fate, "by": by}
-        results.append({**entry, "seconds": round(time.monotonic() - start, 1)})
-        options.out.write_text(json.dumps(results, indent=1))
+        start = time.monotonic()
+        its_own = {name: test for file in test_files(module(path)) for name, test in known[file]["tests"].items()}
+        passing = covering(its_own, path, lines)
+        fate, by = tested(collected, passing, path, lines.start, changed, options.seconds)
+        entry = {"file": key[0], "line": key[1], "before": before, "after": after, "fate": fate, "by": by}
+        done[key] = {**entry, "seconds": round(time.monotonic() - start, 1)}
+        options.out.write_text(json.dumps([*done.values()], indent=1))
         print(f"{fate:9}{path}:{lines.start}  {before}  ->  {after}  {by}", flush=True)
-    survived = sum(entry["fate"] == "survived" for entry in results)
-    print(f"{len(results) - survived} of {len(results)} killed")
+    survived = sum(entry["fate"] == "survived" for entry in done.values())
+    print(f"{len(done) - survived} of {len(done)} killed")
 
 
 if __name__ == "__main__":

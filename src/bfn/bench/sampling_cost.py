@@ -70,7 +70,7 @@ def sampling(quick: bool) -> Iterator[Figure]:
     cases = {"text 64 x 27": (text_model(), ("fast-ode", "sde-bfn-solver2", "bfn")),
              "images 3 x 32 x 32": (image_model(), ("fast-ode", "sde-bfn-solver++2", "bfn"))}  # fmt: skip
     for case, (model, solvers) in cases.items():
-        for batch, nfe, rounds in ((1, 20, 25), (16, 6, 11), *(() if quick else ((256, 2, 5),))):
+        for batch, nfe, rounds in ((1, 20, 25), (16, 6, 11), *(() if quick else ((256, 2, 3),))):
             for solver in solvers[:1] if quick or batch > 16 else solvers:
                 name = f"{case}, {solver}, batch {batch}"
                 goal = AT_BATCH_1 if batch == 1 else ABOVE
@@ -108,10 +108,10 @@ def compiled(quick: bool) -> Iterator[Figure]:
 def against(quick: bool) -> Iterator[Figure]:
     """Our loop over those of others, with the same network and as many calls: with that network, and without."""
     model = image_model()
-    for batch, nfe, rounds in ((16, 10, 9),) if quick else ((1, 10, 25), (16, 10, 11)):
+    for batch, nfe, rounds in ((16, 5, 3),) if quick else ((1, 10, 25), (16, 5, 7)):
         ready = idle(model, batch)
         for what, one, solver, count in (
-            ("network", model, "bfn-solver++2", 3 if quick else rounds),
+            ("network", model, "bfn-solver++2", rounds),
             ("loop alone", ready, "bfn-solver++2", 41),
         ):
             others = {"a plain loop": _plain(one, batch, nfe), **_diffusers(one, batch, nfe)}

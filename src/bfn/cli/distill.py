@@ -55,16 +55,28 @@ def distill(
         lr: learning rate at its highest.
         resume: go on with the paths and from the checkpoint in --out.
     """
+    import inspect
+    import shlex
+
     from bfn import distilling
     from bfn.training import read_log
 
     check_positive(steps=steps, paths=paths, calls=calls, nfe=nfe, batch=batch)
     given: dict[str, Any] = {"grid": grid, "g": g, "guidance": guidance, "temperature": temperature}
     teacher = {"solver": solver, "nfe": nfe, **{key: value for key, value in given.items() if value is not None}}
+    more: dict[str, Any] = {"steps": steps, "paths": paths, "calls": calls, "batch": batch, "seed": seed}
+    said = {**teacher, **more, "device": device}
+
+    def again(rate: float | None) -> str:
+        """The command that goes on, with what is not as it is where nothing is said."""
+        usual = {name: about.default for name, about in inspect.signature(distill).parameters.items()}
+        changed = {name: value for name, value in {**said, "lr": rate or lr}.items() if value != usual[name]}
+        options = [word for name, value in changed.items() for word in (f"--{name}", str(value))]
+        return shlex.join(["bfn", "distill", model, "--out", str(out), *options, "--resume"])
+
     student = distilling.distill(
-        load(model, device), steps, paths=paths, teacher=teacher, calls=calls, batch=batch, lr=lr, seed=seed, run=out,
-        resume=resume, progress=shown(),
-    )  # fmt: skip
+        load(model, device), teacher=teacher, lr=lr, run=out, resume=resume, again=again, progress=shown(), **more
+    )
     error = next(entry for entry in reversed(read_log(out)) if entry["kind"] == "eval")
     figures = {key: error[key] for key in ("end_error", "end_error_low", "end_error_high")}
     noised = {calls: [round(t, 4) for t in table.times] for calls, table in student.info.tables.items()}

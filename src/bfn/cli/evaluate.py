@@ -88,7 +88,7 @@ def evaluate(
     values |= {**plain.pop(""), "n_steps": {kind.partition("-")[0]: parts for kind, parts in plain.items()}}
     lines = [f"  {kind + name:24}{figure}" for kind, parts in figures.items() for name, figure in parts.items()]
     if source.flow.has_range and not source.info.scaling:
-        lines.append("  (of a density on [-1, 1]; the reconstruction is that of the model's head at t = 1)")
+        lines.append("  (of a density, in the units that the network sees; the reconstruction is the head's at t = 1)")
     tell(values, [headline, *lines], json)
 
 

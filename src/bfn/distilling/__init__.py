@@ -10,7 +10,7 @@ may come from. It is stored, loaded, compared and tuned like any model.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ def distill(
     seed: int = 0,
     run: Path | str | None = None,
     resume: bool = False,
+    again: Callable[[float | None], str] | None = None,
     progress: Shown = False,
 ) -> BFN:
     """A model that maps a state to the end of its path in one call, learned from ``paths`` paths of this one.
@@ -51,7 +52,9 @@ def distill(
         network, and needs one.
     calls: the student gets tables of 1 to so many calls, which "auto" takes.
     run: directory of checkpoints, log and paths, and in the end of the model itself; resume: go on with what is there.
-    An interrupt writes a checkpoint there.
+        An interrupt writes a checkpoint there.
+    again: what the user is told to do to go on, with another learning rate or the same; this call, with resume=True, if
+        left out.
     """
     first = _first_student(model, student)
     if paths < batch or calls < 1:
@@ -65,8 +68,11 @@ def distill(
     )  # fmt: skip
     made: list[Distiller] = []
 
+    def call_again(rate: float | None) -> str:
+        return f"distill(..., {'' if rate is None else f'lr={rate:.3g}, '}run={str(run)!r}, resume=True)"
+
     def make(*parts: Any) -> Distiller:
-        made.append(Distiller(model, first, run is None, *parts))
+        made.append(Distiller(model, first, run is None, again or call_again, *parts))
         return made[0]
 
     with tempfile.TemporaryDirectory() if run is None else nullcontext(run) as folder:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,21 +48,21 @@ class Distiller(Trainer):
     """The moving parts of a distillation.
 
     teacher: whose paths are learned. first: the student at the first step. quiet: nothing is said.
+    again: what the user does to go on with the run, with another learning rate or the same.
     """
-
-    command = "distill MODEL"
 
     def __init__(
         self,
         teacher: Model,
         first: BFN,
         quiet: bool,
+        again: Callable[[float | None], str],
         settings: Settings,
         run: Path,
         accelerator: Accelerator,
         progress: Shown,
     ) -> None:
-        self.teacher, self.first, self.quiet = teacher, first, quiet
+        self.teacher, self.first, self.quiet, self.again = teacher, first, quiet, again
         super().__init__(settings, run, accelerator, progress)
 
     def open_data(self) -> None:
@@ -136,8 +137,8 @@ class Distiller(Trainer):
         return stored
 
     def resumed_by(self, lr: float | None = None, clip: bool = False) -> str:
-        """The command to go on with; its settings are options, and clipping is none of them."""
-        return super().resumed_by(lr).replace(" lr=", " --lr ")
+        """What to go on with; clipping is none of its settings."""
+        return self.again(lr)
 
     def say(self, line: str) -> None:
         """One line to the user; standard output is for the result."""

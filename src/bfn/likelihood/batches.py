@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,10 +19,25 @@ if TYPE_CHECKING:
     from bfn.info import Label
     from bfn.model import Model
 
-__all__ = ["batch_size", "batches", "checked_conditions", "some_of"]
+__all__ = ["Batch", "batch_size", "batches", "checked_conditions", "some_of"]
 
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples that are measured at a time, and what it takes to measure them.
+
+    conditions: what the network is told of each. generator: draws what is drawn.
+    on_call: told, after each network call, of how many states it was.
+    """
+
+    model: Model
+    x: Tensor
+    conditions: Conditions
+    generator: torch.Generator | None
+    on_call: Callable[[int], object]
 
 
 def checked_conditions(

@@ -117,7 +117,7 @@ class Likelihood:
 
     def __str__(self) -> str:
         """One line for people: of what it is, and what it took."""
-        what = "density on [-1, 1]" if self.is_density else "probability"
+        what = "density, in the units that the network sees" if self.is_density else "probability"
         low, high = int(self.nfe.min()), int(self.nfe.max())
         calls = f"{low}" if low == high else f"{low} to {high}"
         return f"-log p of a {what}{', from above' if self.is_bound else ''}; {calls} calls a sample"

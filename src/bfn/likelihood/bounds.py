@@ -12,17 +12,15 @@ D/2 log(1 + alpha r) on average; :func:`receiver_variance` takes it from other d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bfn.arguments import check_whole
-from bfn.conditions import Conditions
 from bfn.errors import UserError
 from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import batches, checked_conditions
+from bfn.likelihood.batches import Batch, batches, checked_conditions
 from bfn.likelihood.bits import Likelihood
 from bfn.losses import continuous_time_loss_values, noised_output, squared_error
 from bfn.presence import n_present, sum_over_present
@@ -34,15 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["continuous_bound", "n_step_bound", "receiver_variance"]
 
 
-def continuous_bound(
-    model: Model,
-    x: Tensor,
-    nfe: int,
-    conditions: Conditions,
-    generator: torch.Generator | None,
-    on_call: Callable[[int], object],
-) -> Likelihood:
+def continuous_bound(batch: Batch, nfe: int) -> Likelihood:
     """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
+    model, x, conditions, generator = batch.model, batch.x, batch.conditions, batch.generator
     times = nfe - 1
     shift = torch.rand(len(x), generator=generator, dtype=torch.float64, device=x.device)
     losses = []
@@ -50,20 +42,13 @@ def continuous_bound(
         t = (i + shift) / times
         values = continuous_time_loss_values(model, x, t, generator, conditions).double()
         losses.append(sum_over_present(values, conditions.get("present")))
-        on_call(len(x))
-    return _with_reconstruction(model, x, torch.stack(losses, 1), 1.0, conditions, generator)
+        batch.on_call(len(x))
+    return _with_reconstruction(batch, torch.stack(losses, 1), 1.0)
 
 
-def n_step_bound(
-    model: Model,
-    x: Tensor,
-    nfe: int,
-    variance: Tensor | None,
-    conditions: Conditions,
-    generator: torch.Generator | None,
-    on_call: Callable[[int], object],
-) -> Likelihood:
+def n_step_bound(batch: Batch, nfe: int, variance: Tensor | None) -> Likelihood:
     """KL(sender || receiver) of each of nfe - 1 messages, and the reconstruction."""
+    model, x, conditions, generator = batch.model, batch.x, batch.conditions, batch.generator
     steps = nfe - 1
     terms = []
     for i in range(steps):
@@ -77,8 +62,8 @@ def n_step_bound(
             square = (x - output.mean).double().square()
             kl = (wider.log() + (1 + alpha * square) / wider - 1) / 2
         terms.append(sum_over_present(kl, conditions.get("present")))
-        on_call(len(x))
-    return _with_reconstruction(model, x, torch.stack(terms, 1), float(steps), conditions, generator)
+        batch.on_call(len(x))
+    return _with_reconstruction(batch, torch.stack(terms, 1), float(steps))
 
 
 @torch.no_grad()
@@ -109,16 +94,15 @@ def receiver_variance(
     return totals / len(x)
 
 
-def _with_reconstruction(
-    model: Model, x: Tensor, terms: Tensor, scale: float, conditions: Conditions, generator: torch.Generator | None
-) -> Likelihood:
+def _with_reconstruction(batch: Batch, terms: Tensor, scale: float) -> Likelihood:
     """-(scale * mean of the terms (batch, calls) + reconstruction).
 
     The error is from differences of neighbours in time, whose means are nearly the same; it sees the terms' noise, and
     what little of the change with t lies between neighbours. The reconstruction has one draw, which tells no noise.
     """
+    x, conditions = batch.x, batch.conditions
     t = torch.ones(len(x), dtype=torch.float64, device=x.device)
-    output, _ = noised_output(model, x, t, generator, conditions)
+    output, _ = noised_output(batch.model, x, t, batch.generator, conditions)
     reconstruction = -sum_over_present(output.log_prob(x).double(), conditions.get("present"))
     calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
     error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()

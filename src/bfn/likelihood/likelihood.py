@@ -13,7 +13,7 @@ from torch import Tensor
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.files import write_arrays
-from bfn.likelihood.batches import batch_size, checked_conditions, some_of
+from bfn.likelihood.batches import Batch, batch_size, checked_conditions, some_of
 from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
 from bfn.likelihood.ode import Ode
@@ -90,11 +90,12 @@ def log_likelihood(
         """The figures of one batch."""
         some, its_own = some_of(x, conditions, slice(first, first + size), model.device)
         own = generator if seed is None else block_generator(seed, first // size, model.device)
+        these = Batch(model, some, its_own, own, on_call)
         if method == "ode":
-            return Ode(model, some, its_own, settings, own, on_call).run().on_cpu()
+            return Ode(these, settings).run().on_cpu()
         if method == "bound":
-            return continuous_bound(model, some, settings.calls, its_own, own, on_call).on_cpu()
-        return n_step_bound(model, some, settings.calls, variance, its_own, own, on_call).on_cpu()
+            return continuous_bound(these, settings.calls).on_cpu()
+        return n_step_bound(these, settings.calls, variance).on_cpu()
 
     calls = importance * settings.calls
     with evaluating(model):

@@ -24,16 +24,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bfn.conditions import Conditions, rows_of
+from bfn.conditions import rows_of
 from bfn.errors import NetworkError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
 from bfn.joint import JointFlow, Part, flat
+from bfn.likelihood.batches import Batch
 from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.integrators import adams, dormand_prince
 from bfn.likelihood.settings import Settings
@@ -41,36 +42,23 @@ from bfn.presence import sum_over_present
 from bfn.schedules import as_float64
 from bfn.solvers.plan import LEAST_T_START
 
-if TYPE_CHECKING:
-    from bfn.model import Model
-
 __all__ = ["Ode"]
 
 
 class Ode:
-    """One batch on its way from the data end to the prior, every sample with ``draws`` states.
+    """One batch on its way from the data end to the prior, every sample with ``draws`` states."""
 
-    on_call: told, after each network call, of how many states it was.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        x: Tensor,
-        conditions: Conditions,
-        settings: Settings,
-        generator: torch.Generator | None,
-        on_call: Callable[[int], object],
-    ) -> None:
-        self.model, self.flow, self.settings, self.on_call = model, model.flow, settings, on_call
+    def __init__(self, batch: Batch, settings: Settings) -> None:
+        model, generator = batch.model, batch.generator
+        self.model, self.flow, self.settings, self.on_call = model, model.flow, settings, batch.on_call
         self.draws = settings.importance
         self.state_shape = self.flow.state_shape(model.data_shape)
         self.parts = _parts_of(self.flow, model.data_shape)
         # Numbers resolve last; near t = 0 their s is the steepest, so that along theirs all others are smooth.
         self.leader = max(self.parts, key=lambda part: (part.flow.has_range, part.data.stop - part.data.start))
         self.probes = None if settings.is_exact(math.prod(self.state_shape)) else settings.probes
-        self.x = x.repeat_interleave(self.draws, 0)
-        self.conditions = {name: value.repeat_interleave(self.draws, 0) for name, value in conditions.items()}
+        self.x = batch.x.repeat_interleave(self.draws, 0)
+        self.conditions = {name: value.repeat_interleave(self.draws, 0) for name, value in batch.conditions.items()}
         there = self.conditions.get("present")
         self.present = torch.ones_like(self.x, dtype=torch.bool) if there is None else there
         self.density = all(part.flow.has_range for part in self.parts) and settings.levels is None

@@ -81,7 +81,7 @@ MOST_CALLS = 100_000
 
 def check_nfe(nfe: int, multiple_of: int = 1) -> None:
     """Refuse a number of calls that cannot be spent."""
-    if not isinstance(nfe, Integral):
+    if not isinstance(nfe, Integral) or isinstance(nfe, bool):
         raise UserError(f"nfe={nfe!r}: expected a whole number of network calls")
     if nfe < 1:
         raise UserError(f"nfe={nfe}: expected at least 1 network call")

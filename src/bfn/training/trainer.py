@@ -72,9 +72,6 @@ def _nothing_known(known: Tensor | None, rows: slice) -> Any:
 class Trainer:
     """The moving parts of a run: model, optimiser, averaged weights, measured loss."""
 
-    command = "train"
-    """Of ``bfn``, that goes on with such a run."""
-
     def __init__(self, settings: Settings, run: Path, accelerator: Accelerator, progress: Shown) -> None:
         self.settings, self.run, self.accelerator, self.progress = settings, run, accelerator, progress
         self.main, self.device = accelerator.is_main_process, accelerator.device
@@ -215,7 +212,7 @@ class Trainer:
         changes = ("" if lr is None else f" lr={lr:.3g}") + (" grad_clip=1" if clip else "")
         n = self.accelerator.num_processes
         start = "bfn" if n == 1 else f"torchrun --nproc_per_node {os.environ.get('LOCAL_WORLD_SIZE', n)} -m bfn"
-        return f"{start} {self.command} --out {shlex.quote(str(self.run))} --resume{changes}"
+        return f"{start} train --out {shlex.quote(str(self.run))} --resume{changes}"
 
     @torch.no_grad()
     def is_good(self, *stored: object) -> bool:

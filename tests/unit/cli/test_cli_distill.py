@@ -1,10 +1,13 @@
 """``bfn distill``: a stored model that samples in one call; wrong input in one line."""
 
 import json
+import shlex
+import signal
 
 import bfn
 import tiny
 from bfn.cli import main
+from bfn.distilling.distiller import Distiller
 
 
 def test_the_command_stores_a_model_that_samples_in_one_call(tmp_path, capsys):
@@ -20,6 +23,26 @@ def test_the_command_stores_a_model_that_samples_in_one_call(tmp_path, capsys):
     # What was done is not done again; more steps are.
     assert main(["distill", str(folder), "--out", str(out), *arguments, "--resume"]) == 0
     assert main(["sample", str(out), "--nfe", "1", "--n", "2", "--out", str(tmp_path / "samples")]) == 0
+
+
+def test_what_is_told_to_go_on_with_is_a_command_that_does(tmp_path, capsys, monkeypatch):
+    folder, out = tiny.save("binary", tmp_path / "a model"), tmp_path / "student"
+    options = ["--steps", "4", "--paths", "8", "--batch", "4", "--nfe", "3", "--calls", "1", "--seed", "3"]
+    step = Distiller.train_step
+
+    def interrupted(self):
+        step(self)
+        if self.step == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Distiller, "train_step", interrupted)
+    assert main(["distill", str(folder), "--out", str(out), *options]) != 0
+    told = next(line for line in capsys.readouterr().err.splitlines() if "to go on: " in line)
+    bfn_, *words = shlex.split(told.partition("to go on: ")[2])
+    assert bfn_ == "bfn"
+    monkeypatch.undo()
+    assert main(words) == 0
+    assert "distilled in 4 steps" in capsys.readouterr().out
 
 
 def test_wrong_input_is_told_in_one_line(tmp_path, refused):

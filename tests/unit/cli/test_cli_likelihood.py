@@ -59,7 +59,10 @@ def test_n_steps_of_images_with_the_usual_and_the_best_variance(models, pictures
     assert best["bits"]["reconstruction"] == usual["bits"]["reconstruction"]
     assert main(["likelihood", *map(str, options)]) == 0
     out = capsys.readouterr().out
-    assert "n-step, best variance: -log p of a density on [-1, 1], from above; 6 calls a sample" in out
+    assert (
+        "n-step, best variance: -log p of a density, in the units that the network sees, from above; 6 calls a sample"
+        in out
+    )
 
 
 def test_grey_levels_and_adaptive_steps(models, pictures, capsys):
