@@ -37,7 +37,9 @@ SEED = PrimitiveConstructorSpec(
     1, "N", _read_seed, lambda value: value is None or isinstance(value, int), lambda value: [str(value)]
 )
 FILE, DIRECTORY, NAME = arg(metavar="FILE"), arg(metavar="DIR"), arg(metavar="NAME")
-BATCH = arg(help="samples that go through the network at a time")
+BATCH = arg(
+    help="samples that go through the network at a time; each batch draws its own, so that others come of another"
+)
 OWN_DATA = "a standard set or a path, as bfn train takes it; the set that the model was trained on if left out"
 
 ModelName = Annotated[Positional[str], arg(metavar="MODEL", help="a directory, or a bundled model: see bfn models")]

@@ -67,6 +67,8 @@ def telling_damage(path: Path | str, what: str = "a damaged file") -> Iterator[N
     except Exception as error:  # decoders of damaged files raise whatever they meet
         # A place before the beginning of a file, as a damaged archive may name, is an invalid argument to the system.
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)):
+            if isinstance(error, OSError):
+                error.filename = error.filename or str(path)  # reading, unlike opening, does not say which file it was
             raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{path}: {what} ({reason}): get it again") from error

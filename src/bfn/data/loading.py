@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import torch
 
+from bfn.data.bounds import telling_damage
 from bfn.data.fetching import fetch, is_fetched, read_manifest
 from bfn.data.image_files import read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
 from bfn.data.images import Images, concatenate
@@ -152,7 +153,7 @@ def _read_path(  # noqa: PLR0911
         return read_npz(path)
     if "-idx" in path.name or ".idx" in path.name:
         return read_idx_images(path)
-    with path.open("rb") as file:
+    with telling_damage(path), path.open("rb") as file:
         beginning = file.read(1 << 12)
     if suffix in _PICKLE_SUFFIXES or beginning.startswith(b"\x80"):  # as every pickle since protocol 2
         raise _pickle(path)

@@ -51,6 +51,12 @@ def _flow(config: Mapping[str, Any], n_values: Any) -> Flow:
     """A flow from the arguments it is made with; the number of its classes follows from the data."""
     if config["name"] == "joint":
         parts, options = config.get("parts", {}), {key: config[key] for key in config if key not in ("name", "parts")}
+        foreign = next((key for key in options if key != "times"), None)
+        if foreign is not None:
+            one = next(iter(n_values), "PART")
+            raise UserError(
+                f"flow.{foreign}: a joint flow has parts and times; of one part it is flow.parts.{one}.{foreign}"
+            )
         wrong = next((name for name in (*n_values, *parts) if (name in parts) != (name in n_values)), None)
         if wrong is not None or not isinstance(n_values, Mapping):
             raise UserError(f"flow.parts {', '.join(parts)}: expected one for each of {', '.join(n_values)}")

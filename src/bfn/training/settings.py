@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -156,7 +156,8 @@ class Settings:
     def override(self, changes: Mapping[str, Any] | Iterable[str]) -> "Settings":
         """Some settings changed: {"lr": 1e-3, "network.width": 256} or ["lr=1e-3", "network.width=256"].
 
-        A part given as a whole replaces the part; ``part.parameter`` changes one parameter of it.
+        A part given as a whole replaces the part; ``part.parameter`` changes one parameter of it, and further dots one
+        within: flow.schedule.beta_1.
         """
         if not isinstance(changes, Mapping):
             changes = dict(_parse(change) for change in changes)
@@ -167,10 +168,18 @@ class Settings:
                 values[key] = value
             elif part in PARTS:
                 parameter = "name" if key == "data.path" else parameter  # what a path is called in a setting
-                values[part] = {**values[part], parameter: value}
+                values[part] = _with(values[part], parameter.split("."), value)
             else:
                 raise UserError(f"{key}: only {', '.join(PARTS)} have parameters of their own")
         return Settings.from_dict(values, "settings")
+
+
+def _with(values: Any, keys: Sequence[str], value: Any) -> Any:
+    """Values within values, with the one at these keys changed."""
+    if not keys:
+        return value
+    own = values if isinstance(values, Mapping) else {}
+    return {**own, keys[0]: _with(own.get(keys[0]), keys[1:], value)}
 
 
 def read_settings(path: Path | str) -> Settings:

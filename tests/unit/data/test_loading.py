@@ -1,6 +1,7 @@
 import json
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -211,3 +212,9 @@ def test_the_real_tables_where_they_are_cached(name, rows):
     assert (len(train), len(test)) == rows
     assert list(train.columns) == list(test.columns)
     assert not train.isna().any(axis=None)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="only Linux shows a process's memory as a file")
+def test_a_file_that_opens_and_cannot_be_read_is_named():
+    with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+        load(Path("/proc/self/mem"))

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import bfn
-from bfn import training
+from bfn import UserError, training
 from bfn.model_data import read_model_data
+from bfn.schedules import QuadraticSchedule
 from bfn.training.batches import open_source
 from bfn.training.order import grouped_batch
 
@@ -207,3 +208,13 @@ def test_a_network_of_the_users_own_is_made_with_the_sizes_it_takes(folder, tmp_
     ):
         with pytest.raises(bfn.UserError, match=message):
             training.load_with_network(str(tmp_path / "run"), wrong)
+
+
+def test_a_schedule_of_joint_data_is_that_of_a_part(folder, tmp_path):
+    settings = settings_of(folder, "parts.npz", parts=["place", "kind", "count"])
+    wrong = settings.override({"flow.schedule.name": "quadratic"})
+    with pytest.raises(UserError, match=r"flow\.schedule: a joint flow has .* of one part it is flow\.parts\.place\."):
+        training.train(wrong, tmp_path / "wrong", progress=False, cpu=True)
+    own = {"flow.parts.place.schedule.name": "quadratic", "flow.parts.place.schedule.beta_1": 9.0, "steps": 1}
+    training.train(settings.override(own), tmp_path / "run", progress=False, cpu=True)
+    assert bfn.load(tmp_path / "run").flow.parts["place"].schedule == QuadraticSchedule(9.0)

@@ -36,6 +36,8 @@ def test_overrides_change_a_setting_or_one_parameter_of_a_part():
     changed = settings.override(["lr=1e-4", "network.width=16", "head=noise", "threads=2"])
     assert (changed.lr, changed.network, changed.head) == (1e-4, {"name": "mlp", "width": 16}, {"name": "noise"})
     assert changed == settings.override({"lr": 1e-4, "network.width": 16, "head": "noise", "threads": 2})
+    deep = settings.override(["flow.schedule.name=quadratic", "flow.schedule.beta_1=3"]).flow
+    assert deep == {**settings.flow, "schedule": {"name": "quadratic", "beta_1": 3}}
     assert set(differences(settings, changed)) == {"lr", "network", "head", "threads"}
 
 
