@@ -8,6 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, Names, shown
+from bfn.cli.train_table import is_table, resume_of_table, train_table
 from bfn.errors import UserError
 
 __all__ = ["settings_first", "train"]
@@ -37,7 +38,12 @@ def train(
 ) -> int:
     """Train a model; it can be stopped at any moment and goes on with --resume.
 
-    On your own data, with settings that suit them, or by a recipe:
+    On your own data, with settings that suit them, or by a recipe. A .csv, .tsv or .parquet file is a table, whose rows
+    are learned; with columns named by --sequence, --parts, --label or --conditions these alone are.
+
+    Example: bfn train people.csv --out runs/people
+
+    Example: bfn train people.parquet --out runs/people drop=id steps=5000
 
     Example: bfn train molecules.csv --sequence smiles --conditions gap --out runs/molecules steps=20000
 
@@ -83,8 +89,12 @@ def train(
         raise UserError("PATH, --recipe NAME or --config FILE: say what to train, or which run to resume with --out")
     own = run / "settings.json"
     resumed = resume and own.is_file()
-    if name is None and source is None and not resumed:
+    if name is None and source is None and not resumed and not (resume and resume_of_table(run)):
         raise UserError(f"PATH, --recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
+
+    own_columns = any((sequence, parts, label, conditions, tokenizer))
+    if name is None and not own_columns and (resume_of_table(run) if source is None else is_table(source, changes)):
+        return train_table(source, changes, classes, network, run, seed, resume, cpu, json)
 
     from bfn import training
 

@@ -108,9 +108,12 @@ class CellType:
             values = np.full(len(series), "", dtype=object)
             values[~missing] = series.to_numpy(dtype=object)[~missing]
             return values, missing
-        fill = False if pd.api.types.is_bool_dtype(series.dtype) else 0
-        filled = np.where(missing, fill, series.to_numpy(dtype=object))
-        self._refuse(series, [_kind_of(value) not in ("whole", "real", "truth") for value in filled], "a number")
+        if isinstance(series.dtype, np.dtype) and series.dtype.kind in "ifb":
+            filled = np.where(missing, np.zeros((), series.dtype), series.to_numpy())
+        else:
+            fill = False if pd.api.types.is_bool_dtype(series.dtype) else 0
+            filled = np.where(missing, fill, series.to_numpy(dtype=object))
+            self._refuse(series, [_kind_of(value) not in ("whole", "real", "truth") for value in filled], "a number")
         if self.kind == "real":
             reals = filled.astype(np.float64)
             self._refuse(series, ~np.isfinite(reals), "a finite number")

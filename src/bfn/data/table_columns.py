@@ -57,9 +57,10 @@ class Quantiles:
         """What is interpolated: the number itself, or k."""
         if self.decimals is None:
             return raw.astype(np.float64)
-        # Whole numbers beyond 2^53 lose nothing as long as their distance from the offset is below.
+        # Whole numbers beyond 2^53 lose nothing as long as their steps from the offset are fewer.
         scaled = np.rint(raw * 10.0**self.decimals).astype(np.int64) if raw.dtype.kind == "f" else raw
-        return (scaled - self.offset).astype(np.float64) / self.step
+        steps, rest = np.divmod(scaled - self.offset, self.step)
+        return steps.astype(np.float64) + rest / self.step
 
     def encode(self, raw: Raw) -> Floats:
         """Places on the normal scale; beyond the ends the outermost pieces go on."""
@@ -126,11 +127,14 @@ class TableColumn:
         return "number and classes" if self.levels else "number"
 
     @cached_property
+    def _levels(self) -> Raw:
+        kinds = {"text": object, "real": np.float64}
+        return np.array(self.levels, dtype=kinds.get(self.cells.kind, np.int64))
+
+    @cached_property
     def _sorted_levels(self) -> tuple[Raw, NDArray[np.int64]]:
-        text = self.cells.kind == "text"
-        levels = np.array(self.levels, dtype=object if text else np.float64 if self.cells.kind == "real" else np.int64)
-        order = np.argsort(levels, kind="stable")
-        return levels[order], order
+        order = np.argsort(self._levels, kind="stable")
+        return self._levels[order], order
 
     def states(self, series: Any, fill_missing: int | None = None) -> tuple[NDArray[np.int64], Raw]:
         """The state of every cell, and the plain values; a value that cannot be is refused with its row.
@@ -157,17 +161,21 @@ class TableColumn:
             raise UserError(f"{what}{shown(series.iloc[row])}: expected one of {', '.join(texts)}{more}{hint}")
         return found.astype(np.int64), raw
 
+    @cached_property
+    def _state_cells(self) -> Any:
+        """The cell of every state of a column without numbers."""
+        raw = np.resize(self._levels, self.n_states)
+        return self.cells.series(raw, np.arange(self.n_states) == self.missing_state, self.name)
+
     def series(self, states: NDArray[np.int64], z: Floats | None) -> Any:
         """The column of these states and numbers."""
-        text = self.cells.kind == "text"
-        levels: Any = np.array([*self.levels, *[None] * 2] if text else [*self.levels, 0, 0], dtype=object)
-        raw = levels[states]
+        if self.quantiles is None:
+            return self._state_cells.take(states).reset_index(drop=True)
+        raw = np.concatenate([self._levels, np.zeros(2, self._levels.dtype)])[states]
         number = states == self.number_state
-        if self.quantiles is not None and z is not None and number.any():
+        if z is not None and number.any():
             raw[number] = self.quantiles.decode(z[number])
         missing = states == self.missing_state if self.missing else np.zeros(len(states), bool)
-        if not text:
-            raw = raw.astype(np.float64 if self.cells.kind == "real" else np.int64)
         return self.cells.series(raw, missing, self.name)
 
 

@@ -15,7 +15,7 @@ from bfn.data.table_cells import CellType, Raw, pandas
 from bfn.data.table_columns import Quantiles, TableColumn, TableColumns
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["infer_columns", "read_table"]
+__all__ = ["UnlearnableColumnsError", "infer_columns", "read_table"]
 
 MOST_LEVELS = 150
 """Numbers with so many different values are classes, where each is there often enough."""
@@ -34,6 +34,19 @@ Part = Literal["train", "test"]
 """The parts of a standard table."""
 
 
+class UnlearnableColumnsError(UserError):
+    """Columns that there is nothing to learn of, identifiers and free text, or that are empty; reasons by name."""
+
+    def __init__(self, reasons: Mapping[str, str]) -> None:
+        self.reasons = dict(reasons)
+        several = [f"column {name!r}: {reason}" for name, reason in self.reasons.items()]
+        names = list(self.reasons)
+        super().__init__(
+            f"{'; '.join(several)}: leave out what is not to be learned, drop={names}, or keep what is, "
+            f"kinds={{{names[0]!r}: 'class'}} (or 'number')"
+        )
+
+
 def infer_columns(
     table: Any, kinds: Mapping[str, str] | None = None, drop: Collection[str] = (), *, most_levels: int = MOST_LEVELS
 ) -> TableColumns:
@@ -41,8 +54,8 @@ def infer_columns(
 
     Texts, categories and truth values are classes. So are numbers and times of few different values (at most
     ``most_levels``, each in ten cells on average); others are numbers, with a class for each value that more than one
-    in twenty cells has. Missing cells are a state of their own. Identifiers and free text are refused: name them in
-    ``drop``.
+    in twenty cells has. Missing cells are a state of their own. Identifiers, free text and empty columns are refused,
+    all in one :class:`UnlearnableColumnsError`: name them in ``drop``.
 
     kinds: "number" or "class" by the name of a column, where the guess is wrong. drop: columns to leave out.
     """
@@ -58,7 +71,11 @@ def infer_columns(
     names = [name for name in table.columns if name not in drop]
     if len(table) < 2 or not names:
         raise UserError(f"a table of {len(table)} rows and {len(names)} columns: expected at least 2 rows and 1 column")
-    return TableColumns(tuple(_infer(table[name], kinds.get(name), most_levels) for name in names))
+    found = [_infer(table[name], kinds.get(name), most_levels) for name in names]
+    reasons = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, str)}
+    if reasons:
+        raise UnlearnableColumnsError(reasons)
+    return TableColumns(tuple(one for one in found if isinstance(one, TableColumn)))
 
 
 def as_frame(table: Any) -> Any:
@@ -115,22 +132,24 @@ def read_table(path: Path | str, part: Part = "train") -> Any:
     return table
 
 
-def _infer(series: Any, kind: str | None, most_levels: int) -> TableColumn:
+def _infer(series: Any, kind: str | None, most_levels: int) -> TableColumn | str:
+    """The column, or why it is none to learn."""
     name, cells = series.name, CellType.of(series)
     raw, absent = cells.raw(series)
     there = raw[~absent]
     if not len(there):
-        raise UserError(f"column {name!r}: all {len(raw)} cells are missing: drop it, drop=[{name!r}]")
+        return f"all {len(raw)} cells are missing"
     levels, counts = np.unique(there, return_counts=True)
     missing = bool(absent.any())
     if cells.kind in ("text", "category", "truth"):
         if kind == "number":
             raise UserError(f"kinds[{name!r}]='number': its cells are of type {cells.dtype}; expected numbers or times")
-        if kind is None and cells.kind == "text":
-            _refuse_free_text(name, len(levels), len(there))
+        n_most = min(MOST_TEXTS, max(20, len(there) / 2))
+        if kind is None and cells.kind == "text" and len(levels) > n_most:
+            return f"{len(levels)} different texts in {len(there)} cells, as identifiers and free text have"
     elif kind != "class" and len(levels) > 1:
-        if kind is None:
-            _refuse_identifier(name, cells, levels, len(raw))
+        if kind is None and _counts_rows(cells, levels, len(raw)):
+            return f"the whole numbers from {levels[0]} to {levels[-1]}, each once, as identifiers have"
         spikes = _spikes(levels, counts, kind, most_levels)
         if spikes is not None:
             rest = ~np.isin(levels, spikes)
@@ -150,20 +169,9 @@ def _spikes(levels: Raw, counts: Any, kind: str | None, most_levels: int) -> Raw
     return often if len(levels) - len(often) >= 2 else None
 
 
-def _refuse_free_text(name: str, n_levels: int, n: int) -> None:
-    if n_levels > MOST_TEXTS or n_levels > max(20, n / 2):
-        raise UserError(
-            f"column {name!r}: {n_levels} different texts in {n} cells, as identifiers and free text have: leave it "
-            f"out, drop=[{name!r}], or keep them as classes, kinds={{{name!r}: 'class'}}"
-        )
-
-
-def _refuse_identifier(name: str, cells: CellType, levels: Raw, n: int) -> None:
-    if cells.kind == "whole" and len(levels) == n >= 20 and int(levels[-1]) - int(levels[0]) == n - 1:
-        raise UserError(
-            f"column {name!r}: the whole numbers from {levels[0]} to {levels[-1]}, each once, as identifiers have: "
-            f"leave it out, drop=[{name!r}], or keep it, kinds={{{name!r}: 'number'}}"
-        )
+def _counts_rows(cells: CellType, levels: Raw, n: int) -> bool:
+    """Whether a column numbers the rows."""
+    return cells.kind == "whole" and len(levels) == n >= 20 and int(levels[-1]) - int(levels[0]) == n - 1
 
 
 def _quantiles(cells: CellType, values: Raw, counts: Any, name: str) -> Quantiles:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ from bfn.data.table_columns import TableColumns
 from bfn.data.table_inference import as_frame, infer_columns
 from bfn.errors import UserError
 from bfn.model import BFN, load
+from bfn.progress import Shown
 from bfn.tables.row_files import check_row_file, write_rows
 from bfn.tables.row_sampling import CALLS, ROWS, RowRequest, SamplingReport, draw_rows
 from bfn.tables.training import TableTraining, table_model, train
 
 __all__ = ["TableSynthesizer"]
 
-EPOCHS, LEAST_STEPS, MOST_STEPS = 100, 2000, 8000
+EPOCHS, LEAST_STEPS, MOST_STEPS = 250, 2000, 16_000
+"""Some seven minutes of one core at most, ten where there are hundreds of classes."""
 MOST_BATCH = 256
 """Of larger batches the same time makes less."""
 FEW_ROWS = 10_000
@@ -65,11 +68,12 @@ class TableSynthesizer:
         batch: int | None = None,
         lr: float = 3e-3,
         device: str | None = None,
-        progress: bool | None = None,
+        progress: Shown | None = None,
     ) -> None:
         self.seed, self.kinds, self.drop = seed, kinds, drop
         self.network, self.width, self.n_blocks, self.dropout = network, width, n_blocks, dropout
         self.steps, self.batch, self.lr, self.device, self.progress = steps, batch, lr, device, progress
+        self.stopped_by: str | None = None
         self._model: BFN | None = None
 
     @property
@@ -86,10 +90,14 @@ class TableSynthesizer:
         assert columns is not None
         return columns
 
-    def fit(self, table: Any) -> TableSynthesizer:
+    def fit(self, table: Any, run: Path | str | None = None) -> TableSynthesizer:
         """Learn a pandas DataFrame, a pyarrow Table, or a .csv or .parquet file; returns itself.
 
-        One row in ten is held out: training ends where their loss falls no more, and keeps the best weights.
+        One row in ten is held out: training ends where their loss falls no more, and keeps the best weights. Ctrl-C
+        ends it with the best so far.
+
+        run: a directory for checkpoints, every minute and on an interrupt, from which the same call goes on; the
+            model is stored there too.
         """
         table = as_frame(table)
         columns = infer_columns(table, self.kinds, self.drop)
@@ -106,10 +114,19 @@ class TableSynthesizer:
             model = model if self.device is None else model.to(self.device)
             x = model.as_data(columns.encode(table)).to(model.dtype).to(model.device)
             training = TableTraining(model, x, steps, batch, self.lr, self.seed)
-            best = train(training, self.progress)
-        settings = {"steps": training.best_step, "batch": batch, "dropout": dropout, "lr": self.lr, "seed": self.seed}
-        best.info.card = {"rows": n, "held_out_loss": training.best_loss, "table_training": settings}
-        self._model = best.eval()
+            settings = {"batch": batch, "dropout": dropout, "lr": self.lr, "seed": self.seed}
+            facts = {"steps": steps, **settings, "rows": n, "columns": list(columns.names)}
+            shown = True if self.progress is None else self.progress
+            self.stopped_by = train(training, shown, None if run is None else Path(run), facts)
+        if self.stopped_by == "SIGINT" and training.best_step == 0:
+            raise KeyboardInterrupt
+        settings = {"steps": training.best_step, **settings}
+        training.best.info.card = {"rows": n, "held_out_loss": training.best_loss, "table_training": settings}
+        self._model = training.best.eval()
+        if run is not None and training.best_step:
+            self.save(run)
+        if self.stopped_by == "SIGTERM":
+            signal.raise_signal(signal.SIGTERM)
         return self
 
     def sample(

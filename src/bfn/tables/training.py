@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,9 +22,10 @@ from bfn.info import ModelInfo
 from bfn.joint import JointFlow
 from bfn.joint_head import JointHead, JointOutput
 from bfn.known import Given, Known
-from bfn.model import BFN
+from bfn.model import BFN, load
 from bfn.networks import TableMLP, TableTransformer
-from bfn.progress import Progress
+from bfn.progress import Progress, Shown
+from bfn.training import checkpoints
 from bfn.training.process import Signals
 from bfn.weightings import weighting_of
 
@@ -40,6 +42,7 @@ KNOWN_EVERY = 4
 """One of so many batches is shown with some columns known, as rows are when cells are given or imputed."""
 AVERAGED = 0.999
 """Decay of the averaged weights."""
+CHECKPOINT_SECONDS = 60
 
 
 def table_model(columns: TableColumns, network: str = "mlp", **sizes: Any) -> BFN:
@@ -170,21 +173,53 @@ class TableTraining:
             self.best_loss, self.best_step = now, self.step
         return now
 
+    def checkpoint(self, run: Path, facts: Mapping[str, Any]) -> None:
+        """Write all that a run goes on from. facts: what must be the same then."""
+        state = {
+            "facts": dict(facts), "step": self.step, "best_step": self.best_step, "best_loss": self.best_loss,
+            "generator": self.generator.get_state(), "optimiser": self.optimiser.state_dict(),
+            "best": self.best.state_dict(),
+        }  # fmt: skip
+        checkpoints.write(run, self.step, self.model.state_dict(), state, self.averaged.save)
 
-def train(training: TableTraining, progress: bool | None) -> BFN:
-    """Go on until it is done; Ctrl-C ends it with the best weights so far."""
-    shown = Progress(training.steps, "training", "step", progress is not False, start=training.step)
+    def restore(self, run: Path, facts: Mapping[str, Any]) -> bool:
+        """Go on from the newest checkpoint of a run, if there is one."""
+        newest = checkpoints.latest(run)
+        if newest is None:
+            return False
+        weights, _, state = checkpoints.read(newest)
+        changed = next((name for name in facts if facts[name] != state["facts"].get(name)), None)
+        if changed is not None:
+            theirs, ours = state["facts"].get(changed), facts[changed]
+            raise UserError(f"{changed}={ours!r}: the run in {run} has {theirs!r}; go on with that, or run anew")
+        self.model.load_state_dict(weights)
+        self.averaged.load_state_dict(load(newest).state_dict())
+        self.best.load_state_dict(state["best"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.generator.set_state(state["generator"])
+        self.step, self.best_step, self.best_loss = state["step"], state["best_step"], state["best_loss"]
+        return True
+
+
+def train(
+    training: TableTraining, progress: Shown, run: Path | None = None, facts: Mapping[str, Any] | None = None
+) -> str | None:
+    """Go on until it is done, or until a signal, whose name is returned. run: a directory for checkpoints."""
+    facts, clock = facts or {}, time.monotonic()
+    if run is not None:
+        training.restore(run, facts)
+    shown = Progress(training.steps, "training", "step", progress, start=training.step)
     with Signals() as signals, shown as bar:
         while not training.is_done and signals.received is None:
             loss = training.train_step()
             bar.update()
             if loss is not None:
                 bar.note(**{"held-out loss": f"{loss:.4g}"})
-    if signals.received == "SIGTERM":
-        signal.raise_signal(signal.SIGTERM)
-    if signals.received is not None and training.best_step == 0:
-        raise KeyboardInterrupt
-    return training.best
+            ends = training.is_done or signals.received is not None
+            if run is not None and (ends or time.monotonic() - clock > CHECKPOINT_SECONDS):
+                training.checkpoint(run, facts)
+                clock = time.monotonic()
+    return None if training.is_done else signals.received
 
 
 def _some_columns(model: BFN, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -16,7 +16,9 @@ from bfn.data import names
 from bfn.errors import UserError, did_you_mean
 from bfn.files import read_text
 
-__all__ = ["HARMLESS", "RECORDED", "Settings", "differences", "moved", "read_settings", "recipe", "recipes"]
+__all__ = [
+    "HARMLESS", "RECORDED", "Settings", "differences", "moved", "parse_change", "read_settings", "recipe", "recipes",
+]  # fmt: skip
 
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
@@ -160,7 +162,7 @@ class Settings:
         within: flow.schedule.beta_1.
         """
         if not isinstance(changes, Mapping):
-            changes = dict(_parse(change) for change in changes)
+            changes = dict(parse_change(change) for change in changes)
         values = self.to_dict()
         for key, value in changes.items():
             part, dot, parameter = key.partition(".")
@@ -243,7 +245,8 @@ def _yaml(text: str) -> Any:
         raise UserError(f"not YAML: {error}") from None
 
 
-def _parse(change: str) -> tuple[str, Any]:
+def parse_change(change: str) -> tuple[str, Any]:
+    """Name and value of NAME=VALUE, whose value is read as YAML."""
     key, equals, value = change.partition("=")
     if not equals:
         raise UserError(f"{change!r}: expected name=value, such as lr=1e-3 or network.width=256")

@@ -1,6 +1,7 @@
 """``bfn sample`` and ``bfn impute`` on models of tables: rows in files, conditions met, wrong input in one line."""
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,3 +107,101 @@ def test_other_models_have_no_columns(models: Path, tmp_path: Path, refused: Ref
     assert "no columns" in refused("sample", models / "vectors", "--given", "a=1", "--out", tmp_path / "x")
     people(5).to_csv(tmp_path / "people.csv", index=False)
     assert "something else than a table" in refused("impute", models / "vectors", tmp_path / "people.csv")
+
+
+def strangers(path: Path) -> Path:
+    """A table as people have them: identifiers, names, an empty column, missing cells."""
+    table = people(200)
+    table.insert(0, "id", range(1, 201))
+    table["name"] = [f"person {i}" for i in range(200)]
+    table["empty"] = None
+    table["since"] = pd.date_range("2001-01-01", periods=200).strftime("%Y-%m-%d")
+    table.loc[::9, "age"] = None
+    table.to_csv(path, index=False)
+    return path
+
+
+SMALL = ("steps=8", "batch=32", "width=16", "n_blocks=1")
+
+
+def test_a_csv_is_learned_as_a_table_by_the_shortest_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    strangers(Path("people.csv"))
+    do("train", "people.csv", *SMALL)
+    told = capsys.readouterr().out
+    for name in ("id", "name", "empty"):
+        assert f"left out: column {name!r}, " in told
+    assert "bfn sample runs/people" in told
+    do("sample", "runs/people", "--n", 20, "--nfe", 3, "--out", "rows.csv")
+    rows, table = pd.read_csv("rows.csv"), pd.read_csv("people.csv")
+    assert list(rows) == ["age", "country", "low", "high", "since"]
+    assert rows["country"].isin(table["country"]).all()
+    assert rows["since"].str.fullmatch(r"200\d-\d\d-\d\d").all()
+    do("impute", "runs/people", "people.csv", "--nfe", 2, "--out", "filled.csv")
+    filled = pd.read_csv("filled.csv")
+    assert list(filled) == list(table)
+    assert not filled["age"].isna().any()
+
+
+def test_roles_of_columns_lead_to_records(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    strangers(tmp_path / "people.csv")
+    tiny = ("steps=2", "batch=8", "network.width=16", "tensorboard=false")
+    do("train", tmp_path / "people.csv", "--sequence", "country", "--out", tmp_path / "run", "--cpu", *tiny)
+    assert (tmp_path / "run" / "settings.json").exists()
+
+
+def test_training_on_a_table_goes_on_after_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    strangers(tmp_path / "people.csv")
+    whole, halved = tmp_path / "whole", tmp_path / "halved"
+    do("train", tmp_path / "people.csv", "--out", whole, *SMALL)
+    from bfn.tables import training
+
+    step = training.TableTraining.train_step
+
+    def interrupted(self: training.TableTraining) -> float | None:
+        found = step(self)
+        if self.step == 5:
+            signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(training.TableTraining, "train_step", interrupted)
+    assert main(["train", str(tmp_path / "people.csv"), "--out", str(halved), *SMALL]) == 130
+    monkeypatch.undo()
+    assert "--resume" in capsys.readouterr().out
+    do("train", "--out", halved, "--resume")
+    a, b = (TableSynthesizer.load(run).sample(30, nfe=3) for run in (whole, halved))
+    pd.testing.assert_frame_equal(a, b)
+
+
+def test_wrong_wishes_leave_nothing_behind(tmp_path: Path, refused: Refused) -> None:
+    strangers(tmp_path / "people.csv")
+    run = tmp_path / "run"
+
+    def told(*more: str, data: str = "people.csv") -> str:
+        line = refused("train", tmp_path / data, "--out", run, *more)
+        assert not run.exists()
+        return line
+
+    assert "widht: expected one of steps" in told("widht=3")
+    assert "steps=0" in told("steps=0", "drop=id,name,empty")
+    assert "column 'agee': expected one of" in told("drop=agee")
+    assert "kinds['age']='colour'" in told("kinds.age=colour")
+    for content, expected in {
+        b"": "empty file",
+        b"a\n1\n": "a table of 1 rows",
+        b"a,b\n1,2\n3,4,5\n": "line 3",
+        "a,b\né,2\n".encode("latin-1"): "UTF-8",
+        b"a,a\n1,2\n3,4\n": "column 'a' is there 2 times",
+        b"a,b\n1,inf\n2,3\n": "column 'b', row 0: inf: expected a finite number",
+        b"a,b\n1,1\n1,1\n": "nothing to learn",
+        b"a,b\n,\n,\n": "cells are missing",
+    }.items():
+        (tmp_path / "wrong.csv").write_bytes(content)
+        assert expected in told(data="wrong.csv")
+    do("train", tmp_path / "people.csv", "--out", run, *SMALL)
+    assert "holds a run already" in refused("train", tmp_path / "people.csv", "--out", run, *SMALL)
+    assert "steps=9: the run in" in refused("train", tmp_path / "people.csv", "--out", run, "--resume", "steps=9")

@@ -110,6 +110,15 @@ def test_known_cells_tell_states_and_numbers() -> None:
     assert not columns.encode_known(some, ["b"])[1]["a"].any()
 
 
+def test_times_far_apart_keep_their_last_digit() -> None:
+    later = [f"{year}-11-01 11:59:22.000000" for year in range(1905, 2095)]
+    times = pd.to_datetime(["1900-01-01 00:00:00.000001", *later])
+    table = pd.DataFrame({"at": pd.Series(times.astype("datetime64[ns]"))})
+    columns = infer_columns(table)
+    assert columns["at"].quantiles is not None
+    same(columns.decode(columns.encode(table)), table)
+
+
 reals = st.floats(-1e9, 1e9, allow_nan=False, width=64)
 CELLS: dict[str, tuple[Any, list[str]]] = {
     "whole": (st.integers(-(10**9), 10**9), ["int64", "Int64", "object", "int64[pyarrow]"]),
@@ -178,6 +187,7 @@ def test_every_table_comes_back(table: pd.DataFrame) -> None:
         (pd.DataFrame({"a": [1, 1], "b": ["x", "x"]}), "nothing to learn"),
         (pd.DataFrame({3: [1, 2]}), "column name 3: expected texts"),
         (pd.DataFrame({"who": [f"person {i}" for i in range(50)]}), "column 'who': 50 different texts in 50 cells"),
+        (pd.DataFrame({"id": range(100), "a": [None] * 100}), "each once, as identifiers have; column 'a': all 100"),
         (pd.DataFrame({"id": range(100)}), "column 'id': the whole numbers from 0 to 99, each once"),
         (pd.DataFrame({"a": [1 + 2j, 3.0]}), "column 'a': type complex128"),
         ([[1, 2]], "a table of type list"),
