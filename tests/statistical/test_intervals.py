@@ -7,7 +7,10 @@ a standard deviation of 1.1 %, and bands are four of them wider: a false alarm i
 
 import math
 from collections import Counter
+from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 import scipy.stats
 import torch
@@ -16,11 +19,12 @@ import bfn
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
 from bfn.likelihood import held_out_bits
 from bfn.quality.frechet import frechet_estimate
-from bfn.quality.judge_parts import Digits, _asked
+from bfn.quality.judge_parts import Digits, NearCopies, _asked
 from bfn.quality.measurements import pool
 from bfn.quality.ngrams import TextItems
-from bfn.quality.second_judge import Projections
+from bfn.quality.second_judge import NGramBits, Projections
 from bfn.quality.spelling import spelling_estimate
+from bfn.tables import row_sampling
 
 REPEATS = 400
 
@@ -134,6 +138,57 @@ def test_the_sliced_distance() -> None:
     found = [part(0.5 + torch.randn(100, 2, generator=seeded(i)), None)["sliced_distance"] for i in range(100)]
     truth = sum(e.value for e in found) / len(found)
     assert 0.83 < covered(found, truth) < 0.99
+
+
+def test_shares_of_near_copies() -> None:
+    """One sample in ten is a training point, hardly moved; of the others a few lie as near by chance."""
+    chance = seeded(14)
+    train, held_out = torch.randn(300, 3, generator=chance), torch.randn(1000, 3, generator=chance)
+    part = NearCopies(train, held_out)
+    by_chance = sum(part(x, None)["near_copies"].value for x in torch.randn(60, 300, 3, generator=chance)) / 60
+    assert 0.002 < by_chance < 0.03  # 1 % by construction, up to the choice of the threshold
+    found = []
+    for _ in range(REPEATS):
+        x, copied = torch.randn(100, 3, generator=chance), torch.rand(100, generator=chance) < 0.1
+        copies = train[torch.randint(300, (100,), generator=chance)] + 1e-4
+        found.append(part(torch.where(copied[:, None], copies, x), None)["near_copies"])
+    assert 0.90 < covered(found, 0.1 + 0.9 * by_chance) < 0.99
+
+
+@pytest.mark.long
+def test_bits_of_texts_by_n_grams() -> None:
+    """Texts differ in what they cost, symbols of one text lean on each other: a text is what is independent."""
+    chance = seeded(15)
+    part = NGramBits.of(
+        torch.randint(4, (4000,), generator=chance) // 2 * torch.randint(2, (4000,), generator=chance), 4
+    )
+    rates = torch.rand(REPEATS, 40, 1, generator=chance)
+    texts = (torch.rand(REPEATS, 40, 12, generator=chance) < rates).long()
+    found = [part(x, None)["ngram_bits"] for x in texts]
+    assert 0.90 < covered(found, sum(e.value for e in found) / REPEATS) < 0.985
+
+
+def test_acceptance_rates_of_rows_that_are_drawn_until_enough_meet_a_condition(monkeypatch) -> None:
+    """Drawing ends when there are enough, which a count of successes alone would feel: a rate of 0.3 is still found."""
+    chance = np.random.default_rng(16)
+
+    def drawn(model, count, **settings):
+        return SimpleNamespace(x={"a": chance.random(count)})
+
+    def check(rows, report):
+        report.met["a < 0.3"] = report.met.get("a < 0.3", 0) + int((rows.a < 0.3).sum())
+        return (rows.a < 0.3).to_numpy()
+
+    request = SimpleNamespace(checks=("a < 0.3",), allowed={}, decode=pd.DataFrame, check=check, settings=lambda n: {})
+    monkeypatch.setattr(row_sampling, "sample_in_batches", drawn)
+    found = []
+    for _ in range(REPEATS):
+        report = row_sampling.SamplingReport()
+        rows = list(row_sampling.draw_rows(None, 25, request, report))
+        assert sum(map(len, rows)) == 25
+        rate = report.asdict()["acceptance_rate"]
+        found.append(Estimate(rate["value"], rate["low"], rate["high"]))
+    assert 0.90 < covered(found, 0.3) < 0.99
 
 
 def test_figures_of_several_seeds() -> None:
