@@ -169,6 +169,12 @@ def test_it_fits_a_phone(chromium: Any, address: str, width: int) -> None:
     page.wait_for_selector("#panel-B .bfn-film", state="attached")
     wider = """() => [...document.querySelectorAll('body *')].filter((e) => e.getBoundingClientRect().right >
         innerWidth + 1 && getComputedStyle(e).position !== 'fixed').map((e) => e.id || e.className).slice(0, 9)"""
+    spilt = (
+        """() => [...document.querySelectorAll('.bfn-panel')].filter((e) => e.scrollWidth > e.clientWidth + 1).length"""
+    )
+    assert page.evaluate(spilt) == 0
+    picture = page.locator("#panel-A .bfn-frame.on img").first.bounding_box()
+    assert picture["width"] > width / 4
     for tab in ("Samples", "In the plane"):
         page.get_by_role("tab", name=tab).click()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, (tab, page.evaluate(wider))

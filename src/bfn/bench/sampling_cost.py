@@ -70,7 +70,7 @@ def sampling(quick: bool) -> Iterator[Figure]:
     cases = {"text 64 x 27": (text_model(), ("fast-ode", "sde-bfn-solver2", "bfn")),
              "images 3 x 32 x 32": (image_model(), ("fast-ode", "sde-bfn-solver++2", "bfn"))}  # fmt: skip
     for case, (model, solvers) in cases.items():
-        for batch, nfe, rounds in ((1, 20, 25), (16, 6, 11), *(() if quick else ((256, 2, 3),))):
+        for batch, nfe, rounds in ((1, 20, 15), (16, 4, 7), *(() if quick else ((256, 2, 3),))):
             for solver in solvers[:1] if quick or batch > 16 else solvers:
                 name = f"{case}, {solver}, batch {batch}"
                 goal = AT_BATCH_1 if batch == 1 else ABOVE
