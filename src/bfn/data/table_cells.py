@@ -45,6 +45,11 @@ class CellType:
     categories_dtype: str = ""
     ordered: bool = False
 
+    @property
+    def is_scale(self) -> bool:
+        """Whether one cell may be between two others: numbers and times."""
+        return self.kind in ("whole", "real", "time", "duration")
+
     @classmethod
     def of(cls, series: Any) -> CellType:
         """The type of a pandas Series; a UserError for what has none of these kinds."""

@@ -11,6 +11,7 @@ The number of a cell that has none is standard normal noise: nobody reads it, an
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,6 +148,8 @@ class TableColumn:
             levels, order = self._sorted_levels
             place = np.clip(np.searchsorted(levels, raw), 0, len(levels) - 1)
             found = np.where(levels[place] == raw, order[place], found)
+            if self.quantiles is None and self.cells.is_scale:
+                found = self._nearest(found, raw, place, missing, series)
         absent = self.missing_state if self.missing else fill_missing
         found = np.where(missing, -1 if absent is None else absent, found)
         if (found < 0).any():
@@ -160,6 +163,24 @@ class TableColumn:
             hint = did_you_mean(str(series.iloc[row]), [str(level) for level in self.levels])
             raise UserError(f"{what}{shown(series.iloc[row])}: expected one of {', '.join(texts)}{more}{hint}")
         return found.astype(np.int64), raw
+
+    def _nearest(self, found: NDArray[np.int64], raw: Raw, place: Raw, missing: Raw, series: Any) -> NDArray[np.int64]:
+        """Numbers and times among the levels that no cell had are taken for the nearest, with a warning."""
+        new = (found < 0) & ~missing
+        if not new.any():
+            return found
+        levels, order = self._sorted_levels
+        below = np.maximum(place - 1, 0)
+        nearest = np.where(raw - levels[below] < levels[place] - raw, below, place)
+        row = int(np.flatnonzero(new)[0])
+        taken = self._state_cells.iloc[order[nearest[row]]]
+        more = f", and {int(new.sum()) - 1} more" if new.sum() > 1 else ""
+        warnings.warn(
+            f"column {self.name!r}, row {row}: {shown(series.iloc[row])}, which no training row had, is taken for the "
+            f"nearest, {shown(taken)}{more}",
+            stacklevel=2,
+        )
+        return np.where(new, order[nearest], found)
 
     @cached_property
     def _state_cells(self) -> Any:

@@ -111,6 +111,49 @@ def test_missing_cells_are_drawn_given_the_others(fitted: TableSynthesizer) -> N
     assert not draws[1]["warmth"].equals(filled["warmth"])
 
 
+RAIN = """
+variable rain { type discrete [ 2 ] { yes, no }; }
+variable grass { type discrete [ 3 ] { wet, damp, dry }; }
+probability ( rain ) { table 0.2, 0.8; }
+probability ( grass | rain ) { (yes) 0.7, 0.2, 0.1; (no) 0.1, 0.3, 0.6; }
+"""
+
+
+def test_expected_cells_are_the_most_probable_given_the_others(tmp_path: Path) -> None:
+    """Of an exact model: P(yes | wet) = 0.14 / 0.22, P(yes | damp) = 0.04 / 0.28, P(yes | dry) = 0.02 / 0.5."""
+    (tmp_path / "rain.bif").write_text(RAIN)
+    exact = TableSynthesizer.of(bfn.exact.BayesianNetwork.read(tmp_path / "rain.bif"))
+    holes = pd.DataFrame({"rain": [None, None, None, "yes", "no"], "grass": ["wet", "damp", "dry", None, None]})
+    filled = exact.impute(holes, expected=True)
+    assert filled["rain"].tolist() == ["yes", "no", "no", "yes", "no"]
+    assert filled["grass"].tolist() == ["wet", "damp", "dry", "wet", "dry"]
+
+
+def test_expected_cells_are_means_of_numbers(quick: TableSynthesizer) -> None:
+    table = small_table(300)
+    holes = table.head(30).copy()
+    holes.loc[::2, ["warmth", "visits"]] = None
+    filled = quick.impute(holes, expected=True, draws=3, nfe=3)
+    assert filled.dtypes.equals(table.dtypes)
+    draws = quick.impute(holes, draws=3, nfe=3)
+    gaps = holes["warmth"].isna()
+    mean = sum(draw["warmth"][gaps] for draw in draws) / 3
+    np.testing.assert_allclose(filled["warmth"][gaps], mean)
+    assert (filled["warmth"][~gaps] == table["warmth"].head(30)[~gaps]).all()
+
+
+def test_numbers_that_no_row_had_are_taken_for_the_nearest() -> None:
+    table = pd.DataFrame({"age": [20, 30, 40] * 20, "member": [True, False, False] * 20})
+    some = TableSynthesizer(**QUICK).fit(table)
+    asked = pd.DataFrame({"age": [20, 36, 99], "member": [None, None, True]})
+    with pytest.warns(UserWarning, match=r"column 'age', row 1: 36, which .* nearest, 40, and 1 more"):
+        filled = some.impute(asked, nfe=2)
+    assert filled["age"].tolist() == [20, 36, 99]
+    with pytest.warns(UserWarning, match="nearest, 40"):
+        found = some.log_likelihood(asked.assign(member=[True, False, True]).tail(1), nfe=5)
+    assert np.isfinite(found).all()
+
+
 @pytest.mark.long
 def test_log_likelihood_is_close_to_the_truth(fitted: TableSynthesizer) -> None:
     table = small_table().head(300)
