@@ -29,12 +29,14 @@ class Grid(ABC):
     """A rule for times. Its dataclass fields are the numbers that may follow its name: "power:2:0.9".
 
     stops_short: the last interval is not stepped, as in the released code: its first point
-    is the last call. needs_start: the rule has no point at t = 0.
+    is the last call. needs_start: the rule has no point at t = 0. in_t: the times are the same for every schedule, so
+    that parts of joint data may share them.
     """
 
     name: ClassVar[str]
     stops_short: ClassVar[bool] = False
     needs_start: ClassVar[bool] = False
+    in_t: ClassVar[bool] = False
 
     @abstractmethod
     def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
@@ -62,20 +64,27 @@ class Grid(ABC):
 
 @dataclass(frozen=True)
 class Uniform(Grid):
-    """Equal steps in t from t_start to the data end."""
+    """Equal steps in t from t_start to t_end, or to the data end."""
+
+    t_end: float | None = None
 
     name: ClassVar[str] = "uniform"
+    in_t: ClassVar[bool] = True
 
     def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
-        return torch.linspace(t_start, 1, intervals + 1, dtype=torch.float64)
+        return torch.linspace(t_start, _end(self.t_end, t_start), intervals + 1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
-class Paper(Uniform):
-    """Equal steps in t from t_start, of which the last is not taken."""
+class Paper(Grid):
+    """Equal steps in t from t_start to the data end, of which the last is not taken."""
 
     name: ClassVar[str] = "paper"
     stops_short: ClassVar[bool] = True
+    in_t: ClassVar[bool] = True
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        return torch.linspace(t_start, 1, intervals + 1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -159,9 +168,7 @@ class Power(Grid):
 
     def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
         exponent = self.exponent or (1.25 if intervals < 5 else 1.1)
-        t_end = 1.0 if self.t_end is None else self.t_end
-        if not t_start < t_end <= 1:
-            raise UserError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
+        t_end = _end(self.t_end, t_start)
         start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(t_end))
         ramp = torch.linspace(0, 1, intervals + 1, dtype=torch.float64) ** exponent
         return _with_ends(flow.schedule.time_of_s(start + (end - start) * ramp), t_start, t_end)
@@ -230,6 +237,14 @@ def parse(name: str) -> Grid:
 def _numbers(grid: type[Grid]) -> list[str]:
     """Names of the numbers that may follow the grid's name."""
     return [field.name for field in dataclasses.fields(grid) if field.name != "curve"]  # type: ignore[arg-type]
+
+
+def _end(t_end: float | None, t_start: float) -> float:
+    """The time that a grid ends at, the data end if it does not say."""
+    t_end = 1.0 if t_end is None else t_end
+    if not t_start < t_end <= 1:
+        raise UserError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
+    return t_end
 
 
 def _positive(number: str, name: str) -> float:

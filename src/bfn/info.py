@@ -6,7 +6,7 @@ new field here, of a type that storage can write: numbers, strings, tuples, mapp
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -175,6 +175,8 @@ class ModelInfo:
     part_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scaling: Mapping[str, Scaling] = field(default_factory=dict)
 
+    shares_times: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         self.check()
 
@@ -204,12 +206,12 @@ class ModelInfo:
         """The facts of a model of text that is cut so."""
         return cls(alphabet=tokenizer.symbols) if isinstance(tokenizer, Alphabet) else cls(tokenizer=tokenizer)
 
-    def of_part(self, name: str) -> "ModelInfo":
-        """What a solver may know of one part of joint data; of data of one kind, the part "", all."""
+    def of_part(self, name: str, alone: bool = False) -> "ModelInfo":
+        """What a solver may know of one part of joint data, which may be its only one; of data of one kind all."""
         if not name:
             return self
-        spread = self.part_spreads.get(name)
-        return ModelInfo(error_curve=self.error_curve, spread=spread, exact=self.exact, columns=self.columns)
+        kind = ModelInfo if alone else PartInfo
+        return kind(error_curve=self.error_curve, spread=self.part_spreads.get(name), exact=self.exact)
 
     def decode_part(self, name: str, x: Tensor, present: Tensor | None = None) -> Any:
         """A part of samples, "" where they are of one kind: texts, names of classes, or numbers in the data's units."""
@@ -260,3 +262,9 @@ class ModelInfo:
 
 def _brief(value: object) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]
+
+
+class PartInfo(ModelInfo):
+    """What a solver may know of one part of joint data, which shares its times with the others."""
+
+    shares_times: ClassVar[bool] = True

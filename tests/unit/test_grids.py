@@ -79,11 +79,17 @@ def test_normal_data_are_shared_in_equal_steps_of_log_variance() -> None:
     torch.testing.assert_close(steps, steps.mean().expand(8), rtol=2e-3, atol=0)
 
 
+def test_equal_steps_may_end_early() -> None:
+    assert grids.parse("uniform:0.6")(FLOWS["continuous"], 3, 0.0).tolist() == pytest.approx([0, 0.2, 0.4, 0.6])
+    with pytest.raises(ValueError, match="t_end=3: expected a time after"):
+        grids.parse("uniform:3")(FLOWS["continuous"], 3, 0.0)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("karas", "did you mean 'karras'"),
-        ("uniform:3", "'uniform' takes no number"),
+        ("paper:3", "'paper' takes no number"),
         ("karras:7:8", "'karras' takes rho"),
         ("power:x", "expected a positive number after the colon, not 'x'"),
         ("power:-1", "expected a positive number"),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.grids import Log1p, Power
+from bfn.grids import Log1p, Power, Uniform
 from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
@@ -114,13 +114,14 @@ class Calibration:
 class Rule(Solver):
     """Anchors for each kind of data: of numbers, of two classes, of more.
 
-    adapts: takes a model's own anchors where it has some, those of the ODE where the model is exact, and those for
-    tables where it is of one.
+    shared: those of numbers and of classes where parts of joint data share equal steps in t, if these are to be others;
+    their end is a time. adapts: takes a model's own anchors where it has some, and those of the ODE where it is exact.
     """
 
     numbers: tuple[Anchor, ...]
     two_classes: tuple[Anchor, ...]
     classes: tuple[Anchor, ...]
+    shared: tuple[tuple[Anchor, ...], tuple[Anchor, ...]] | None = None
     adapts: bool = False
 
     def anchors(self, flow: Flow, info: ModelInfo | None = None) -> tuple[Anchor, ...]:
@@ -129,16 +130,18 @@ class Rule(Solver):
             return info.calibration.anchors
         if self.adapts and info is not None and info.exact:
             return ODE_NUMBERS if flow.has_range else ODE_CLASSES
-        if self.adapts and info is not None and info.columns is not None:
-            return TABLE_NUMBERS if flow.has_range else TABLE_CLASSES
+        if self.shared is not None and info is not None and info.shares_times:
+            return self.shared[0 if flow.has_range else 1]
         if flow.has_range:
             return self.numbers
         return self.two_classes if flow.n_values == 2 else self.classes
 
     def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
-        anchor = interpolated(self.anchors(flow, info), nfe)
+        anchors = self.anchors(flow, info)
+        anchor = interpolated(anchors, nfe)
         name = "fast-ode" if anchor.g == 0 and anchor.corrector else "fast-sde"
-        return replace(anchor.solver(flow, spread_of(flow, info), name), has_dial=self.has_dial)
+        solver = replace(anchor.solver(flow, spread_of(flow, info), name), has_dial=self.has_dial)
+        return replace(solver, grid=Uniform(anchor.end)) if anchors in (self.shared or ()) else solver
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
@@ -180,9 +183,17 @@ early end: what is left to resolve there is less than the network's own error. A
 the right one rises late and steeply, the more so the longer the step: so the coordinate.
 """
 
-TABLE_NUMBERS = (Anchor(1, 2.0, 2, 50.0), Anchor(10, 2.0, 2, 50.0), Anchor(50, 1.0, 2, 50.0))
-TABLE_CLASSES = (Anchor(1, 2.0, 2, 1.0), Anchor(10, 2.0, 3, 1.0), Anchor(20, 1.5, 3, 1.0), Anchor(50, 1.0, 3, 1.0))
-"""For tables, whose columns share equal steps in t."""
+SHARED_NUMBERS = (
+    Anchor(1, 1.0, 2, 0.4), Anchor(3, 1.0, 2, 0.57), Anchor(5, 1.0, 2, 0.75), Anchor(10, 2.0, 2, 0.9),
+    Anchor(20, 1.5, 2, 1.0), Anchor(50, 1.0, 2, 1.0),
+)  # fmt: skip
+SHARED_CLASSES = (
+    Anchor(1, 1.0, 3, 0.4), Anchor(3, 1.0, 3, 0.57), Anchor(5, 1.0, 3, 0.75), Anchor(10, 2.0, 3, 0.9),
+    Anchor(20, 1.5, 3, 1.0), Anchor(50, 1.0, 3, 1.0),
+)  # fmt: skip
+"""For parts that share equal steps in t: rows of tables, molecules as points (docs/results/dial.md). An end before the
+data end matters most at few calls, as it does to data of one kind.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +229,8 @@ def multistep_by_name(name: str) -> Solver:
     return Fixed(name, base.summary, BOTH, order=order, has_dial=True, numbers=numbers, classes=classes)
 
 
-_DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES, "order": 2, "g": 2.0,
+_DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES,
+                         "shared": (SHARED_NUMBERS, SHARED_CLASSES), "order": 2, "g": 2.0,
                          "has_dial": True}  # fmt: skip
 
 SOLVERS: tuple[Solver, ...] = (

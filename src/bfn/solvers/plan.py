@@ -112,23 +112,25 @@ def plan(
     if wanted.prefers_tuned and model.info.maps_to_end:
         wanted = RENOISING
     flows, info = model.flow.parts, model.info
-    chosen = {name: _solver_for(wanted, flow, calls, info.of_part(name), g) for name, flow in flows.items()}
+    alone = len(flows) == 1
+    chosen = {name: _solver_for(wanted, flow, calls, info.of_part(name, alone), g) for name, flow in flows.items()}
     leader = chosen[model.flow.leading_part]
     singular = not (model.starts_at_zero or leader.from_prior)
     lay = None
     if times is None and points is None:
         # A grid laid by the schedule of one part means nothing to the others: they share equal steps in t.
-        own = leader.grid if len(flows) == 1 or isinstance(leader.grid, Uniform) else Uniform()
+        own = leader.grid if alone or leader.grid.in_t else Uniform()
         named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else own
         start = LEAST_T_START if leader.t_start == 0 and named.needs_start else leader.t_start
         leading = flows[model.flow.leading_part]
         if singular and leader.t_start == 0:
-            start = _first_time(leading, calls) if named is leader.grid and len(flows) == 1 else LEAST_T_START
+            start = _first_time(leading, calls) if named is leader.grid and alone else LEAST_T_START
         start = start if t_start is None else t_start
         times = leader.nodes(leading, named.with_curve(info.error_curve), calls, start)
         times = grids.check_times(times, f"grid {str(named)!r} of {len(times)} times")
         # A part that comes first goes all its way.
-        lay = partial(Uniform() if named.stops_short else named.with_curve(info.error_curve), t_start=start)
+        whole = grid is None or named.stops_short
+        lay = partial(Uniform() if whole else named.with_curve(info.error_curve), t_start=start)
     nodes = (0.0,) * calls if times is None else tuple(times.tolist())
     columns = dict.fromkeys(flows, nodes) if path is None else path_times(path, model.flow, nodes, lay)
     if singular and min(own[0] for own in columns.values()) == 0:
@@ -139,7 +141,7 @@ def plan(
     makers = {name: partial(_table_of, chosen[name], flow) for name, flow in flows.items()}
     tables = {n: make(nodes) if path is None else waiting(make, columns[n]) for n, make in makers.items()}
     table = Table.side_by_side(tables, model.flow.leading_part) if len(tables) > 1 else next(iter(tables.values()))
-    if singular and leader.t_start == 0 and info.spread is not None and len(flows) == 1:
+    if singular and leader.t_start == 0 and info.spread is not None and alone:
         # The state is as wide there as data that are normal make it.
         table = replace(table, start=hypot(1, float(model.flow.schedule.s(nodes[0])) * info.spread.std))
     if nfe is not None and nfe != table.nfe:

@@ -107,3 +107,21 @@ def test_a_network_that_predicts_noise_starts_where_that_says_something_and_as_w
     first = []
     model.sample(4000, nfe=5, seed=0, on_step=lambda step: first.append(step.u))
     assert float(first[0].std()) == pytest.approx(2**0.5, rel=0.03)
+
+
+def test_parts_share_equal_steps_to_a_time_that_grows_with_the_calls():
+    flow = bfn.JointFlow({"at": FLOWS["numbers"], "kind": FLOWS["many"]}, times="separate")
+    shapes = {"at": (2,), "kind": (1,)}
+    model = bfn.BFN(lambda x, t: x, flow, {"at": "data", "kind": "logits"}, shapes)
+    ends = []
+    for calls in (2, 3, 5, 10, 20, 50):
+        table = plan(model, "auto", calls).table
+        times = table.parts["at"].times
+        assert table.parts["kind"].times == times
+        assert times == pytest.approx([times[-1] * i / (calls - 1) for i in range(calls)])
+        ends.append(times[-1])
+    assert ends == sorted(ends)
+    assert ends[0] < 0.6
+    assert ends[-1] == 1
+    first = plan(model, "auto", 5, path=["at", "kind"]).table.parts["at"].times
+    assert max(first) == 1  # a part that comes first goes all its way
