@@ -1,18 +1,15 @@
 """Molecules as points: where atoms are, what they are and how they are charged, drawn together in a few calls.
 
-    pip install --no-deps qm9pack==1.0.3             # carries QM9; nothing of it is imported
     python examples/molecules.py --out molecules     # stop it at any time: the same line goes on, and measures
 
-Positions, elements and partial charges are parts of one sample, sizes are presence. The network is equivariant: it
-turns with the molecule, and knows no centre of mass. Judged by stability: atoms with the right number of bonds, by the
-lengths of bonds. Needs ``pip install 'bayesian-flow[train,plot]'``.
+Positions, elements and charges are parts of one sample, sizes are presence. The network is equivariant: it turns with
+the molecule, and knows no centre of mass. Judged by stability: atoms with the right number of bonds, by the lengths of
+bonds. QM9 is fetched (``bfn data fetch qm9``). Needs ``pip install 'bayesian-flow[train,plot]'``.
 """
 
 import argparse
-import csv
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +19,10 @@ from torch import Tensor, nn
 import bfn
 from bfn.estimate import Estimate, mean_estimate, share_estimate
 
-ELEMENTS, VALENCES, MOST = "HCNOF", (1, 4, 3, 2, 1), 29
-LENGTH, CHARGE, SIGMA_1 = 1.4, 0.2256, 0.02
-"""Standard deviations of positions, in angstrom, and of charges in the data; and what is left unknown of positions."""
+ELEMENTS, NUMBERS, VALENCES, MOST = "HCNOF", (1, 6, 7, 8, 9), (1, 4, 3, 2, 1), 29
+LENGTH, CHARGE, SIGMA_1 = 1.4, (3.6, 2.8), 0.02
+"""Standard deviation of positions, in angstrom, mean and deviation of charges in the data; and what is left unknown of
+positions, in units of their deviation."""
 BONDS = {  # picometres: single, double, triple
     "HH": (74,), "HC": (109,), "HN": (101,), "HO": (96,), "HF": (92,), "CC": (154, 134, 120), "CN": (147, 129, 116),
     "CO": (143, 120, 113), "CF": (135,), "NN": (145, 125, 110), "NO": (140, 121), "NF": (136,), "OO": (148, 121),
@@ -36,29 +34,18 @@ Parts = dict[str, Tensor]
 """By part: x (n, MOST, 3), kind (n, MOST), charge (n, MOST)."""
 
 
-def read_qm9(cache: Path) -> tuple[Parts, Tensor]:
-    """All molecules, centred, in units of the model, and which of the atoms are present: (n, MOST)."""
-    if not cache.exists():
-        found = find_spec("qm9pack")
-        if found is None or found.origin is None:
-            raise SystemExit("QM9 is not there: pip install --no-deps qm9pack==1.0.3")
-        table = str.maketrans("", "", "[]' ")
-        rows: list[tuple[np.ndarray, list[int], np.ndarray]] = []
-        for path in sorted((Path(found.origin).parent / "data").glob("qm9_part*.csv")):
-            with path.open(encoding="utf-8") as file:
-                for row in csv.DictReader(file):
-                    kinds = [ELEMENTS.index(e) for e in row["Elements"].translate(table).split(",")]
-                    xyz = np.array(row["XYZ_Ang"].translate(table).split(","), np.float32).reshape(-1, 3)
-                    rows.append((xyz, kinds, np.array(row["Mulliken_pop"].translate(table).split(","), np.float32)))
-        n = len(rows)
-        x, kind, charge = np.zeros((n, MOST, 3), np.float32), np.zeros((n, MOST), np.int8), np.zeros((n, MOST), "f4")
-        for i, (xyz, kinds, charges) in enumerate(rows):
-            x[i, : len(xyz)], kind[i, : len(xyz)], charge[i, : len(xyz)] = xyz - xyz.mean(0), kinds, charges
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(cache, x=x, kind=kind, charge=charge, sizes=np.array([len(row[1]) for row in rows]))
-    data = {name: torch.from_numpy(values) for name, values in np.load(cache).items()}
-    parts = {"x": data["x"] / LENGTH, "kind": data["kind"].long(), "charge": data["charge"] / CHARGE}
-    return parts, torch.arange(MOST) < data["sizes"].unsqueeze(1)
+def read_qm9(folder: Path) -> tuple[Parts, Tensor]:
+    """All molecules, centred, in units of the model, and which of the atoms are present: (n, MOST).
+
+    A charge is that of the nucleus, which says the element once more: as a number, as the field's models have it.
+    """
+    x, atoms = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("positions", "atoms"))
+    present = atoms > 0
+    there = present.unsqueeze(-1)
+    x = torch.where(there, x - (x * there).sum(1, keepdim=True) / there.sum(1, keepdim=True), 0.0)
+    kind = torch.searchsorted(torch.tensor(NUMBERS), atoms.long()).where(present, 0)
+    charge = ((atoms - CHARGE[0]) / CHARGE[1]).where(present, 0.0)
+    return {"x": x / LENGTH, "kind": kind, "charge": charge}, present
 
 
 def split(n: int, n_test: int) -> tuple[Tensor, Tensor]:
@@ -101,13 +88,13 @@ class EGNN(nn.Module):
 
 
 class Layer(nn.Module):
-    """One round of messages."""
+    """One round of messages: what a pair of atoms makes of its features and distance, by how much it counts."""
 
     def __init__(self, width: int, messages: int) -> None:
         super().__init__()
         self.own, self.other = nn.Linear(width, messages), nn.Linear(width, messages, bias=False)
         self.edge = nn.Linear(len(CENTRES), messages, bias=False)
-        self.message = nn.Linear(messages, messages + 2)
+        self.move_and_gate = nn.Linear(messages, 2)
         self.update = nn.Sequential(nn.Linear(width + messages, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
         self.norm = nn.LayerNorm(width)
 
@@ -115,9 +102,9 @@ class Layer(nn.Module):
         """Features (n, atoms, width) and positions (n, atoms, 3) to the same."""
         g, d = self.norm(h), distances(x)
         m = nn.functional.silu(self.own(g).unsqueeze(2) + self.other(g).unsqueeze(1) + self.edge(waves(d)) + edge)
-        move, gate, m = self.message(m).split([1, 1, m.shape[-1]], -1)
-        move = 0.1 * move.squeeze(-1) * pair / (d + 0.3)
-        m = (nn.functional.silu(m) * (torch.sigmoid(gate) * pair.unsqueeze(-1))).sum(2)
+        move, gate = self.move_and_gate(m).unbind(-1)
+        m = ((torch.sigmoid(gate) * pair).unsqueeze(2) @ m).squeeze(2)
+        move = 0.1 * move * pair / (d + 0.3)
         return h + self.update(torch.cat([g, m], -1)), x + x * move.sum(2, keepdim=True) - move @ x
 
 
@@ -194,19 +181,21 @@ def draw(axes: object, parts: Parts, present: Tensor) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train or go on, draw, judge, plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("molecules"), help="directory for data, model and pictures")
+    parser.add_argument("--out", type=Path, default=Path("molecules"), help="directory for model and pictures")
+    parser.add_argument("--data", type=Path, help="directory of positions.npy and atoms.npy, if not QM9's")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--n", type=int, default=200, help="molecules to judge by")
     parser.add_argument("--calls", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
-    parts, present = read_qm9(options.out / "qm9.npz")
+    parts, present = read_qm9(options.data or bfn.data.fetch("qm9"))
     train, test = split(len(present), options.n)
     model = make_model(options.seed)
     there = dict.fromkeys(parts, present[train])
     data = {name: values[train] for name, values in parts.items()}
-    bfn.fit(model, data, options.steps, batch=64, lr=2e-3, present=there, known=fragment, run=options.out / "run")
+    settings = {"lr": 3e-3, "optimiser": "muon", "batch": 64, "known": fragment, "run": options.out / "run"}
+    bfn.fit(model, data, options.steps, present=there, **settings)
     model.save(options.out / "model")
 
     real = stability({name: values[test] for name, values in parts.items()}, present[test])

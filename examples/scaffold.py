@@ -41,13 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Give, draw, judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("molecules"), help="where examples/molecules.py wrote")
+    parser.add_argument("--data", type=Path, help="directory of positions.npy and atoms.npy, if not QM9's")
     parser.add_argument("--n", type=int, default=30, help="molecules to fill in")
     parser.add_argument("--calls", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
     model = bfn.load(options.out / "model", network=EGNN())
-    parts, present = read_qm9(options.out / "qm9.npz")
+    parts, present = read_qm9(options.data or bfn.data.fetch("qm9"))
     _, order = split(len(present), options.n)
     parts, present = {name: values[order] for name, values in parts.items()}, present[order]
     there = dict.fromkeys(parts, present)

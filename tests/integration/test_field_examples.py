@@ -111,22 +111,23 @@ def test_chorales(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {"voices.png", "chorales.png", "auto.mid", "bfn.mid"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
-def molecules_to_read(path: Path, n: int) -> None:
-    """Methane and water, as the example keeps QM9."""
+def molecules_to_read(folder: Path, n: int) -> None:
+    """Methane and water, as QM9 is fetched."""
     arm = 1.09 / 3**0.5
     methane = [(0, 0, 0), (arm, arm, arm), (arm, -arm, -arm), (-arm, arm, -arm), (-arm, -arm, arm)]
     water = [(0, 0, 0), (0.96, 0, 0), (-0.24, 0.93, 0)]
-    x, kind = np.zeros((n, 29, 3), np.float32), np.zeros((n, 29), np.int8)
+    x, atoms = np.zeros((n, 29, 3), np.float32), np.zeros((n, 29), np.uint8)
     for i in range(n):
         own = methane if i % 2 else water
-        x[i, : len(own)], kind[i, 0] = np.array(own) - np.mean(own, 0), 1 if i % 2 else 3
-    np.savez(path, x=x, kind=kind, charge=0 * x[:, :, 0], sizes=np.array([5 if i % 2 else 3 for i in range(n)]))
+        x[i, : len(own)], atoms[i, : len(own)], atoms[i, 0] = own, 1, 6 if i % 2 else 8
+    np.save(folder / "positions.npy", x)
+    np.save(folder / "atoms.npy", atoms)
 
 
 def test_molecules_and_scaffolds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     molecules, scaffold = example("molecules"), example("scaffold")
-    molecules_to_read(tmp_path / "qm9.npz", 40)
-    arguments = ["--out", str(tmp_path), "--n", "2"]
+    molecules_to_read(tmp_path, 40)
+    arguments = ["--out", str(tmp_path), "--data", str(tmp_path), "--n", "2"]
     assert molecules.main([*arguments, "--steps", "2", "--calls", "3"]) == 0
     assert "real molecules: 1.0000 [1.0000, 1.0000] of the atoms are stable" in capsys.readouterr().out
     assert scaffold.main([*arguments, "--calls", "4"]) == 0

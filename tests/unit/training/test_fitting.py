@@ -46,6 +46,11 @@ def test_the_same_seed_gives_the_same_weights_and_the_random_state_is_left_alone
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_the_optimiser_that_is_asked_for_trains():
+    one, other = (bfn.fit(points(), X, 4, optimiser=name, progress=False).state_dict() for name in ("adamw", "muon"))
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
 class Mapped(Dataset):
     def __len__(self):
         return len(X)
@@ -145,6 +150,7 @@ def test_an_interrupt_keeps_the_averaged_weights_so_far(capsys):
         (X, {"label": Y[:7]}, "label of shape"),
         (X, {"weighting": "cross-entropy"}, "it is for classes"),
         (X, {"batch": 0}, "batch=0: expected at least 1"),
+        (X, {"optimiser": "sgd"}, "optimiser"),
     ],
 )
 def test_wrong_input_is_one_line(data, options, message):
