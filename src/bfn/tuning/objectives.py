@@ -8,6 +8,7 @@ Trained networks do better with noise, for which no path can be prescribed: :cla
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +16,13 @@ import torch
 from torch import Tensor
 
 from bfn.conditions import Conditions, rows_of
+from bfn.data import Tokenizer
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.model import Model
 from bfn.model_data import read_model_data
-from bfn.quality import Gaussian, class_ngram_counts, divergence, features_for, metric_for
+from bfn.quality import Gaussian, Molecules, class_ngram_counts, divergence, features_for, metric_for
+from bfn.quality.molecule_report import is_of_molecules
 from bfn.quality.reference_data import without_padding
 from bfn.sampling import sample
 from bfn.solvers import Multistep, Solver, get
@@ -30,6 +33,7 @@ __all__ = [
     "EnergyDistance",
     "FeatureDistance",
     "Method",
+    "MoleculeDivergence",
     "NGramDivergence",
     "Objective",
     "SearchedGrid",
@@ -236,6 +240,27 @@ class NGramDivergence(Objective):
         return {"objective": f"{self.n}-grams"}
 
 
+class MoleculeDivergence(NGramDivergence):
+    """The share of strings that are no molecules, and the divergence of the n-grams of those that are (RDKit).
+
+    By n-grams alone strings would be chosen whose parts are right and whose rings stay open.
+    """
+
+    def __init__(self, data: Tensor, flow: Flow, tokenizer: Tokenizer) -> None:
+        super().__init__(data, flow)
+        self.tokenizer = tokenizer
+
+    def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
+        texts = self.tokenizer.decode(summaries.clamp(min=0), summaries >= 0)
+        found = Molecules.read(texts, self.tokenizer.notation or "smiles").canonical
+        valid = torch.tensor([one is not None for one in found])
+        others = super().loss(summaries[valid]) if valid.any() else torch.ones((), dtype=torch.float64)
+        return 1 - valid.double().mean() + others
+
+    def describe(self) -> dict[str, Any]:
+        return {"objective": f"invalid strings and {self.n}-grams"}
+
+
 class EnergyDistance(Objective):
     """Energy distance of samples from data, 2 E|x - y| - E|x - x'| - E|y - y'|: 0 where both have one distribution.
 
@@ -274,18 +299,26 @@ def objective_for(model: Model, data: str | Path | Tensor | None = None) -> Obje
     """The objective that compares a model's samples with the data it was trained on, as its info says, or with others.
 
     A tensor of data, as the model takes them: the energy distance, or n-grams of text.
-    Text: n-grams. Images: the features that the Frechet distance is measured on, those of the bundled classifier for
-    mnist, else pixels pooled to at most 8 x 8. The training part is used, so that held-out data remain to judge by.
+    Text: n-grams; of strings that stand for molecules, where RDKit is installed, also how many do not. Images: the
+    features that the Frechet distance is measured on, those of the bundled classifier for mnist, else pixels pooled to
+    at most 8 x 8. The training part is used, so that held-out data remain to judge by.
     Of joint data only the grid is fitted, to a many-step teacher's ends, and no data are needed.
     """
     if len(model.flow.parts) > 1:
         return SearchedGrid()
     if isinstance(data, Tensor):
-        return NGramDivergence(data, model.flow) if model.form == "text" else EnergyDistance(data, model.flow)
+        return _of_texts(model, data) if model.form == "text" else EnergyDistance(data, model.flow)
     most = MOST_TEXTS if model.form == "text" else MOST_IMAGES
     real = read_model_data(model, data, "train", most, seed=None)
     if model.form == "text":
-        return NGramDivergence(without_padding(real), model.flow)
+        return _of_texts(model, without_padding(real))
     metric = metric_for(model, None, real.source)
     images = model.flow.values(real.x).to(model.device)
     return FeatureDistance(features_for(metric, model.device), images, model.flow)
+
+
+def _of_texts(model: Model, data: Tensor) -> Objective:
+    tokenizer = model.info.text_tokenizer
+    if tokenizer is not None and is_of_molecules(model) and find_spec("rdkit") is not None:
+        return MoleculeDivergence(data, model.flow, tokenizer)
+    return NGramDivergence(data, model.flow)

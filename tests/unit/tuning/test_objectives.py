@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from bfn import ContinuousFlow, DiscreteFlow, metrics
+from bfn.data.tokenizers import TokenList
 from bfn.tuning import objectives
-from bfn.tuning.objectives import FeatureDistance, NGramDivergence
+from bfn.tuning.objectives import FeatureDistance, MoleculeDivergence, NGramDivergence
 
 
 def test_feature_distance_is_the_frechet_distance():
@@ -32,6 +33,24 @@ def test_ngram_divergence_is_that_of_the_metrics(n, monkeypatch):
     value = float(objective.loss(objective.summary(torch.nn.functional.one_hot(drawn, 5).double())))
     counts = [metrics.ngram_counts(["".join(map(str, row)) for row in x.tolist()], n) for x in (drawn, real)]
     assert value == pytest.approx(metrics.jensen_shannon(*counts), abs=1e-9)
+
+
+def test_strings_that_are_no_molecules_count_and_their_ngrams_do_not():
+    pytest.importorskip("rdkit")
+    real = ["CCOCC", "C1CCC1", "CCCCN", "OCCCO"]
+    tokenizer = TokenList.from_texts(real, "smiles")
+
+    def classes(*texts: str) -> torch.Tensor:
+        rows = [tokenizer.encode(text) for text in texts]
+        return torch.stack([torch.nn.functional.pad(row.long(), (0, 6 - len(row)), value=-1) for row in rows])
+
+    flow = DiscreteFlow(len(tokenizer.pieces))
+    objective, plain = MoleculeDivergence(classes(*real), flow, tokenizer), NGramDivergence(classes(*real), flow)
+    drawn = classes("CCOCC", "CCCCN", "C1CCCN", "OCCCO")  # the third has an open ring
+    expected = 0.25 + float(plain.loss(drawn[[0, 1, 3]]))
+    assert float(objective.loss(drawn)) == pytest.approx(expected)
+    assert float(objective.loss(classes("C1CCCN"))) == 2
+    assert float(objective.loss(classes(*real))) == float(plain.loss(classes(*real)))
 
 
 def test_many_classes_take_shorter_ngrams():
