@@ -41,6 +41,9 @@ class Classes:
     shares: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        if not all(isinstance(values, list | tuple) for values in (self.names, self.shares)):
+            kinds = f"{type(self.names).__name__} of names, {type(self.shares).__name__} of shares"
+            raise UserError(f"classes from a {kinds}: expected tuples")
         if not self.names or len(self.names) != len(self.shares):
             raise UserError(f"{len(self.names)} class names, {len(self.shares)} shares: expected as many, at least one")
         if len(set(self.names)) != len(self.names):

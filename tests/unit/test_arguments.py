@@ -24,6 +24,7 @@ NAN = float("nan")
         (lambda m: bfn.DiscreteFlow(10**12), "n_classes=10+: expected a whole number"),
         (lambda m: m.sample(1.5, nfe=2), "n=1.5: expected a whole number"),
         (lambda m: m.sample(10**18, nfe=2), "n=10+: expected a whole number"),
+        (lambda m: bfn.Classes(torch.tensor([1, 2]), 0.5), "classes from a Tensor of names, float of shares: expected"),
         (lambda m: m.sample(2, nfe=True), "nfe=True: expected a whole number of network calls"),
         (lambda m: m.sample(2, nfe=10**9), "nfe=10+: expected at most 100,000 network calls"),
         (lambda m: m.sample(2, nfe=2, seed=2**80), r"seed=\d+: expected a whole number"),
