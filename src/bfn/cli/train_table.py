@@ -44,7 +44,8 @@ def train_table(
     import torch
 
     from bfn import TableSynthesizer
-    from bfn.data.table_inference import UnlearnableColumnsError, infer_columns, read_table
+    from bfn.data.table_inference import UnlearnableColumnsError
+    from bfn.data.table_streaming import columns_in, open_table
     from bfn.files import atomic_write
     from bfn.training.settings import parse_change
 
@@ -70,13 +71,13 @@ def train_table(
     elif any((run / name).exists() for name in (SETTINGS, "config.json", "checkpoints")):
         raise UserError(f"{run}: holds a run already: resume it, --resume, or choose another directory")
     assert source is not None
-    table = read_table(source)
+    table = open_table(source)
     left_out: dict[str, str] = {}
     try:
-        infer_columns(table, settings.get("kinds"), settings.get("drop", ()))
+        columns_in(table, settings.get("kinds"), settings.get("drop", ()))
     except UnlearnableColumnsError as error:
         left_out = error.reasons
-        if set(table) <= {*settings.get("drop", ()), *left_out}:
+        if set(error.names) <= {*settings.get("drop", ()), *left_out}:
             raise
         settings["drop"] = [*settings.get("drop", ()), *left_out]
     for name, reason in left_out.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,7 @@ from bfn.data.table_cells import CellType, Raw, pandas
 from bfn.data.table_columns import Quantiles, TableColumn, TableColumns
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["UnlearnableColumnsError", "infer_columns", "read_table"]
+__all__ = ["ColumnCounts", "UnlearnableColumnsError", "columns_of", "infer_columns", "read_table", "table_kind"]
 
 MOST_LEVELS = 150
 """Numbers with so many different values are classes, where each is there often enough."""
@@ -35,15 +36,17 @@ Part = Literal["train", "test"]
 
 
 class UnlearnableColumnsError(UserError):
-    """Columns that there is nothing to learn of, identifiers and free text, or that are empty; reasons by name."""
+    """Columns that there is nothing to learn of, identifiers and free text, or that are empty; reasons by name.
 
-    def __init__(self, reasons: Mapping[str, str]) -> None:
-        self.reasons = dict(reasons)
+    names: of all columns.
+    """
+
+    def __init__(self, reasons: Mapping[str, str], names: Sequence[str]) -> None:
+        self.reasons, self.names = dict(reasons), tuple(names)
         several = [f"column {name!r}: {reason}" for name, reason in self.reasons.items()]
-        names = list(self.reasons)
         super().__init__(
-            f"{'; '.join(several)}: leave out what is not to be learned, drop={names}, or keep what is, "
-            f"kinds={{{names[0]!r}: 'class'}} (or 'number')"
+            f"{'; '.join(several)}: leave out what is not to be learned, drop={list(reasons)}, or keep what is, "
+            f"kinds={{{next(iter(reasons))!r}: 'class'}} (or 'number')"
         )
 
 
@@ -60,22 +63,50 @@ def infer_columns(
     kinds: "number" or "class" by the name of a column, where the guess is wrong. drop: columns to leave out.
     """
     table = as_frame(table)
+    counts = {name: _counted(table[name]) for name in table.columns if name not in drop}
+    return columns_of(list(table.columns), counts, kinds, drop, len(table), most_levels)
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnCounts:
+    """The different values of a column, increasing, how many cells have each, and how many are missing."""
+
+    cells: CellType
+    levels: Raw
+    counts: Raw
+    missing: int
+
+
+def _counted(series: Any) -> ColumnCounts:
+    cells = CellType.of(series)
+    raw, absent = cells.raw(series)
+    levels, counts = np.unique(raw[~absent], return_counts=True)
+    return ColumnCounts(cells, levels, counts, int(absent.sum()))
+
+
+def columns_of(
+    names: Sequence[str],
+    counts: Mapping[str, ColumnCounts],
+    kinds: Mapping[str, str] | None,
+    drop: Collection[str],
+    n: int,
+    most_levels: int = MOST_LEVELS,
+) -> TableColumns:
+    """The columns of a table of n rows with these names, of which the cells have been counted."""
     kinds = dict(kinds or {})
     for name in (*kinds, *drop):
-        if name not in table.columns:
-            hint = did_you_mean(name, map(str, table.columns))
-            raise UserError(f"column {name!r}: expected one of {', '.join(map(str, table.columns))}{hint}")
+        if name not in names:
+            raise UserError(f"column {name!r}: expected one of {', '.join(names)}{did_you_mean(name, names)}")
     wrong = next((name for name, kind in kinds.items() if kind not in KINDS), None)
     if wrong is not None:
         raise UserError(f"kinds[{wrong!r}]={kinds[wrong]!r}: expected one of {', '.join(KINDS)}")
-    names = [name for name in table.columns if name not in drop]
-    if len(table) < 2 or not names:
-        raise UserError(f"a table of {len(table)} rows and {len(names)} columns: expected at least 2 rows and 1 column")
-    found = [_infer(table[name], kinds.get(name), most_levels) for name in names]
-    reasons = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, str)}
+    if n < 2 or not counts:
+        raise UserError(f"a table of {n} rows and {len(counts)} columns: expected at least 2 rows and 1 column")
+    found = {name: _infer(name, own, kinds.get(name), most_levels) for name, own in counts.items()}
+    reasons = {name: one for name, one in found.items() if isinstance(one, str)}
     if reasons:
-        raise UnlearnableColumnsError(reasons)
-    return TableColumns(tuple(one for one in found if isinstance(one, TableColumn)))
+        raise UnlearnableColumnsError(reasons, names)
+    return TableColumns(tuple(one for one in found.values() if isinstance(one, TableColumn)))
 
 
 def as_frame(table: Any) -> Any:
@@ -97,21 +128,27 @@ def as_frame(table: Any) -> Any:
     return table
 
 
-def read_table(path: Path | str, part: Part = "train") -> Any:
+def table_kind(path: Path) -> str:
+    """What a file is by its name: .csv, .tsv or .parquet."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    kind = Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
+    if kind not in (".csv", ".tsv", ".parquet"):
+        raise UserError(f"{path}: tables are read from files ending with .csv, .tsv or .parquet")
+    return kind
+
+
+def read_table(path: Path | str, part: Part = "train", n_rows: int | None = None) -> Any:
     """A pandas DataFrame of a ``.csv``, ``.tsv`` (also with ``.gz``) or ``.parquet`` file; UTF-8, names in line 1.
 
-    Or, by its name, a part of a standard table: "adult", "magic".
+    Or, by its name, a part of a standard table: "adult", "magic". n_rows: so many of a text file's, all if None.
     """
     if isinstance(path, str) and path in SOURCES and SOURCES[path].is_table:
         if part not in get_args(Part):
             raise UserError(f"part={part!r}: expected one of {', '.join(get_args(Part))}")
         path = fetch(path, progress=False, verify=False) / f"{part}.csv"
     pd, path = pandas(), Path(path).expanduser()
-    if not path.is_file():
-        raise UserError(f"{path}: no such file")
-    kind = Path(path.stem if path.suffix == ".gz" else path.name).suffix.lower()
-    if kind not in (".csv", ".tsv", ".parquet"):
-        raise UserError(f"{path}: tables are read from files ending with .csv, .tsv or .parquet")
+    kind = table_kind(path)
     try:
         if kind == ".parquet":
             return as_frame(pd.read_parquet(path))
@@ -120,7 +157,7 @@ def read_table(path: Path | str, part: Part = "train") -> Any:
         twice = next((name for name in header if header.count(name) > 1), None)
         if twice is not None:
             raise UserError(f"column {twice!r} is there {header.count(twice)} times: rename all but one")
-        table = pd.read_csv(path, sep=separator, low_memory=False, index_col=False)
+        table = pd.read_csv(path, sep=separator, low_memory=False, index_col=False, nrows=n_rows)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     except pd.errors.EmptyDataError:
@@ -132,23 +169,20 @@ def read_table(path: Path | str, part: Part = "train") -> Any:
     return table
 
 
-def _infer(series: Any, kind: str | None, most_levels: int) -> TableColumn | str:
+def _infer(name: str, counted: ColumnCounts, kind: str | None, most_levels: int) -> TableColumn | str:
     """The column, or why it is none to learn."""
-    name, cells = series.name, CellType.of(series)
-    raw, absent = cells.raw(series)
-    there = raw[~absent]
-    if not len(there):
-        return f"all {len(raw)} cells are missing"
-    levels, counts = np.unique(there, return_counts=True)
-    missing = bool(absent.any())
+    cells, levels, counts = counted.cells, counted.levels, counted.counts
+    there, missing = int(counts.sum()), counted.missing > 0
+    if not len(levels):
+        return f"all {counted.missing} cells are missing"
     if cells.kind in ("text", "category", "truth"):
         if kind == "number":
             raise UserError(f"kinds[{name!r}]='number': its cells are of type {cells.dtype}; expected numbers or times")
-        n_most = min(MOST_TEXTS, max(20, len(there) / 2))
+        n_most = min(MOST_TEXTS, max(20, there / 2))
         if kind is None and cells.kind == "text" and len(levels) > n_most:
-            return f"{len(levels)} different texts in {len(there)} cells, as identifiers and free text have"
+            return f"{len(levels)} different texts in {there} cells, as identifiers and free text have"
     elif kind != "class" and len(levels) > 1:
-        if kind is None and _counts_rows(cells, levels, len(raw)):
+        if kind is None and _counts_rows(cells, levels, there + counted.missing):
             return f"the whole numbers from {levels[0]} to {levels[-1]}, each once, as identifiers have"
         spikes = _spikes(levels, counts, kind, most_levels)
         if spikes is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import tempfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from bfn.arguments import check_whole
 from bfn.data.table_cells import pandas
 from bfn.data.table_columns import TableColumns
-from bfn.data.table_inference import as_frame, infer_columns
+from bfn.data.table_inference import as_frame
+from bfn.data.table_streaming import TableStream, columns_in, open_table
 from bfn.errors import UserError
 from bfn.model import BFN, load
 from bfn.progress import Shown
@@ -98,12 +100,16 @@ class TableSynthesizer:
         One row in ten is held out: training ends where their loss falls no more, and keeps the best weights. Ctrl-C
         ends it with the best so far.
 
+        A large file is read in pieces, its rows kept on disk: memory holds a piece, and eight bytes a row.
+
         run: a directory for checkpoints, every minute and on an interrupt, from which the same call goes on; the
             model is stored there too.
         """
-        table = as_frame(table)
-        columns = infer_columns(table, self.kinds, self.drop)
-        n = len(table)
+        with tempfile.TemporaryDirectory() as folder:
+            return self._fit(open_table(table), run, Path(folder) / "rows")
+
+    def _fit(self, table: Any, run: Path | str | None, file: Path) -> TableSynthesizer:
+        columns, n = columns_in(table, self.kinds, self.drop), len(table)
         batch = min(MOST_BATCH, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
         steps = min(MOST_STEPS, max(LEAST_STEPS, EPOCHS * n // batch)) if self.steps is None else self.steps
         check_whole("steps", steps, 1, 10**9)
@@ -114,7 +120,10 @@ class TableSynthesizer:
             torch.manual_seed(self.seed)
             model = table_model(columns, self.network, **sizes)
             model = model if self.device is None else model.to(self.device)
-            x = model.as_data(columns.encode(table)).to(model.dtype).to(model.device)
+            if isinstance(table, TableStream):
+                x = table.encoded(columns, model.as_data, file)
+            else:
+                x = model.as_data(columns.encode(table)).to(model.dtype).to(model.device)
             training = TableTraining(model, x, steps, batch, self.lr, self.seed)
             settings = {"batch": batch, "dropout": dropout, "lr": self.lr, "seed": self.seed}
             facts = {"steps": steps, **settings, "rows": n, "columns": list(columns.names)}
