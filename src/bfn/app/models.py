@@ -1,7 +1,7 @@
 """The models that the page offers, and pictures that samples can be grown around. Read once, then fixed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,14 @@ PARTS: dict[str, ImagePart] = dict(zip(KEEPS[1:], ("top", "bottom", "left", "rig
 
 @dataclass(frozen=True)
 class Models:
-    """Models by the names the page knows them by; known pictures, (n, *data_shape), of those that have some."""
+    """Models by the names the page knows them by; known pictures, (n, *data_shape), of those that have some.
+
+    tables: models of tables, whose rows have a tab of their own.
+    """
 
     by_name: Mapping[str, BFN]
     pictures: Mapping[str, Tensor]
+    tables: Mapping[str, BFN] = field(default_factory=dict)
 
     @cached_property
     def limits(self) -> dict[str, Limits]:
@@ -78,8 +82,7 @@ class Models:
 
 def load_models(directories: Sequence[str] = ()) -> Models:
     """The bundled models and those in the given directories, which go by the directories' own names."""
-    named = {name: bfn.load(name) for name in storage.bundled()}
-    models = {name: model for name, model in named.items() if model.info.columns is None}  # rows of tables: no picture
+    models = {name: bfn.load(name) for name in storage.bundled()}
     for directory in directories:
         name = Path(directory).resolve().name
         if name in models:
@@ -87,8 +90,10 @@ def load_models(directories: Sequence[str] = ()) -> Models:
         models[name] = bfn.load(directory)
     if not models:
         raise UserError("no models: none are bundled with this installation; name one with --model DIR")
+    tables = {name: model for name, model in models.items() if model.info.columns is not None}
+    models = {name: model for name, model in models.items() if name not in tables}
     found = {name: _pictures(model) for name, model in models.items() if model.form == "images"}
-    return Models(models, {name: pictures for name, pictures in found.items() if pictures is not None})
+    return Models(models, {name: pictures for name, pictures in found.items() if pictures is not None}, tables)
 
 
 def _number_condition(model: BFN) -> tuple[str, float, float] | None:

@@ -1,10 +1,8 @@
 """The page itself: widgets, and what happens when they change."""
 
-import html
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping
 from importlib import resources
 from typing import Any
 
@@ -12,9 +10,10 @@ import gradio as gr
 
 from bfn import solvers
 from bfn.app import drawing, html_pictures, mixtures, requests
+from bfn.app.messages import spoken
 from bfn.app.models import Models
 from bfn.app.requests import EACH, OWN, SHARED, Limits
-from bfn.errors import UserError
+from bfn.app.rows_tab import rows_tab
 
 __all__ = ["build", "part", "theme"]
 
@@ -52,6 +51,9 @@ def build(models: Models) -> gr.Blocks:
             panels = _samples_tab(models, known)
         with gr.Tab("In the plane", id="plane"):
             _mixtures_tab()
+        if models.tables:
+            with gr.Tab("Tables", id="tables"):
+                rows_tab(models.tables)
         page.load(
             _opener(models), None, panels, api_visibility="private", show_progress="hidden", concurrency_id="work"
         )
@@ -69,16 +71,6 @@ def theme() -> gr.themes.Base:
 def part(name: str) -> str:
     """A file that comes with this package."""
     return resources.files("bfn.app").joinpath(name).read_text(encoding="utf-8")
-
-
-@contextmanager
-def _spoken() -> Iterator[None]:
-    """Wrong input, here or in the library, becomes a message on the page."""
-    try:
-        yield
-    except UserError as error:
-        line = " ".join(str(error).split())
-        raise gr.Error(html.escape(line, quote=False), print_exception=False) from None
 
 
 def _first(known: Mapping[str, Limits]) -> str:
@@ -187,7 +179,7 @@ def _fitter(models: Models) -> Callable[..., list[Any]]:
 
     def fit(model: object, *chosen: object) -> list[Any]:
         """Widgets as this model needs them; what was chosen stays where it fits."""
-        with _spoken():
+        with spoken():
             name = requests.choice({"model": model}, "model", known)
         limits = known[name]
         kept = [value if value in limits.solvers else usual for value, usual in zip(chosen, USUAL, strict=True)]
@@ -214,7 +206,7 @@ def _fitter(models: Models) -> Callable[..., list[Any]]:
 def _dial_shower(known: Mapping[str, Limits]) -> Callable[[object, object], Any]:
     def show(model: object, solver: object) -> Any:
         """The dial, for solvers that have one."""
-        with _spoken():
+        with spoken():
             limits = known[requests.choice({"model": model}, "model", known)]
             return _dial_update(requests.choice({"solver": solver}, "solver", limits.solvers))
 
@@ -250,7 +242,7 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
 def _drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
     def draw(*values: object) -> Generator[tuple[Any, Any], None, None]:
         """Both panels, one after the other, from the same noise."""
-        with _spoken():
+        with spoken():
             request = requests.read_draw(values, models.limits)
             model = models.by_name[request.model]
             for panel in request.panels:
@@ -315,7 +307,7 @@ def _mixture_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[s
 
     def draw(*values: object) -> Generator[tuple[str, str], None, None]:
         """Paths at once, then the errors, which take seconds the first time."""
-        with _spoken():
+        with spoken():
             request = requests.read_mixture(values, mixtures.MIXTURES, offered)
             yield EMPTY.format("drawing"), ""
             model = mixtures.MIXTURES[request.mixture]()

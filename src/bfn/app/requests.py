@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 from bfn.errors import UserError
 
 __all__ = [
-    "DRAW", "EACH", "KEEPS", "MIXTURE", "OWN", "SHARED", "DrawRequest", "Limits", "MixtureRequest", "Panel",
-    "RequestError", "choice", "read_draw", "read_mixture",
+    "DRAW", "EACH", "KEEPS", "MIXTURE", "OWN", "ROWS", "SHARED", "DrawRequest", "Limits", "MixtureRequest", "Panel",
+    "RequestError", "RowsRequest", "choice", "read_draw", "read_mixture", "read_rows",
 ]  # fmt: skip
 
 OWN = "own"
@@ -26,6 +26,7 @@ MAX_START = 0.9
 MAX_GUIDANCE = 10.0
 MAX_PARTICLES = 200
 MAX_PATHS = 4
+MAX_ROWS, MAX_GIVEN = 100, 300
 KEEPS = ("nothing", "top half", "bottom half", "left half", "right half", "all but the middle")
 """Parts of a known picture that a sample is grown around."""
 
@@ -93,10 +94,22 @@ class MixtureRequest:
     seed: int
 
 
+@dataclass(frozen=True)
+class RowsRequest:
+    """Rows of a table. given: conditions on their cells, as the library reads them."""
+
+    table: str
+    given: tuple[str, ...]
+    calls: int
+    n: int
+    seed: int
+
+
 SHARED = tuple(field.name for field in fields(DrawRequest) if field.name != "panels")
 EACH = tuple(field.name for field in fields(Panel))
 DRAW = (*SHARED, *(f"{name} of panel {side}" for side in "AB" for name in EACH))
 MIXTURE = tuple(field.name for field in fields(MixtureRequest))
+ROWS = tuple(field.name for field in fields(RowsRequest))
 
 
 def read_draw(values: Sequence[object], known: Mapping[str, Limits]) -> DrawRequest:
@@ -149,6 +162,19 @@ def read_mixture(values: Sequence[object], mixtures: Collection[str], solvers: C
         tuple(choice({"solvers": name}, "solvers", solvers) for name in chosen),
         whole(given, "calls", 2, MAX_CALLS),
         whole(given, "particles", 1, MAX_PARTICLES),
+        whole(given, "seed", 0, MAX_SEED),
+    )
+
+
+def read_rows(values: Sequence[object], tables: Collection[str]) -> RowsRequest:
+    """The settings in the order of :data:`ROWS`; conditions are one line, with ; between them."""
+    given = _named(ROWS, values)
+    conditions = [one.strip() for one in text(given, "given", MAX_GIVEN).split(";")]
+    return RowsRequest(
+        choice(given, "table", tables),
+        tuple(one for one in conditions if one),
+        whole(given, "calls", 1, MAX_CALLS),
+        whole(given, "n", 1, MAX_ROWS),
         whole(given, "seed", 0, MAX_SEED),
     )
 

@@ -11,7 +11,7 @@ from bfn.app import page
 from bfn.app.middleware import RequestFilter
 from bfn.app.models import load_models
 from bfn.app.protection import OwnHost, protect
-from bfn.app.requests import DRAW, MIXTURE
+from bfn.app.requests import DRAW, MIXTURE, ROWS
 from bfn.errors import UserError
 
 __all__ = ["launch"]
@@ -45,7 +45,7 @@ def launch(
         app_kwargs={
             "middleware": [
                 Middleware(OwnHost, host=host, port=port),
-                Middleware(RequestFilter, settings={"draw": DRAW, "plane": MIXTURE}),
+                Middleware(RequestFilter, settings={"draw": DRAW, "plane": MIXTURE, "rows": ROWS}),
             ]
         },
         theme=page.theme(),

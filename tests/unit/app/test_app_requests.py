@@ -21,8 +21,10 @@ from bfn.app.requests import (
     MixtureRequest,
     Panel,
     RequestError,
+    RowsRequest,
     read_draw,
     read_mixture,
+    read_rows,
     shown,
 )
 
@@ -139,3 +141,11 @@ def test_the_plane() -> None:
             read_mixture([value if k == i else old for k, old in enumerate(good)], mixtures, names)
     with pytest.raises(RequestError, match=r"^4 settings"):
         read_mixture(good[:4], mixtures, names)
+
+
+def test_conditions_on_rows_stand_in_one_line() -> None:
+    good = ["adult", "education=Doctorate; age>40;", 20, 5, 0]
+    assert read_rows(good, ["adult"]) == RowsRequest("adult", ("education=Doctorate", "age>40"), 20, 5, 0)
+    for place, wrong in ((0, "mnist"), (1, "x" * 301), (1, "a\nb"), (1, 3), (2, 0), (3, 101), (4, -1)):
+        with pytest.raises(RequestError):
+            read_rows([wrong if i == place else value for i, value in enumerate(good)], ["adult"])
