@@ -16,6 +16,7 @@ import scipy.stats
 import torch
 
 import bfn
+from bfn.bench.contest import ratio_of
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
 from bfn.likelihood import held_out_bits
 from bfn.quality.frechet import frechet_estimate
@@ -237,3 +238,12 @@ def test_the_error_of_a_likelihood_is_its_spread(settings: dict) -> None:
     spread = torch.stack([f.log_prob for f in found]).double().var(0).mean()
     stated = torch.stack([f.error for f in found]).double().square().mean()
     assert float(stated / spread) == pytest.approx(1, rel=0.15)
+
+
+@pytest.mark.parametrize("rounds", [6, 11, 25])
+def test_medians_of_timings(rounds: int) -> None:
+    """Order statistics know nothing of the distribution: at least 95 %, by the binomial of how many lie below."""
+    noise = torch.randn(1000, rounds, generator=seeded(17), dtype=torch.float64).exp()
+    found = [ratio_of("part", "name", row.tolist(), [1.0] * rounds) for row in noise]
+    assert covered([Estimate(f.value, f.low, f.high) for f in found], 1.0) > 0.93
+    assert all(f.low <= f.value <= f.high for f in found)

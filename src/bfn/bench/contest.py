@@ -17,6 +17,8 @@ __all__ = ["Figure", "contest", "ratio_of"]
 class Figure:
     """A measured ratio: the median over rounds, with the 95 % interval of the median by order statistics.
 
+    Of fewer than 6 rounds it is their whole range, which is less sure.
+
     part: of the bench. name: what is compared. unit: where it is not a ratio. goal: what it is to be at least or at
     most, None where it is only told. note: what a reader should know.
     """

@@ -6,15 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from itertools import pairwise
-from statistics import median
 from time import process_time
 from typing import Any
 
 import torch
 
 from bfn.bench.cases import point_model, text_model
-from bfn.bench.contest import Figure
+from bfn.bench.contest import Figure, ratio_of
 from bfn.bench.sampling_cost import over_network
 from bfn.sample_files import sample_to
 
@@ -61,19 +59,29 @@ def peak(what: str) -> float:
 
 
 def written(quick: bool) -> Iterator[Figure]:
-    """The time of a hundred samples where many have been written already, over that where few have."""
-    n, few = (10_000, 20) if quick else (100_000, 50)
-    clock: list[float] = []
+    """The time of a hundred samples and their file where many have been written, over that where few have.
+
+    Each is taken over the time of a hundred samples that are not written, drawn just before: what else the machine does
+    changes while so many are written.
+    """
+    n, few, model = (10_000 if quick else 100_000), 20 if quick else 50, point_model()
+    ratios: list[float] = []
+    unwritten = start = 0.0
 
     def given(rows: range) -> dict[str, Any]:
-        clock.append(process_time())
+        """Called before each file: the one before is done."""
+        nonlocal unwritten, start
+        now, number = process_time(), rows.start // 100
+        if unwritten:
+            ratios.append((now - start) / unwritten)
+        unwritten = 0.0
+        if 0 < number <= few or number >= n // 100 - few - 1:
+            model.sample(100, "fast-ode", 10, seed=0)
+            unwritten = process_time() - now
+        start = process_time()
         return {}
 
     with tempfile.TemporaryDirectory() as folder:
-        sample_to(point_model(), folder, n, "fast-ode", 10, batch=100, per_file=100, given=given)
-    taken = [after - before for before, after in pairwise(clock)]
-    first, last = taken[1 : few + 1], taken[-few:]
-    ratios = sorted(last[i] / median(first) for i in range(few))
+        sample_to(model, folder, n, "fast-ode", 10, batch=100, per_file=100, given=given)
     name = f"a sample after {n:,} over one after 100 written"
-    yield Figure("written", name, median(last) / median(first), ratios[few // 4], ratios[-few // 4], few, goal=FLAT,
-                 note="the interval is that of the middle half")  # fmt: skip
+    yield ratio_of("written", name, ratios[-few:], ratios[:few], goal=FLAT)

@@ -12,7 +12,8 @@ from bfn.exact import GaussianMixture, ProductOfCategoricals, StringSet
 from bfn.flows import NoiseLevel
 from bfn.heads import DiscretisedHead, Output
 from bfn.heads.discretised import quantise
-from bfn.likelihood import log_likelihood, receiver_variance
+from bfn.likelihood import held_out_bits, log_likelihood, receiver_variance
+from bfn.likelihood.batches import batch_size
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -289,6 +290,36 @@ FLOATS, CLASSES = torch.zeros(2, 3), torch.zeros(2, 64, dtype=torch.int64)
 def test_wrong_settings(model: bfn.BFN, x: Tensor, settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model.log_likelihood(x, **settings)
+
+
+def test_the_receiver_s_first_variance_is_that_of_the_data() -> None:
+    """Where nothing is known yet the prediction is the mean; every sample counts, however many are taken at a time."""
+    model, x = GaussianMixture([[0.25]], stds=[0.5]), torch.tensor([[3.0], [0.25], [-1.0]])
+    for batch in (None, 1, 2):
+        found = receiver_variance(model, x, 2, generator=seeded(), batch=batch)
+        assert float(found[0]) == pytest.approx(float((x - 0.25).square().mean()))
+        assert 0 < float(found[1]) < float(found[0])
+
+
+def test_batches_have_as_many_states_as_suit() -> None:
+    assert [batch_size(None, 64), batch_size(None, 1 << 20), batch_size(10, 5), batch_size(10, 5, 3)] == [
+        1024,
+        1,
+        10,
+        3,
+    ]
+
+
+def test_held_out_bits_take_one_time_a_sample_and_the_data_end() -> None:
+    times: list[float] = []
+
+    def network(mu: Tensor, t: Tensor) -> Tensor:
+        times.extend(t.tolist())
+        return mu
+
+    held_out_bits(bfn.BFN(network, bfn.ContinuousFlow(), "data", (3,)), FLOATS, generator=seeded())
+    assert len(times) == 2 * len(FLOATS)
+    assert times.count(1.0) == len(FLOATS)
 
 
 def test_receiver_variance_is_for_continuous_data() -> None:

@@ -169,7 +169,7 @@ def test_flows_by_the_data():
     assert bfn.DiscreteFlow(50) == bfn.DiscreteFlow.with_separation(50)
     assert bfn.DiscreteFlow(27, 0.75**2).schedule.beta_1 == 0.5625
     assert bfn.ContinuousFlow.for_data(X).schedule.sigma_1 == pytest.approx(0.01 * float(X.std(correction=0)))
-    for wrong in (X * 1000, X + 1000, X * 0):
+    for wrong in (X * 1000, X + 1000, X + 12 * max(1.0, float(X.std())), X * 0):
         with pytest.raises(bfn.UserError, match="subtract the mean and divide"):
             bfn.ContinuousFlow.for_data(wrong)
 
