@@ -18,5 +18,5 @@ def test_notebook_runs(path: Path) -> None:
     NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
 
 
-def test_there_are_two() -> None:
-    assert len(NOTEBOOKS) == 2
+def test_there_are_three() -> None:
+    assert len(NOTEBOOKS) == 3
