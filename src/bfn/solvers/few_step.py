@@ -173,14 +173,14 @@ TWO_CLASSES = (
     Anchor(10, 3.0, 2, 0.8, exponent=1.5), Anchor(50, 1.5, 2, 1.0, exponent=1.25), Anchor(100, 1.0, 2, 1.0),
 )  # fmt: skip
 CLASSES = (
-    Anchor(1, 10.0, 2, 0.75, power=3.0), Anchor(5, 10.0, 2, 0.75, power=3.0), Anchor(10, 10.0, 2, 1.0, power=2.0),
-    Anchor(50, 6.0, 2, 1.0, power=2.0), Anchor(100, 4.0, 2, 1.0, power=2.0),
+    Anchor(1, 3.0, 2, 0.3, power=2.0), Anchor(3, 3.0, 2, 0.5, power=2.0), Anchor(5, 10.0, 2, 0.7, power=3.0),
+    Anchor(10, 10.0, 2, 1.0, power=3.0), Anchor(50, 6.0, 2, 1.0, power=3.0), Anchor(100, 4.0, 2, 1.0, power=3.0),
 )  # fmt: skip
 """Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong. More calls want less.
 
 For trained networks, set by measurements on the bundled ones (docs/results/dial.md). With few calls all of them want an
 early end: what is left to resolve there is less than the network's own error. Among many classes the probability of
-the right one rises late and steeply, the more so the longer the step: so the coordinate.
+the right one rises late and steeply: so the coordinate.
 """
 
 SHARED_NUMBERS = (
