@@ -1,6 +1,7 @@
 """Synthetic rows side by side: ours at 10, 20 and 50 calls, sdv's CTGAN, TVAE and Gaussian copula, independent columns.
 
     python benchmarks/tables.py run --tables german --work /tmp/tables --peers .peers/bin/python
+    python benchmarks/tables.py speed                 # sampling beside the network's own speed, and writing
     python benchmarks/tables.py page                  # docs/results/tables.md from docs/results/tables.json
 
 One table, one division and one judge for all. Everything is kept in
@@ -24,6 +25,7 @@ from bfn.estimate import Estimate
 from bfn.files import atomic_write
 from bfn.quality import TableQuality
 from bfn.quality.measurements import pool
+from bfn.tables.row_files import write_rows
 
 TABLES = {"adult": "income", "magic": "class", "diamonds": "price", "german": "class", "contraceptive": "class"}
 CALLS = (10, 20, 50)
@@ -117,6 +119,53 @@ def _record(name: str, method: str, seed: int, figures: dict, facts: dict, sizes
     return {"table": name, "method": method, "seed": seed, "rows": sizes, **facts, "figures": plain}
 
 
+def speed(args: argparse.Namespace) -> None:
+    """Processor seconds of rows of the bundled model, of its network alone, of writing: the least of some, in turn."""
+    torch.set_num_threads(1)
+    model = bfn.load("adult")
+    synthesizer, network = bfn.TableSynthesizer.of(model), model.network
+    n, calls = 4096, 20
+    inputs, t = torch.rand(1024, network.vector.in_features), torch.full((1024,), 0.5)
+    rows = synthesizer.sample(n, nfe=calls)
+
+    def network_alone() -> None:
+        with torch.inference_mode():
+            for _ in range(calls * n // 1024):
+                network(inputs, t)
+
+    work = {
+        "network": network_alone,
+        "sampling": lambda: synthesizer.sample(n, nfe=calls),
+        "csv": lambda: write_rows(args.work / "rows.csv", [rows], rows),
+        "parquet": lambda: write_rows(args.work / "rows.parquet", [rows], rows),
+    }
+    least = dict.fromkeys(work, float("inf"))
+    for _ in range(args.repeats):
+        for name, act in work.items():
+            start = time.process_time()
+            act()
+            least[name] = min(least[name], time.process_time() - start)
+    found = {"rows": n, "calls": calls, "repeats": args.repeats, "seconds": least}
+    keep("speed", {"table": "speed", "method": "speed", **found})
+    print(found, least["network"] / least["sampling"])
+
+
+def speed_lines(found: dict[str, dict]) -> list[str]:
+    """Of the page."""
+    if "speed" not in found:
+        return []
+    own = found["speed"]
+    seconds = own["seconds"]
+    share = seconds["network"] / seconds["sampling"]
+    return [
+        "", "## Speed", "",
+        f"`python benchmarks/tables.py speed`: {own['rows']} rows of the bundled model of Adult at {own['calls']} "
+        f"calls, processor seconds on one core, the least of {own['repeats']} taken in turn. The network alone "
+        f"{seconds['network']:.2f} s, rows as a DataFrame {seconds['sampling']:.2f} s: {share:.3f} of the network's "
+        f"own speed. Writing them: CSV {seconds['csv']:.3f} s, Parquet {seconds['parquet']:.3f} s.",
+    ]  # fmt: skip
+
+
 LABELS = {
     "real": "real rows", "ours-10": "bfn, 10 calls", "ours-20": "bfn, 20 calls", "ours-50": "bfn, 50 calls",
     "ctgan": "CTGAN", "tvae": "TVAE", "copula": "Gaussian copula", "independent": "independent columns",
@@ -148,7 +197,7 @@ def page(args: argparse.Namespace) -> None:
                 lines.append(f"| {' | '.join([label, *(_cell(own, what) for what in COLUMNS), _training(own)])} |")
     from table_imputation import section
 
-    lines += section(found)
+    lines += section(found) + speed_lines(found)
     atomic_write(Path("docs/results/tables.md"), "\n".join(lines) + "\n")
 
 
@@ -186,6 +235,10 @@ def main() -> None:
     one.add_argument("--work", type=Path, default=Path("/tmp/bfn-tables"))
     one.add_argument("--peers", default=".peers/bin/python")
     one.set_defaults(act=run)
+    fast = commands.add_parser("speed")
+    fast.add_argument("--repeats", type=int, default=5)
+    fast.add_argument("--work", type=Path, default=Path("/tmp/bfn-tables"))
+    fast.set_defaults(act=speed)
     commands.add_parser("page").set_defaults(act=page)
     args = parser.parse_args()
     args.act(args)

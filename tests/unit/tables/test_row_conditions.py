@@ -194,3 +194,16 @@ def test_rows_are_written_as_they_are_drawn(quick: TableSynthesizer, tmp_path: P
         quick.sample_to(tmp_path / "none.csv", 5, constraints="start > 2000000", nfe=2)
     assert not (tmp_path / "none.csv").exists()
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_on_an_exact_model_the_range_of_twenty_draws_covers_as_often_as_it_should() -> None:
+    """Of 21 exchangeable numbers the true one is neither the least nor the largest with probability 19 / 21."""
+    model = exact_model([[0.9, 0.1, 0.0], [0.1, 0.3, 0.6]])
+    n = 400
+    table = model.info.columns.decode(model.sample_data(n, torch.Generator().manual_seed(1)))
+    draws = TableSynthesizer.of(model).impute(table.assign(size=np.nan), draws=20, nfe=20)
+    values = np.stack([draw["size"] for draw in draws])
+    covered = ((values.min(0) <= table["size"]) & (table["size"] <= values.max(0))).mean()
+    # 4 standard errors, false alarms 1e-4; 0.01 for what 20 calls leave to be done.
+    assert abs(covered - 19 / 21) < 4 * (19 / 21 * 2 / 21 / n) ** 0.5 + 0.01
+    assert all((draw["kind"] == table["kind"]).all() for draw in draws)
