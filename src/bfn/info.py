@@ -214,7 +214,8 @@ class ModelInfo:
         if not name:
             return self
         kind = ModelInfo if alone else PartInfo
-        return kind(error_curve=self.error_curve, spread=self.part_spreads.get(name), exact=self.exact)
+        spread = self.part_spreads.get(name)
+        return kind(error_curve=self.error_curve, spread=spread, exact=self.exact, columns=self.columns)
 
     def decode_part(self, name: str, x: Tensor, present: Tensor | None = None) -> Any:
         """A part of samples, "" where they are of one kind: texts, names of classes, or numbers in the data's units."""

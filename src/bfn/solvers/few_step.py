@@ -115,13 +115,15 @@ class Rule(Solver):
     """Anchors for each kind of data: of numbers, of two classes, of more.
 
     shared: those of numbers and of classes where parts of joint data share equal steps in t, if these are to be others;
-    their end is a time. adapts: takes a model's own anchors where it has some, and those of the ODE where it is exact.
+    their end is a time. tables: the same for rows of tables. adapts: takes a model's own anchors where it has some, and
+    those of the ODE where it is exact.
     """
 
     numbers: tuple[Anchor, ...]
     two_classes: tuple[Anchor, ...]
     classes: tuple[Anchor, ...]
     shared: tuple[tuple[Anchor, ...], tuple[Anchor, ...]] | None = None
+    tables: tuple[tuple[Anchor, ...], tuple[Anchor, ...]] | None = None
     adapts: bool = False
 
     def anchors(self, flow: Flow, info: ModelInfo | None = None) -> tuple[Anchor, ...]:
@@ -130,8 +132,10 @@ class Rule(Solver):
             return info.calibration.anchors
         if self.adapts and info is not None and info.exact:
             return ODE_NUMBERS if flow.has_range else ODE_CLASSES
-        if self.shared is not None and info is not None and info.shares_times:
-            return self.shared[0 if flow.has_range else 1]
+        if info is not None and info.shares_times:
+            shared = self.tables if info.columns is not None else self.shared
+            if shared is not None:
+                return shared[0 if flow.has_range else 1]
         if flow.has_range:
             return self.numbers
         return self.two_classes if flow.n_values == 2 else self.classes
@@ -141,7 +145,8 @@ class Rule(Solver):
         anchor = interpolated(anchors, nfe)
         name = "fast-ode" if anchor.g == 0 and anchor.corrector else "fast-sde"
         solver = replace(anchor.solver(flow, spread_of(flow, info), name), has_dial=self.has_dial)
-        return replace(solver, grid=Uniform(anchor.end)) if anchors in (self.shared or ()) else solver
+        shares = anchors in (*(self.shared or ()), *(self.tables or ()))
+        return replace(solver, grid=Uniform(anchor.end)) if shares else solver
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
@@ -191,8 +196,17 @@ SHARED_CLASSES = (
     Anchor(1, 1.0, 3, 0.4), Anchor(3, 1.0, 3, 0.57), Anchor(5, 1.0, 3, 0.75), Anchor(10, 2.0, 3, 0.9),
     Anchor(20, 1.5, 3, 1.0), Anchor(50, 1.0, 3, 1.0),
 )  # fmt: skip
-"""For parts that share equal steps in t: rows of tables, molecules as points (docs/results/dial.md). An end before the
-data end matters most at few calls, as it does to data of one kind.
+"""For parts that share equal steps in t, such as molecules as points (docs/results/dial.md). An end before the data end
+matters most at few calls, as it does to data of one kind.
+"""
+
+TABLE_NUMBERS = (
+    Anchor(1, 2.0, 2, 0.3), Anchor(3, 2.0, 2, 0.4), Anchor(5, 2.0, 2, 0.5), Anchor(10, 2.0, 2, 0.65),
+    Anchor(20, 2.0, 2, 0.8), Anchor(50, 1.0, 2, 0.9),
+)  # fmt: skip
+TABLE_CLASSES = SHARED_CLASSES
+"""For rows of tables: numbers want an earlier end than classes; all steps end at the mean of what their columns want
+(docs/results/dial.md).
 """
 
 
@@ -230,8 +244,8 @@ def multistep_by_name(name: str) -> Solver:
 
 
 _DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES,
-                         "shared": (SHARED_NUMBERS, SHARED_CLASSES), "order": 2, "g": 2.0,
-                         "has_dial": True}  # fmt: skip
+                         "shared": (SHARED_NUMBERS, SHARED_CLASSES), "tables": (TABLE_NUMBERS, TABLE_CLASSES),
+                         "order": 2, "g": 2.0, "has_dial": True}  # fmt: skip
 
 SOLVERS: tuple[Solver, ...] = (
     Rule("fast-ode", "our best deterministic few-step solver", BOTH, order=3, numbers=ODE_NUMBERS,

@@ -119,7 +119,9 @@ def plan(
     lay = None
     if times is None and points is None:
         # A grid laid by the schedule of one part means nothing to the others: they share equal steps in t.
-        own = leader.grid if alone or leader.grid.in_t else Uniform()
+        if not alone:
+            leader = replace(leader, grid=_common_grid({name: one.grid for name, one in chosen.items()}, model.flow))
+        own = leader.grid
         named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else own
         start = LEAST_T_START if leader.t_start == 0 and named.needs_start else leader.t_start
         leading = flows[model.flow.leading_part]
@@ -147,6 +149,16 @@ def plan(
     if nfe is not None and nfe != table.nfe:
         raise UserError(f"nfe={nfe}: the given grid of {len(nodes)} times makes {table.nfe} calls; leave nfe out")
     return Plan(table, leader)
+
+
+def _common_grid(own: Mapping[str, Grid], flow: Flow) -> Grid:
+    """Equal steps in t for parts that share their times, to the mean of the ends that each would have, by variables."""
+    leading = own[flow.leading_part]
+    ends = {name: grid.t_end for name, grid in own.items() if isinstance(grid, Uniform) and grid.t_end is not None}
+    if len(ends) < len(own):
+        return leading if leading.in_t else Uniform()
+    sizes = {part.name: part.data.stop - part.data.start for part in flow.layout}  # type: ignore[attr-defined]
+    return Uniform(sum(sizes[name] * end for name, end in ends.items()) / sum(sizes.values()))
 
 
 def _solver_for(solver: Solver, flow: Flow, calls: int, info: ModelInfo, g: float | None) -> Solver:

@@ -34,8 +34,10 @@ MOST_BATCH = 256
 """Of larger batches the same time makes less."""
 DRAWS = 20
 """Of which the mean of a missing number is taken."""
-FEW_ROWS = 10_000
-"""With fewer, features are dropped out in training."""
+FEW_ROWS, FEWEST_ROWS = 10_000, 2_000
+"""With fewer rows features are dropped out in training; with very few, more of them, of a smaller network that learns
+more slowly: on german's 666 rows the held-out loss is .450 with it, .458 without, on contraceptive's 982 .461 and .463.
+"""
 
 
 class TableSynthesizer:
@@ -53,7 +55,7 @@ class TableSynthesizer:
         width, n_blocks: of the network; None for what it has by default.
         dropout: share of features left out in training; None for what the number of rows asks for.
         steps, batch: the most steps of training, and rows in each; None for what the number of rows asks for.
-        lr: the highest learning rate.
+        lr: the highest learning rate; None for what the number of rows asks for.
         device: where to train, such as "cuda"; the processor if None.
         progress: whether to show it, with the time left; None for where there is a terminal.
     """
@@ -70,7 +72,7 @@ class TableSynthesizer:
         dropout: float | None = None,
         steps: int | None = None,
         batch: int | None = None,
-        lr: float = 3e-3,
+        lr: float | None = None,
         device: str | None = None,
         progress: Shown | None = None,
     ) -> None:
@@ -114,8 +116,11 @@ class TableSynthesizer:
         steps = min(MOST_STEPS, max(LEAST_STEPS, EPOCHS * n // batch)) if self.steps is None else self.steps
         check_whole("steps", steps, 1, 10**9)
         check_whole("batch", batch, 1, 10**9)
-        dropout = (0.1 if n < FEW_ROWS else 0.0) if self.dropout is None else self.dropout
-        sizes = {"width": self.width, "n_blocks": self.n_blocks, "dropout": dropout}
+        dropout = 0.3 if n < FEWEST_ROWS else 0.1 if n < FEW_ROWS else 0.0
+        dropout = dropout if self.dropout is None else self.dropout
+        lr = self.lr or (1e-3 if n < FEWEST_ROWS else 3e-3)
+        small = self.width is None and self.network == "mlp" and n < FEWEST_ROWS
+        sizes = {"width": 128 if small else self.width, "n_blocks": self.n_blocks, "dropout": dropout}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = table_model(columns, self.network, **sizes)
@@ -124,8 +129,8 @@ class TableSynthesizer:
                 x = table.encoded(columns, model.as_data, file)
             else:
                 x = model.as_data(columns.encode(table)).to(model.dtype).to(model.device)
-            training = TableTraining(model, x, steps, batch, self.lr, self.seed)
-            settings = {"batch": batch, "dropout": dropout, "lr": self.lr, "seed": self.seed}
+            training = TableTraining(model, x, steps, batch, lr, self.seed)
+            settings = {"batch": batch, "dropout": dropout, "lr": lr, "seed": self.seed}
             facts = {"steps": steps, **settings, "rows": n, "columns": list(columns.names)}
             shown = True if self.progress is None else self.progress
             self.stopped_by = train(training, shown, None if run is None else Path(run), facts)
