@@ -38,7 +38,7 @@ TESTS = {
     "schedules": (f"{UNIT}/test_schedules.py", f"{UNIT}/test_flows.py", f"{UNIT}/test_sde.py", *WIDE),
     "flows": (f"{UNIT}/test_flows.py", f"{UNIT}/test_joint.py", f"{UNIT}/test_losses.py", *WIDE),
     "heads": (f"{UNIT}/heads", f"{UNIT}/test_losses.py", f"{UNIT}/test_joint.py", *WIDE),
-    "solvers": (f"{UNIT}/solvers", *WIDE, f"{UNIT}/test_controls.py", f"{UNIT}/tuning/test_calibration.py"),
+    "solvers": (f"{UNIT}/solvers", *WIDE, f"{UNIT}/test_controls.py"),
     "sampling": (*WIDE, f"{UNIT}/test_batched_sampling.py", f"{UNIT}/test_conditions.py", f"{UNIT}/test_joint.py"),
     "loop": (*WIDE, f"{UNIT}/test_conditioning.py", f"{UNIT}/test_particles.py", f"{UNIT}/test_controls.py"),
     "losses": tuple(f"{UNIT}/test_{name}.py" for name in ("losses", "weightings", "presence", "error_curve")),

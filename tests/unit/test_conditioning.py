@@ -10,7 +10,7 @@ from bfn.conditioning import Guidance, Guided, Steered, Steering
 from bfn.exact import GaussianMixture, MarkovChain, MixtureOfProducts, NGram, Points, StringSet
 from bfn.flows import NoiseLevel
 from bfn.heads import Categorical, Point
-from bfn.known import DATA_END, Given, Known
+from bfn.known import DATA_END, Given, Known, anything_known
 from bfn.solvers import SOLVERS
 
 STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
@@ -396,3 +396,13 @@ def test_a_point_stays_a_point_under_guidance() -> None:
         got = Guided(model.output, Guidance(2.0))(u, level, label=torch.tensor([0]))
     assert isinstance(got, Point)
     assert got.scale == model.head.output(model.flow, u, u, level).scale
+
+
+def test_something_is_known_where_any_of_it_is():
+    x, none = torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)
+    one = none.clone()
+    one[0, 1] = True
+    assert anything_known(x, one)
+    assert not anything_known(x, none)
+    assert not anything_known(None, one)
+    assert anything_known({"x": x}, None)

@@ -19,7 +19,7 @@ TWICE = 1.7
 
 def processes(quick: bool) -> Iterator[Figure]:
     """The speed of two processes over that of one, each with one core, by the wall clock: take an idle machine."""
-    n, rounds = (1024, 1) if quick else (4096, 3)
+    n, rounds = (512, 1) if quick else (1024, 3)
     seconds: dict[int, list[float]] = {1: [], 2: []}
     for round_ in range(rounds):
         for count in (1, 2) if round_ % 2 else (2, 1):

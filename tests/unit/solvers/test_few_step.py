@@ -76,6 +76,12 @@ def test_what_is_known_of_the_data_is_used_from_the_best_source_down():
     assert ranged.scale == pytest.approx(0.1)
 
 
+def test_the_rule_is_constant_outside_of_its_anchors():
+    anchors = (Anchor(2, 0.0, 2, 3.0), Anchor(8, 3.0, 2, 6.0, exponent=1.5), Anchor(32, 1.0, 2, 24.0))
+    assert interpolated(anchors, 1) == replace(anchors[0], calls=1)
+    assert interpolated(anchors, 100) == replace(anchors[-1], calls=100)
+
+
 def test_a_calibrated_model_has_its_own_settings():
     anchors = (Anchor(2, 0.0, 2, 3.0), Anchor(8, 3.0, 2, 6.0, exponent=1.5), Anchor(32, 1.0, 2, 24.0))
     info = ModelInfo(calibration=Calibration(anchors))
