@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ __all__ = ["ChemNetDistance", "MoleculeShares", "chemnet_features", "molecule_pa
 N_CHEMNET, CHEMNET_BATCH = 512, 128
 EXTRACTOR = "ChemNet of fcd 1.2"
 MOST_DESCRIBED = 2000
-"""Molecules whose distribution of descriptors is looked at: drug-likeness takes a millisecond each."""
+"""Molecules whose distribution of descriptors is looked at, at most: drug-likeness takes a millisecond each."""
 
 
 def chemnet_features(canonical: Sequence[str], *, progress: bool = False) -> Tensor:
@@ -122,7 +123,7 @@ class MoleculeShares(_MoleculePart):
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         molecules = self.read(x)
-        some = descriptors(molecules.valid[:MOST_DESCRIBED])
+        some = descriptors(_evenly(molecules.valid))
         distances = (
             descriptor_distances(some, self.real, generator=torch.Generator().manual_seed(0))
             if len(some) > 1
@@ -151,8 +152,13 @@ def molecule_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
 
     statistics = cached_statistics(cache / f"chemnet-{held_out}.safetensors", gather, name=EXTRACTOR)
     known = _cached_known(cache / f"molecules-{seen}.npy", lambda: _canonical(real.train, tokenizer))
-    described = descriptors(_canonical(real.reference[:MOST_DESCRIBED], tokenizer))
+    described = descriptors(_canonical(_evenly(real.reference), tokenizer))
     return [ChemNetDistance(tokenizer, statistics), MoleculeShares(tokenizer, known, described)]
+
+
+def _evenly(all_of_them: Any) -> Any:
+    """As many as are described, from all over: QM9, for one, is in the order of size."""
+    return all_of_them[:: -(-len(all_of_them) // MOST_DESCRIBED) or 1]
 
 
 def _canonical(x: Tensor, tokenizer: Tokenizer) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import torch
 from bfn.data.smiles_syntax import smiles_problem
 from bfn.data.tokenizers import PATTERNS, TokenList
 from bfn.errors import UserError
+from bfn.quality import molecule_parts
 from bfn.quality.frechet import FeatureStatistics
 from bfn.quality.molecule_parts import ChemNetDistance, MoleculeShares, chemnet_features
 from bfn.quality.molecule_report import correlation_estimate
@@ -95,6 +96,15 @@ def test_the_parts_judge_classes_with_padding():
     assert math.isinf(part(x, None)["frechet"].value)  # too few are valid for a covariance
     assert "needs more than 512 valid samples" in part.problem(512)
     assert part.problem(513) is None
+
+
+def test_those_described_are_from_all_over_the_data(monkeypatch):
+    """Data in the order of size: the first ones alone would be small, and samples of all sizes far from them."""
+    monkeypatch.setattr(molecule_parts, "MOST_DESCRIBED", 3)
+    chains = ["C" * n for n in range(1, 9)]
+    assert molecule_parts._evenly(chains) == ["C", "CCCC", "CCCCCCC"]
+    assert molecule_parts._evenly(chains[:3]) == chains[:3]
+    assert molecule_parts._evenly(()) == ()
 
 
 def test_the_notation_follows_from_the_pattern():
