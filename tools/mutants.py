@@ -37,7 +37,13 @@ WIDE = (f"{UNIT}/test_sampling.py", f"{UNIT}/solvers/test_order.py", "tests/gold
 TESTS = {
     "schedules": (f"{UNIT}/test_schedules.py", f"{UNIT}/test_flows.py", f"{UNIT}/test_sde.py", *WIDE),
     "flows": (f"{UNIT}/test_flows.py", f"{UNIT}/test_joint.py", f"{UNIT}/test_losses.py", *WIDE),
-    "heads": (f"{UNIT}/heads", f"{UNIT}/test_losses.py", f"{UNIT}/test_joint.py", *WIDE),
+    "heads": (
+        f"{UNIT}/heads",
+        f"{UNIT}/test_conditioning.py",
+        f"{UNIT}/test_losses.py",
+        f"{UNIT}/test_joint.py",
+        *WIDE,
+    ),
     "solvers": (f"{UNIT}/solvers", *WIDE, f"{UNIT}/test_controls.py"),
     "sampling": (*WIDE, f"{UNIT}/test_batched_sampling.py", f"{UNIT}/test_conditions.py", f"{UNIT}/test_joint.py"),
     "loop": (*WIDE, f"{UNIT}/test_conditioning.py", f"{UNIT}/test_particles.py", f"{UNIT}/test_controls.py"),

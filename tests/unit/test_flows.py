@@ -132,3 +132,17 @@ def test_wrong_separation(c: float) -> None:
         bfn.DiscreteFlow.with_separation(27, c)
     with pytest.raises(bfn.UserError, match="n_classes=0"):
         bfn.DiscreteFlow.with_separation(0)
+
+
+def test_classes_as_values_are_evenly_spread_from_end_to_end():
+    flow = bfn.DiscreteFlow(5)
+    x = torch.arange(5)
+    assert flow.values(x).tolist() == [-1, -0.5, 0, 0.5, 1]
+    torch.testing.assert_close(flow.expected_values(torch.eye(5)), flow.values(x))
+
+
+def test_numbers_far_from_zero_are_refused():
+    x = torch.randn(200, generator=torch.Generator().manual_seed(0))
+    bfn.ContinuousFlow.for_data(x / x.std() + 9)
+    with pytest.raises(bfn.UserError, match="subtract the mean"):
+        bfn.ContinuousFlow.for_data(x / x.std() + 12)

@@ -403,3 +403,9 @@ def test_memory_that_is_used_again_changes_nothing(kind: str, solver: str) -> No
     before = initial.clone()
     model.sample(3, solver, 8, initial=initial)
     assert torch.equal(initial, before)
+
+
+def test_a_table_says_how_wide_the_first_state_is():
+    model = bfn.BFN(lambda mu, t: mu, bfn.ContinuousFlow(), "data", (3,))
+    usual, half = (model.sample(2, solvers.Table((solvers.Row(0.5),), start=start), seed=0).x for start in (1.0, 0.5))
+    torch.testing.assert_close(half, usual / 2)

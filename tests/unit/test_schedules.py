@@ -182,3 +182,9 @@ def _gauss_legendre(n: int) -> tuple[list[float], list[float]]:
 
     nodes, weights = np.polynomial.legendre.leggauss(n)
     return nodes.tolist(), weights.tolist()
+
+
+def test_a_table_is_constant_outside_of_its_times():
+    table = bfn.TabulatedSchedule((0.0, 0.5, 1.0), (0.0, 1.0, 9.0))
+    outside = torch.tensor([-0.2, 1.3], dtype=torch.float64)
+    assert table.beta(outside).tolist() == [0.0, 9.0]

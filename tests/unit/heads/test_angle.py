@@ -126,6 +126,16 @@ def test_guidance_adds_natural_parameters() -> None:
     torch.testing.assert_close(guided.mean, expected.mean)
 
 
+def test_guided_mixtures_have_the_weights_of_the_conditional_ones() -> None:
+    """Of a batch of three, beside as many that are told nothing."""
+    generator = torch.Generator().manual_seed(0)
+    natural = torch.randn(6, 4, 2, 2, generator=generator)
+    log_weights = torch.randn(6, 4, 2, generator=generator).log_softmax(-1)
+    guided = VonMises(natural, log_weights).guided((1.0,), 0.0, bfn.flows.NoiseLevel(torch.ones(3), 1.0))
+    torch.testing.assert_close(guided.log_weights, log_weights[:3])
+    torch.testing.assert_close(guided.mean, VonMises(natural[:3], log_weights[:3]).mean)
+
+
 class Silent(nn.Module):
     """A network without a word: what the head makes of it is the posterior of uniform angles."""
 

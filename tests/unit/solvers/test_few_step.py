@@ -12,6 +12,7 @@ from bfn.exact import GaussianMixture, MarkovChain
 from bfn.info import ModelInfo
 from bfn.solvers import SOLVERS, Anchor, Calibration, Multistep, interpolated, plan
 from bfn.spread import Spread
+from planned import make_table
 
 FLOWS = {"numbers": ContinuousFlow(0.001), "two": DiscreteFlow(2, 9.0), "many": DiscreteFlow(27, 0.5625)}
 RULES = ("fast-ode", "fast-sde", "auto")
@@ -131,3 +132,11 @@ def test_parts_share_equal_steps_to_a_time_that_grows_with_the_calls():
     assert ends[-1] == 1
     first = plan(model, "auto", 5, path=["at", "kind"]).table.parts["at"].times
     assert max(first) == 1  # a part that comes first goes all its way
+
+
+@pytest.mark.parametrize(("calls", "s_first"), [(5, 0.5), (40, 0.25)])
+def test_predicted_noise_is_first_asked_for_where_it_tells_something(calls, s_first):
+    """At s = 1/2, with many calls at 10 / calls: below, x_hat = (u - eps_hat) / s is mostly noise."""
+    flow = bfn.ContinuousFlow(sigma_1=0.02)
+    table = make_table(flow, "fast-ode", calls, starts_at_zero=False)
+    assert float(flow.schedule.s(table.times[0])) == pytest.approx(s_first)

@@ -5,6 +5,7 @@ import torch
 
 import bfn
 from bfn import solvers
+from bfn.error_curve import ErrorCurve
 from bfn.exact import GaussianMixture
 from bfn.solvers.multistep import Multistep
 from planned import make_table
@@ -98,3 +99,13 @@ def test_old_nodes_close_together_beside_a_long_step_are_left_out() -> None:
     step = flow.schedule.s_of([1.0])[0] - flow.schedule.s_of([times[2]])[0]
     assert sum(map(abs, rows[2].b)) < 2e3 * step
     assert sum(rows[2].b) == pytest.approx(step, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", solvers.SOLVERS)
+def test_every_solver_makes_a_table_that_could_be_stored(name):
+    """Increasing times, no weight on calls that are still to come, and a final mix of weights that sum to 1."""
+    for kind in set(solvers.get(name).kinds) & set(FLOWS):
+        for nfe in (2, 6):
+            table = make_table(FLOWS[kind], name, nfe, curve=ErrorCurve((0.0, 1.0), (1.0, 0.1)))
+            table.check()
+            assert table.nfe == nfe
