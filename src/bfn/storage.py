@@ -93,6 +93,8 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
 
     network: needed where the model was stored with a network that is not one of :mod:`bfn.networks`.
     """
+    if isinstance(network, type):
+        raise UserError(f"network={network.__name__}: a class: give one of its networks, {network.__name__}(...)")
     directory = locate(name)
     config = read_config(directory)
     weights = read_weights(directory / WEIGHTS)

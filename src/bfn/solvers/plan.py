@@ -113,13 +113,13 @@ def plan(
         wanted = RENOISING
     flows, info = model.flow.parts, model.info
     alone = len(flows) == 1
-    chosen = {name: _solver_for(wanted, flow, calls, info.of_part(name, alone), g) for name, flow in flows.items()}
+    chosen, alike = _solvers_for(wanted, model, calls, g)
     leader = chosen[model.flow.leading_part]
     singular = not (model.starts_at_zero or leader.from_prior)
     lay = None
     if times is None and points is None:
         # A grid laid by the schedule of one part means nothing to the others: they share equal steps in t.
-        if not alone:
+        if not alike:
             leader = replace(leader, grid=_common_grid({name: one.grid for name, one in chosen.items()}, model.flow))
         own = leader.grid
         named = grids.parse(grid) if isinstance(grid, str) else grid if isinstance(grid, Grid) else own
@@ -159,6 +159,22 @@ def _common_grid(own: Mapping[str, Grid], flow: Flow) -> Grid:
         return leading if leading.in_t else Uniform()
     sizes = {part.name: part.data.stop - part.data.start for part in flow.layout}  # type: ignore[attr-defined]
     return Uniform(sum(sizes[name] * end for name, end in ends.items()) / sum(sizes.values()))
+
+
+def _solvers_for(solver: Solver, model: Planned, calls: int, g: float | None) -> tuple[dict[str, Solver], bool]:
+    """The solver of each part, and whether parts are alike: then they go as one of them would go alone.
+
+    The columns of a table are never taken as alike: what the others are decides about their common grid.
+    """
+    flows, info = model.flow.parts, model.info
+
+    def each(alone: bool) -> dict[str, Solver]:
+        return {name: _solver_for(solver, flow, calls, info.of_part(name, alone), g) for name, flow in flows.items()}
+
+    chosen = each(True)
+    pairs = [*zip(flows.values(), chosen.values(), strict=True)]
+    alike = len(pairs) == 1 or (info.columns is None and all(pair == pairs[0] for pair in pairs))
+    return (chosen, True) if alike else (each(False), False)
 
 
 def _solver_for(solver: Solver, flow: Flow, calls: int, info: ModelInfo, g: float | None) -> Solver:
