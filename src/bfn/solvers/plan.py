@@ -171,10 +171,12 @@ def _solvers_for(solver: Solver, model: Planned, calls: int, g: float | None) ->
     def each(alone: bool) -> dict[str, Solver]:
         return {name: _solver_for(solver, flow, calls, info.of_part(name, alone), g) for name, flow in flows.items()}
 
-    chosen = each(True)
-    pairs = [*zip(flows.values(), chosen.values(), strict=True)]
-    alike = len(pairs) == 1 or (info.columns is None and all(pair == pairs[0] for pair in pairs))
-    return (chosen, True) if alike else (each(False), False)
+    if len(flows) == 1 or info.columns is None:
+        chosen = each(True)
+        pairs = [*zip(flows.values(), chosen.values(), strict=True)]
+        if all(pair == pairs[0] for pair in pairs):
+            return chosen, True
+    return each(False), False
 
 
 def _solver_for(solver: Solver, flow: Flow, calls: int, info: ModelInfo, g: float | None) -> Solver:

@@ -140,3 +140,13 @@ def test_predicted_noise_is_first_asked_for_where_it_tells_something(calls, s_fi
     flow = bfn.ContinuousFlow(sigma_1=0.02)
     table = make_table(flow, "fast-ode", calls, starts_at_zero=False)
     assert float(flow.schedule.s(table.times[0])) == pytest.approx(s_first)
+
+
+def test_parts_that_are_all_alike_go_as_one_of_them_would_alone():
+    voices = dict.fromkeys(("soprano", "bass"), FLOWS["many"])
+    model = bfn.BFN(lambda x, t: x, bfn.JointFlow(voices), dict.fromkeys(voices, "logits"), dict.fromkeys(voices, (4,)))
+    alone = bfn.BFN(lambda x, t: x, FLOWS["many"], "logits", (4,))
+    for name in RULES:
+        for calls in (3, 5, 12):
+            tables, expected = plan(model, name, calls).table.parts, plan(alone, name, calls).table
+            assert all(own.rows == expected.rows for own in tables.values())
