@@ -143,6 +143,7 @@ def test_classes_as_values_are_evenly_spread_from_end_to_end():
 
 def test_numbers_far_from_zero_are_refused():
     x = torch.randn(200, generator=torch.Generator().manual_seed(0))
-    bfn.ContinuousFlow.for_data(x / x.std() + 9)
+    near = x / x.std(correction=0) + 9
+    assert bfn.ContinuousFlow.for_data(near).schedule.sigma_1 == pytest.approx(0.01)
     with pytest.raises(bfn.UserError, match="subtract the mean"):
-        bfn.ContinuousFlow.for_data(x / x.std() + 12)
+        bfn.ContinuousFlow.for_data(near + 3)

@@ -7,11 +7,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 import bfn
+import tiny
 from bfn import BFN, Classes, ContinuousFlow, DiscreteFlow, ModelInfo, networks, storage
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.heads import DiscretisedHead, PreconditionedHead
-from bfn.solvers import Row, Table
+from bfn.solvers import Anchor, Calibration, Row, Table
 from bfn.storage import StorageError
 
 
@@ -299,3 +300,14 @@ def test_a_part_that_no_registry_knows_is_not_stored_in_silence(tmp_path):
     model = BFN(networks.MLP(3, width=8, n_blocks=1, condition_features=8), ContinuousFlow(0.02), Own(0.7), (3,))
     with pytest.raises(UserError, match=r"head Own: only .* can be stored; add it to the registry bfn.heads.HEADS"):
         model.save(tmp_path)
+
+
+def test_tables_are_added_beside_a_calibration_that_stays(tmp_path):
+    folder = tiny.save("vectors", tmp_path / "m")
+    own, other = (Calibration((Anchor(5, g, 2, 1.0),)) for g in (0.0, 1.0))
+    storage.store_tables(folder, {}, calibration=own)
+    storage.store_tables(folder, {1: Table((Row(0.5),))})
+    assert bfn.load(folder).info.calibration == own
+    storage.store_tables(folder, {}, calibration=other)
+    assert bfn.load(folder).info.calibration == other
+    assert list(bfn.load(folder).info.tables) == [1]

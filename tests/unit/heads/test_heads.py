@@ -5,7 +5,7 @@ import torch
 
 import bfn
 from bfn.flows import NoiseLevel
-from bfn.heads import Categorical, Point, PreconditionedHead
+from bfn.heads import Categorical, Point, PreconditionedHead, unknown_scale
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.01)
 
@@ -94,3 +94,9 @@ def test_point_log_prob_is_a_normal() -> None:
 def test_wrong_head(predicts: str, flow: bfn.Flow, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         bfn.BFN(lambda inputs, t: inputs, flow, predicts, (3,))
+
+
+def test_what_is_unknown_of_data_shrinks_with_what_is_gathered():
+    """(1 + beta)^(-1/2), the posterior's standard deviation of data that were N(0, 1)."""
+    for s in (0.0, 1.0, 3.0):
+        assert unknown_scale(NoiseLevel(torch.ones(1), s)) == pytest.approx((1 + s * s) ** -0.5)
