@@ -119,9 +119,10 @@ def _pieces(path: Path, dtypes: Mapping[str, Any] | None) -> Iterator[Any]:
     if table_kind(path) == ".parquet":
         parquet = require("pyarrow.parquet", "to read Parquet files")
         with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(PIECE):
-                piece = batch.to_pandas()
-                yield piece if dtypes is None else piece.astype(dict(dtypes))
+            for group in range(file.num_row_groups):  # all at once would be read ahead
+                for batch in file.iter_batches(PIECE, row_groups=[group], use_threads=False):
+                    piece = batch.to_pandas()
+                    yield piece if dtypes is None else piece.astype(dict(dtypes))
         return
     read_table(path, n_rows=1)  # the header's errors, each in its line
     separator = "\t" if table_kind(path) == ".tsv" else ","

@@ -117,18 +117,18 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 @pytest.mark.long
 def test_memory_holds_a_piece(tmp_path: Path) -> None:
-    """Of 1.2 million rows, 190 MB as float64 and 120 MB of texts in pandas; mapped pages of the file count as well."""
+    """Beside mapped pages of the rows, the libraries, a piece and the counts: not 2 million rows, 520 MB in pandas."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rng = np.random.default_rng(0)
     schema = pa.schema([*((f"x{i}", pa.float64()) for i in range(20)), ("city", pa.string())])
     with pq.ParquetWriter(tmp_path / "t.parquet", schema) as writer:
-        for _ in range(12):
+        for _ in range(20):
             piece = {f"x{i}": rng.normal(size=100_000) for i in range(20)}
             writer.write_table(pa.table({**piece, "city": rng.choice(["Oslo", "Rome"], 100_000)}, schema=schema))
     done = subprocess.run(
         [sys.executable, "-c", LITTLE, tmp_path / "t.parquet", tmp_path / "rows"], capture_output=True, check=True
     )
     mapped = (tmp_path / "rows").stat().st_size / 2**20
-    assert float(done.stdout) < mapped + 160
+    assert float(done.stdout) < mapped + 400
