@@ -132,21 +132,26 @@ class Rule(Solver):
             return info.calibration.anchors
         if self.adapts and info is not None and info.exact:
             return ODE_NUMBERS if flow.has_range else ODE_CLASSES
-        if info is not None and info.shares_times:
-            shared = self.tables if info.columns is not None else self.shared
-            if shared is not None:
-                return shared[0 if flow.has_range else 1]
+        shared = self._shared(flow, info)
+        if shared is not None:
+            return shared
         if flow.has_range:
             return self.numbers
         return self.two_classes if flow.n_values == 2 else self.classes
+
+    def _shared(self, flow: Flow, info: ModelInfo | None) -> tuple[Anchor, ...] | None:
+        """Those of parts that share equal steps in t, where the model's parts do."""
+        if info is None or not info.shares_times:
+            return None
+        both = self.tables if info.columns is not None else self.shared
+        return None if both is None else both[0 if flow.has_range else 1]
 
     def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
         anchors = self.anchors(flow, info)
         anchor = interpolated(anchors, nfe)
         name = "fast-ode" if anchor.g == 0 and anchor.corrector else "fast-sde"
         solver = replace(anchor.solver(flow, spread_of(flow, info), name), has_dial=self.has_dial)
-        shares = anchors in (*(self.shared or ()), *(self.tables or ()))
-        return replace(solver, grid=Uniform(anchor.end)) if shares else solver
+        return replace(solver, grid=Uniform(anchor.end)) if anchors is self._shared(flow, info) else solver
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)

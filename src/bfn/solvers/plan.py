@@ -15,6 +15,7 @@ from bfn.arguments import check_real
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid, Uniform
+from bfn.joint import JointFlow
 from bfn.schedules import as_float64
 from bfn.solvers.base import Solver, check_nfe
 from bfn.solvers.named import get
@@ -157,7 +158,8 @@ def _common_grid(own: Mapping[str, Grid], flow: Flow) -> Grid:
     ends = {name: grid.t_end for name, grid in own.items() if isinstance(grid, Uniform) and grid.t_end is not None}
     if len(ends) < len(own):
         return leading if leading.in_t else Uniform()
-    sizes = {part.name: part.data.stop - part.data.start for part in flow.layout}  # type: ignore[attr-defined]
+    assert isinstance(flow, JointFlow)
+    sizes = {part.name: part.data.stop - part.data.start for part in flow.layout}
     return Uniform(sum(sizes[name] * end for name, end in ends.items()) / sum(sizes.values()))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bfn.batched_sampling import sample_in_batches
 from bfn.data.table_columns import TableColumn, TableColumns
+from bfn.joint import JointFlow
 from bfn.model import BFN
 from bfn.sampling import sample
 from bfn.tables.row_sampling import ROWS
@@ -93,6 +94,8 @@ class Gaps:
     def _probabilities(self) -> dict[str, Floats]:
         """Of the states of each class column, given what is known, (rows, states)."""
         found: dict[str, list[Floats]] = {}
+        flow = self.model.flow
+        assert isinstance(flow, JointFlow)
         for first in range(0, len(self.rows), ROWS):
             some = slice(first, first + ROWS)
             out = sample(
@@ -100,7 +103,7 @@ class Gaps:
                 known={part: x[some] for part, x in self.known.items()},
                 known_mask={part: mask[some] for part, mask in self.known_mask.items()},
             )  # fmt: skip
-            for part in self.model.flow.layout:  # type: ignore[attr-defined]
+            for part in flow.layout:
                 if not part.flow.has_range:
                     found.setdefault(part.name, []).append(out.prediction[:, part.state].double().cpu().numpy())
         allowed = self._allowed()

@@ -25,6 +25,7 @@ from bfn.data.table_cells import pandas
 from bfn.data.table_columns import TableColumns
 from bfn.errors import UserError
 from bfn.estimate import share_estimate
+from bfn.joint import JointFlow
 from bfn.model import Model
 from bfn.particles import Particles
 from bfn.processes import ALONE, Processes
@@ -195,7 +196,8 @@ class RowRequest:
 
     def _steering(self, model: Model) -> Steering | None:
         """Towards the ranges of numbers, 0 within them; None where there is none that is a number alone."""
-        part = next((p for p in model.flow.layout if p.name == self.columns.numbers_part), None)  # type: ignore[attr-defined]
+        assert isinstance(model.flow, JointFlow)
+        part = next((p for p in model.flow.layout if p.name == self.columns.numbers_part), None)
         bounds = []
         for condition in self.checks:
             if not isinstance(condition, CellCondition) or condition.column.quantiles is None:

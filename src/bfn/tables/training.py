@@ -75,8 +75,9 @@ def start_from_shares(model: BFN, x: Tensor, rows: Tensor) -> None:
     """
     network = model.network
     assert isinstance(network, TableMLP | TableTransformer)
-    for part in model.flow.layout:  # type: ignore[attr-defined]
-        if not part.flow.has_range:
+    assert isinstance(model.flow, JointFlow)
+    for part in model.flow.layout:
+        if part.flow.n_values is not None:
             counts = torch.bincount(part.data_of(x)[rows], minlength=part.flow.n_values).to(network.prior)
             network.prior[part.state] = ((counts + 0.5) / counts.sum()).log()
 
