@@ -15,7 +15,7 @@ from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.heads import HEADS, Head
 from bfn.joint import JointFlow
-from bfn.model import BFN
+from bfn.model import BFN, load
 from bfn.schedules import Schedule
 from bfn.seeds import derived_seed
 from bfn.training import muon
@@ -24,7 +24,7 @@ from bfn.training.own_networks import build_network
 from bfn.training.settings import Settings
 from bfn.weightings import WEIGHTINGS, Weighting
 
-__all__ = ["build_model", "learning_rate", "make_optimiser", "make_weighting", "warm_average"]
+__all__ = ["begin_with", "build_model", "learning_rate", "make_optimiser", "make_weighting", "warm_average"]
 
 
 def build_model(settings: Settings, source: Source) -> BFN:
@@ -39,6 +39,22 @@ def build_model(settings: Settings, source: Source) -> BFN:
         torch.manual_seed(derived_seed(settings.seed, "weights"))
         network = build_network(settings.network, flow, head, source.data_shape, info)
     return BFN(network, flow, head, source.data_shape, info)
+
+
+def begin_with(model: BFN, start: str) -> None:
+    """Give a model the weights of a stored one, whose network must be of its sizes."""
+    ours, theirs = model.state_dict(), load(start).state_dict()
+    other = next((name for name in (*ours, *theirs) if _shape(ours.get(name)) != _shape(theirs.get(name))), None)
+    if other is not None:
+        raise UserError(
+            f"start={start}: weights {other} are {_shape(theirs.get(other))} there and {_shape(ours.get(other))} here; "
+            f"expected a model with the same network, on the same kind of data"
+        )
+    model.load_state_dict(theirs)
+
+
+def _shape(weights: Tensor | None) -> str:
+    return "absent" if weights is None else f"({', '.join(map(str, weights.shape))})"
 
 
 def make_weighting(settings: Settings, source: Source) -> Weighting:

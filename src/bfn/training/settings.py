@@ -57,6 +57,8 @@ class Settings:
     label_dropout: share of the samples trained without their class, and without each other condition for which
         condition_dropout has no share of its own, by name.
     known: share of the samples that are trained with a random share of their data known, as when the rest is filled in.
+    start: a stored model, bundled or a directory, whose weights the training begins with, as in fine-tuning; its
+        network must have these settings' sizes.
     threads: CPU threads of torch; left as they are if None.
     calibration: share of the training's time in which, at its end, the settings of the solver ``auto`` for this model
         are searched (``bfn.tuning.calibrate``); none after a training of less than a minute, or with 0.
@@ -84,6 +86,7 @@ class Settings:
     known: float = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
+    start: str | None = None
     seed: int = 0
     threads: int | None = None
     log_every: int = 50
@@ -148,12 +151,10 @@ class Settings:
         return values
 
     def with_whole_path(self) -> "Settings":
-        """The same with the data's path from the root on, so that the run goes on from any directory."""
+        """The same with paths from the root on, so that the run goes on from any directory."""
         name = str(self.data["name"])
-        path = Path(name).expanduser()
-        if name in names() or path.is_absolute() or not path.exists():
-            return self
-        return dataclasses.replace(self, data={**self.data, "name": str(path.resolve())})
+        data = self.data if name in names() else {**self.data, "name": _whole_path(name)}
+        return dataclasses.replace(self, data=data, start=self.start and _whole_path(self.start))
 
     def override(self, changes: Mapping[str, Any] | Iterable[str]) -> "Settings":
         """Some settings changed: {"lr": 1e-3, "network.width": 256} or ["lr=1e-3", "network.width=256"].
@@ -174,6 +175,12 @@ class Settings:
             else:
                 raise UserError(f"{key}: only {', '.join(PARTS)} have parameters of their own")
         return Settings.from_dict(values, "settings")
+
+
+def _whole_path(name: str) -> str:
+    """A path from the root on, where there is something; else the name as it is."""
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() and not path.is_absolute() else name
 
 
 def _with(values: Any, keys: Sequence[str], value: Any) -> Any:
@@ -289,6 +296,8 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         fits, expected = False, f"{len(kinds)} numbers"
     elif kind is bool:
         fits, expected = isinstance(value, bool), "true or false"
+    elif kind is str:
+        fits, expected = isinstance(value, str), "a name or a path"
     elif kind is int:
         fits, expected = real and float(number).is_integer(), "a whole number"
     else:

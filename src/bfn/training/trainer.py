@@ -26,7 +26,7 @@ from bfn.progress import Shown, say
 from bfn.seeds import derived_generator, derived_seed
 from bfn.training import checkpoints, sharding
 from bfn.training.batches import open_source
-from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting, warm_average
+from bfn.training.building import begin_with, build_model, learning_rate, make_optimiser, make_weighting, warm_average
 from bfn.training.reports import LOG, read_log
 from bfn.training.settings import Settings
 from bfn.viz import write_samples
@@ -119,7 +119,10 @@ class Trainer:
 
     def make_model(self) -> BFN:
         """The model as it is before the first step."""
-        return build_model(self.settings, self.data)
+        model = build_model(self.settings, self.data)
+        if self.settings.start is not None and checkpoints.latest(self.run) is None:
+            begin_with(model, self.settings.start)
+        return model
 
     def make_weighting(self) -> Weighting:
         """What is trained at which times."""

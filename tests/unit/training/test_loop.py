@@ -323,3 +323,25 @@ def test_a_run_goes_on_from_any_directory_and_where_its_data_have_moved(tmp_path
     assert train(moved, tmp_path / "run", resume=True, progress=False, cpu=True).step == 4
     change = next(line for line in read_log(tmp_path / "run") if line["kind"] == "settings")["data.name"]
     assert change == {"before": str(tmp_path / "points.npy"), "now": str(tmp_path / "elsewhere" / "moved.npy")}
+
+
+def test_a_run_begins_with_the_weights_of_another(settings, tmp_path):
+    """And does not ask for them again on resuming."""
+    train(settings, tmp_path / "first", progress=False, cpu=True)
+    still = {"start": str(tmp_path / "first"), "lr": 1e-30, "weight_decay": 0.0, "seed": 5}
+    train(settings.override({**still, "steps": 2}), tmp_path / "second", progress=False, cpu=True)
+    first, second = bfn.load(tmp_path / "first"), bfn.load(tmp_path / "second")
+    theirs = second.state_dict()
+    assert [name for name, value in first.state_dict().items() if not torch.allclose(value, theirs[name])] == []
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    assert train(None, tmp_path / "second", resume=True, progress=False, cpu=True).step == 2
+
+
+def test_a_start_of_other_sizes_is_refused(settings, tmp_path):
+    train(settings.override({"steps": 1}), tmp_path / "first", progress=False, cpu=True)
+    wider = settings.override({"start": str(tmp_path / "first"), "network.channels": 16})
+    with pytest.raises(bfn.UserError, match=r"start=.*first: weights .* there and .* here; expected a model with"):
+        train(wider, tmp_path / "second", progress=False, cpu=True)
+    assert not (tmp_path / "second").exists()
+    with pytest.raises(bfn.UserError, match="start=3: expected a name or a path"):
+        settings.override({"start": 3})
