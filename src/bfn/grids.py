@@ -20,8 +20,8 @@ from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
 
 __all__ = [
-    "GRIDS", "Grid", "Information", "Karras", "Log1p", "Log1pEarly", "LogSNR", "Paper", "Power", "Uniform",
-    "check_times", "parse",
+    "GRIDS", "Grid", "Information", "Karras", "Log1p", "Log1pEarly", "LogSNR", "Mean", "Paper", "Power",
+    "Uniform", "check_times", "parse",
 ]  # fmt: skip
 
 
@@ -192,6 +192,25 @@ class Information(Grid):
                 "model.info.error_curve = bfn.losses.error_curve(model, x)"
             )
         return self.curve.equal_shares(flow, intervals, t_start)
+
+
+@dataclass(frozen=True)
+class Mean(Grid):
+    """The mean of the times that parts of joint data would have by themselves, by weights; not to be had by a name."""
+
+    grids: tuple[Grid, ...]
+    flows: tuple[Flow, ...]
+    weights: tuple[float, ...]
+
+    name: ClassVar[str] = "mean"
+
+    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+        own = [grid(part, intervals, t_start) for grid, part in zip(self.grids, self.flows, strict=True)]
+        return torch.stack(own, -1) @ torch.tensor(self.weights, dtype=torch.float64) / sum(self.weights)
+
+    def __str__(self) -> str:
+        """For people."""
+        return "the mean of " + " and ".join(dict.fromkeys(map(str, self.grids)))
 
 
 def _evenly(

@@ -85,6 +85,15 @@ def test_equal_steps_may_end_early() -> None:
         grids.parse("uniform:3")(FLOWS["continuous"], 3, 0.0)
 
 
+def test_the_mean_of_grids_is_that_of_their_times() -> None:
+    numbers, classes = FLOWS["continuous"], FLOWS["discrete"]
+    own = grids.parse("log1p:20:0.35"), grids.parse("uniform:0.6")
+    mean = grids.Mean(own, (numbers, classes), (3.0, 1.0))
+    expected = 0.75 * own[0](numbers, 4, 0.0) + 0.25 * own[1](classes, 4, 0.0)
+    torch.testing.assert_close(mean(numbers, 4, 0.0), expected)
+    assert str(mean) == "the mean of log1p:20:0.35 and uniform:0.6"
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -8,7 +8,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, Names, shown
-from bfn.cli.train_table import is_table, resume_of_table, train_table
+from bfn.cli.train_table import is_table, train_table
 from bfn.errors import UserError
 
 __all__ = ["settings_first", "train"]
@@ -87,13 +87,15 @@ def train(
     run = out or (Path("runs") / (name or Path(str(source)).name.partition(".")[0]) if name or source else None)
     if run is None:
         raise UserError("PATH, --recipe NAME or --config FILE: say what to train, or which run to resume with --out")
+    from bfn.tables.runs import is_table_run
+
     own = run / "settings.json"
     resumed = resume and own.is_file()
-    if name is None and source is None and not resumed and not (resume and resume_of_table(run)):
+    if name is None and source is None and not resumed and not (resume and is_table_run(run)):
         raise UserError(f"PATH, --recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
 
     own_columns = any((sequence, parts, label, conditions, tokenizer))
-    if name is None and not own_columns and (resume_of_table(run) if source is None else is_table(source, changes)):
+    if name is None and not own_columns and (is_table_run(run) if source is None else is_table(source, changes)):
         return train_table(source, changes, classes, network, run, seed, resume, cpu, json)
 
     from bfn import training

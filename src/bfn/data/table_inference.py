@@ -38,11 +38,11 @@ Part = Literal["train", "test"]
 class UnlearnableColumnsError(UserError):
     """Columns that there is nothing to learn of, identifiers and free text, or that are empty; reasons by name.
 
-    names: of all columns.
+    others: the columns that there are beside these, if any.
     """
 
-    def __init__(self, reasons: Mapping[str, str], names: Sequence[str]) -> None:
-        self.reasons, self.names = dict(reasons), tuple(names)
+    def __init__(self, reasons: Mapping[str, str], others: TableColumns | None) -> None:
+        self.reasons, self.others = dict(reasons), others
         several = [f"column {name!r}: {reason}" for name, reason in self.reasons.items()]
         super().__init__(
             f"{'; '.join(several)}: leave out what is not to be learned, drop={list(reasons)}, or keep what is, "
@@ -104,9 +104,10 @@ def columns_of(
         raise UserError(f"a table of {n} rows and {len(counts)} columns: expected at least 2 rows and 1 column")
     found = {name: _infer(name, own, kinds.get(name), most_levels) for name, own in counts.items()}
     reasons = {name: one for name, one in found.items() if isinstance(one, str)}
+    learnable = tuple(one for one in found.values() if isinstance(one, TableColumn))
     if reasons:
-        raise UnlearnableColumnsError(reasons, names)
-    return TableColumns(tuple(one for one in found.values() if isinstance(one, TableColumn)))
+        raise UnlearnableColumnsError(reasons, TableColumns(learnable) if learnable else None)
+    return TableColumns(learnable)
 
 
 def as_frame(table: Any) -> Any:

@@ -68,7 +68,11 @@ class TableMLP(nn.Module):
         n_blocks: number of residual blocks.
         condition_features: width of the vector of the time.
         dropout: probability of dropping a hidden feature.
+        n_waves: sines and cosines that each number is shown as too, of wavelengths 4, 2, 1, 1/2 ...: a perceptron that
+            is shown numbers alone is slow to learn what hangs on small differences of them.
     """
+
+    frequencies: Tensor
 
     def __init__(
         self,
@@ -79,13 +83,17 @@ class TableMLP(nn.Module):
         n_blocks: int = 3,
         condition_features: int = 64,
         dropout: float = 0.0,
+        n_waves: int = 0,
     ) -> None:
         super().__init__()
         self.config = config_of("table-mlp", locals())
         require_positive(self.config, "width", "n_blocks", "condition_features")
+        if n_waves < 0:
+            raise UserError(f"n_waves={n_waves}: expected at least 0")
         self.vector = TableVector(n_numbers, class_counts)
         self.conditioning = Conditioning(condition_features)
-        self.stem = nn.Linear(self.vector.in_features, width)
+        self.register_buffer("frequencies", torch.pi / 2 * 2.0 ** torch.arange(n_waves), persistent=False)
+        self.stem = nn.Linear(self.vector.in_features + 2 * n_waves * n_numbers, width)
         self.blocks = nn.ModuleList(ResidualBlock(width, condition_features, dropout) for _ in range(n_blocks))
         self.norm = nn.LayerNorm(width)
         self.head = zeroed(nn.Linear(width, self.vector.out_features))
@@ -99,7 +107,15 @@ class TableMLP(nn.Module):
         """Predict numbers and logits from inputs at times t (batch,)."""
         require_shape(inputs, t, ("batch", self.vector.in_features))
         vector = self.conditioning(t).vector
-        hidden = self.stem(self.vector(inputs))
+        hidden = self.stem(self._features(inputs))
         for block in self.blocks:
             hidden = block(hidden, vector)
         return self.vector.with_evidence(self.head(self.norm(hidden)), inputs)
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        """What the first layer sees."""
+        features: Tensor = self.vector(inputs)
+        if not len(self.frequencies):
+            return features
+        phases = (inputs[:, : self.vector.n_numbers, None] * self.frequencies).flatten(1)
+        return torch.cat((features, phases.sin(), phases.cos()), 1)

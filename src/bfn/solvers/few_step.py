@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.grids import Log1p, Power, Uniform
+from bfn.grids import Grid, Log1p, Power, Uniform
 from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
@@ -43,7 +43,8 @@ class Anchor:
     g: the dial. order: predictions that a step is made from. end: where the last call is made, s for numbers and t for
     classes. exponent: the i-th of n steps is at (i/n)^exponent of the way, in log(1 + s/d) for numbers and in s for
     classes. scale: d, times the data's widest standard deviation. power: predictions of classes are extrapolated in
-    s^power, those of numbers in asinh(s/d). quiet: first steps without noise. corrector: see :class:`Multistep`.
+    s^power, those of numbers in asinh(s/d). quiet: first steps without noise. corrector: see :class:`Multistep`. in_t:
+    steps are equal in t instead, and the end is a time.
     """
 
     calls: int
@@ -55,21 +56,23 @@ class Anchor:
     power: float = 1.0
     quiet: int = 0
     corrector: bool = False
+    in_t: bool = False
 
     def solver(self, flow: Flow, spread: Spread = UNKNOWN, name: str = "fast-sde") -> Multistep:
         """The solver that it stands for."""
         settings: dict[str, Any] = {"order": self.order, "g": self.g, "t_start": 0.0, "has_dial": True,
                                     "quiet": self.quiet, "corrector": self.corrector}  # fmt: skip
         what = f"order {self.order}, {'ODE' if self.g == 0 else 'SDE with the dial'}"
+        grid: Grid = Uniform(self.end)
         if not flow.has_range:
-            grid = Power(self.exponent, min(1.0, self.end))
+            grid = grid if self.in_t else Power(self.exponent, min(1.0, self.end))
             return Multistep(name, what, (flow.kind,), grid=grid, coordinate=f"s^{self.power:g}", **settings)
         scale = self.scale / spread.widest
+        grid = grid if self.in_t else Log1p(self.end, scale, self.exponent)
         mended = self.g == 0 and self.corrector and self.calls > MENDED
         return Multistep(
-            name, what, (flow.kind,), grid=Log1p(self.end, scale, self.exponent), coordinate="asinh", scale=scale,
-            extrapolates_end=mended, **settings,
-        )  # fmt: skip
+            name, what, (flow.kind,), grid=grid, coordinate="asinh", scale=scale, extrapolates_end=mended, **settings
+        )
 
 
 def interpolated(anchors: Sequence[Anchor], calls: int) -> Anchor:
@@ -114,8 +117,8 @@ class Calibration:
 class Rule(Solver):
     """Anchors for each kind of data: of numbers, of two classes, of more.
 
-    shared: those of numbers and of classes where parts of joint data share equal steps in t, if these are to be others;
-    their end is a time. tables: the same for rows of tables. adapts: takes a model's own anchors where it has some, and
+    shared: those of numbers and of classes where parts of joint data share their times, if these are to be others.
+    tables: the same for rows of tables. adapts: takes a model's own anchors where it has some, and
     those of the ODE where it is exact.
     """
 
@@ -132,26 +135,18 @@ class Rule(Solver):
             return info.calibration.anchors
         if self.adapts and info is not None and info.exact:
             return ODE_NUMBERS if flow.has_range else ODE_CLASSES
-        shared = self._shared(flow, info)
-        if shared is not None:
-            return shared
+        if info is not None and info.shares_times:
+            shared = self.shared if info.columns is None else self.tables
+            if shared is not None:
+                return shared[0 if flow.has_range else 1]
         if flow.has_range:
             return self.numbers
         return self.two_classes if flow.n_values == 2 else self.classes
 
-    def _shared(self, flow: Flow, info: ModelInfo | None) -> tuple[Anchor, ...] | None:
-        """Those of parts that share equal steps in t, where the model's parts do."""
-        if info is None or not info.shares_times:
-            return None
-        both = self.tables if info.columns is not None else self.shared
-        return None if both is None else both[0 if flow.has_range else 1]
-
     def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
-        anchors = self.anchors(flow, info)
-        anchor = interpolated(anchors, nfe)
+        anchor = interpolated(self.anchors(flow, info), nfe)
         name = "fast-ode" if anchor.g == 0 and anchor.corrector else "fast-sde"
-        solver = replace(anchor.solver(flow, spread_of(flow, info), name), has_dial=self.has_dial)
-        return replace(solver, grid=Uniform(anchor.end)) if anchors is self._shared(flow, info) else solver
+        return replace(anchor.solver(flow, spread_of(flow, info), name), has_dial=self.has_dial)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
@@ -193,24 +188,26 @@ early end: what is left to resolve there is less than the network's own error. A
 the right one rises late and steeply: so the coordinate.
 """
 
-SHARED_NUMBERS = (
-    Anchor(1, 1.0, 2, 0.4), Anchor(3, 1.0, 2, 0.57), Anchor(5, 1.0, 2, 0.75), Anchor(10, 2.0, 2, 0.9),
-    Anchor(20, 1.5, 2, 1.0), Anchor(50, 1.0, 2, 1.0),
-)  # fmt: skip
-SHARED_CLASSES = (
-    Anchor(1, 1.0, 3, 0.4), Anchor(3, 1.0, 3, 0.57), Anchor(5, 1.0, 3, 0.75), Anchor(10, 2.0, 3, 0.9),
-    Anchor(20, 1.5, 3, 1.0), Anchor(50, 1.0, 3, 1.0),
-)  # fmt: skip
-"""For parts that share equal steps in t, such as molecules as points (docs/results/dial.md). An end before the data end
+_EARLY = ((1, 1.0, 0.4), (3, 1.0, 0.57), (5, 1.0, 0.75), (10, 2.0, 0.9), (20, 1.5, 1.0), (50, 1.0, 1.0))
+SHARED_NUMBERS = tuple(Anchor(calls, g, 2, end, in_t=True) for calls, g, end in _EARLY)
+SHARED_CLASSES = tuple(Anchor(calls, g, 3, end, in_t=True) for calls, g, end in _EARLY)
+"""For parts that share their times, such as molecules as points (docs/results/dial.md). An end before the data end
 matters most at few calls, as it does to data of one kind.
 """
 
-TABLE_NUMBERS = (
-    Anchor(1, 2.0, 2, 0.3), Anchor(3, 2.0, 2, 0.4), Anchor(5, 2.0, 2, 0.5), Anchor(10, 2.0, 2, 0.65),
-    Anchor(20, 2.0, 2, 0.8), Anchor(50, 1.0, 2, 0.9),
-)  # fmt: skip
+TABLE_NUMBERS = tuple(
+    Anchor(calls, g, 2, end, scale=0.35)
+    for calls, g, end in (
+        (1, 1.0, 3.0),
+        (3, 1.0, 4.0),
+        (5, 1.0, 6.0),
+        (10, 1.0, 12.0),
+        (20, 1.0, 20.0),
+        (50, 1.0, 40.0),
+    )
+)
 TABLE_CLASSES = SHARED_CLASSES
-"""For rows of tables: numbers want an earlier end than classes; all steps end at the mean of what their columns want
+"""For rows of tables: what numbers want differs from what classes want; all columns go the mean of their ways
 (docs/results/dial.md).
 """
 

@@ -14,7 +14,7 @@ from bfn import grids
 from bfn.arguments import check_real
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.grids import Grid, Uniform
+from bfn.grids import Grid, Mean, Uniform
 from bfn.joint import JointFlow
 from bfn.schedules import as_float64
 from bfn.solvers.base import Solver, check_nfe
@@ -119,7 +119,6 @@ def plan(
     singular = not (model.starts_at_zero or leader.from_prior)
     lay = None
     if times is None and points is None:
-        # A grid laid by the schedule of one part means nothing to the others: they share equal steps in t.
         if not alike:
             leader = replace(leader, grid=_common_grid({name: one.grid for name, one in chosen.items()}, model.flow))
         own = leader.grid
@@ -153,14 +152,13 @@ def plan(
 
 
 def _common_grid(own: Mapping[str, Grid], flow: Flow) -> Grid:
-    """Equal steps in t for parts that share their times, to the mean of the ends that each would have, by variables."""
+    """The grid of parts that share their times: the mean of those that each would have, by variables."""
     leading = own[flow.leading_part]
-    ends = {name: grid.t_end for name, grid in own.items() if isinstance(grid, Uniform) and grid.t_end is not None}
-    if len(ends) < len(own):
-        return leading if leading.in_t else Uniform()
+    if all(grid == leading and grid.in_t for grid in own.values()):
+        return leading
     assert isinstance(flow, JointFlow)
-    sizes = {part.name: part.data.stop - part.data.start for part in flow.layout}
-    return Uniform(sum(sizes[name] * end for name, end in ends.items()) / sum(sizes.values()))
+    sizes = {part.name: float(part.data.stop - part.data.start) for part in flow.layout}
+    return Mean(tuple(own.values()), tuple(flow.parts[name] for name in own), tuple(sizes[name] for name in own))
 
 
 def _solvers_for(solver: Solver, model: Planned, calls: int, g: float | None) -> tuple[dict[str, Solver], bool]:

@@ -16,15 +16,16 @@ from numpy.typing import NDArray
 from bfn.arguments import check_whole
 from bfn.data.table_cells import pandas
 from bfn.data.table_columns import TableColumns
-from bfn.data.table_inference import as_frame
+from bfn.data.table_inference import UnlearnableColumnsError, as_frame
 from bfn.data.table_streaming import TableStream, columns_in, open_table
 from bfn.errors import UserError
 from bfn.model import BFN, load
-from bfn.progress import Shown
+from bfn.progress import Shown, say
 from bfn.tables.imputation import Gaps
 from bfn.tables.row_files import check_row_file, write_rows
 from bfn.tables.row_sampling import CALLS, RowRequest, SamplingReport, draw_rows
 from bfn.tables.training import TableTraining, table_model, train
+from bfn.training import checkpoints
 
 __all__ = ["TableSynthesizer"]
 
@@ -51,6 +52,8 @@ class TableSynthesizer:
     Args:
         seed: of the weights, the held-out rows and all noise of training.
         kinds, drop: what columns are, and which to leave out: see :func:`bfn.data.infer_columns`.
+        drop_unlearnable: leave out columns that cannot be learned, as identifiers, instead of refusing the table;
+            ``left_out`` then has them, with the reasons.
         network: "mlp", a perceptron that is fast on a processor, or "transformer", over columns, for a GPU.
         width, n_blocks: of the network; None for what it has by default.
         dropout: share of features left out in training; None for what the number of rows asks for.
@@ -66,6 +69,7 @@ class TableSynthesizer:
         *,
         kinds: Mapping[str, str] | None = None,
         drop: Collection[str] = (),
+        drop_unlearnable: bool = False,
         network: str = "mlp",
         width: int | None = None,
         n_blocks: int | None = None,
@@ -76,9 +80,10 @@ class TableSynthesizer:
         device: str | None = None,
         progress: Shown | None = None,
     ) -> None:
-        self.seed, self.kinds, self.drop = seed, kinds, drop
+        self.seed, self.kinds, self.drop, self.drop_unlearnable = seed, kinds, drop, drop_unlearnable
         self.network, self.width, self.n_blocks, self.dropout = network, width, n_blocks, dropout
         self.steps, self.batch, self.lr, self.device, self.progress = steps, batch, lr, device, progress
+        self.left_out: dict[str, str] = {}
         self.stopped_by: str | None = None
         self._model: BFN | None = None
 
@@ -111,7 +116,9 @@ class TableSynthesizer:
             return self._fit(open_table(table), run, Path(folder) / "rows")
 
     def _fit(self, table: Any, run: Path | str | None, file: Path) -> TableSynthesizer:
-        columns, n = columns_in(table, self.kinds, self.drop), len(table)
+        shown = True if self.progress is None else self.progress
+        goes_on = run is not None and checkpoints.latest(Path(run)) is not None
+        columns, n = self._columns_in(table, shown and not goes_on), len(table)
         batch = min(MOST_BATCH, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
         steps = min(MOST_STEPS, max(LEAST_STEPS, EPOCHS * n // batch)) if self.steps is None else self.steps
         check_whole("steps", steps, 1, 10**9)
@@ -132,7 +139,6 @@ class TableSynthesizer:
             training = TableTraining(model, x, steps, batch, lr, self.seed)
             settings = {"batch": batch, "dropout": dropout, "lr": lr, "seed": self.seed}
             facts = {"steps": steps, **settings, "rows": n, "columns": list(columns.names)}
-            shown = True if self.progress is None else self.progress
             self.stopped_by = train(training, shown, None if run is None else Path(run), facts)
         if self.stopped_by == "SIGINT" and training.best_step == 0:
             raise KeyboardInterrupt
@@ -144,6 +150,17 @@ class TableSynthesizer:
         if self.stopped_by == "SIGTERM":
             signal.raise_signal(signal.SIGTERM)
         return self
+
+    def _columns_in(self, table: Any, shown: Shown) -> TableColumns:
+        try:
+            return columns_in(table, self.kinds, self.drop)
+        except UnlearnableColumnsError as error:
+            if not self.drop_unlearnable or error.others is None:
+                raise
+            self.left_out = error.reasons
+            for name, reason in error.reasons.items() if shown else ():
+                say(f"left out: column {name!r}, {reason}", shown)
+            return error.others
 
     def sample(
         self, n: int, given: Any = None, *, constraints: Any = None, nfe: int = CALLS, seed: int = 0, **settings: Any

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from bfn.weightings import weighting_of
 
 __all__ = ["TableTraining", "table_model", "train"]
 
-NETWORKS: Mapping[str, Callable[..., Any]] = {"mlp": TableMLP, "transformer": TableTransformer}
+NETWORKS: Mapping[str, Callable[..., Any]] = {"mlp": partial(TableMLP, n_waves=5), "transformer": TableTransformer}
 """Networks for tables: one that is fast on a processor, one for those who have a GPU."""
 SIGMA_1 = 0.02
 """The noise that is left on numbers, whose standard deviation is 1."""

@@ -1,5 +1,7 @@
 """Networks for tables: what every one of them is held to."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from bfn.networks import TableMLP, TableTransformer
 SIZES = {"n_numbers": 2, "class_counts": [3, 5]}
 
 
-@pytest.fixture(params=[TableMLP, TableTransformer])
+@pytest.fixture(params=[TableMLP, partial(TableMLP, n_waves=3), TableTransformer])
 def network(request):
     torch.manual_seed(0)
     made = request.param(**SIZES, width=32, n_blocks=2)
@@ -68,3 +70,15 @@ def test_numbers_alone_and_classes_alone():
 def test_a_table_without_columns_is_refused(sizes):
     with pytest.raises(UserError, match="expected columns, classes of at least 2"):
         TableMLP(*sizes)
+
+
+def test_waves_are_of_wavelengths_4_2_1():
+    """What the first layer sees of a number that grows by 4 is the same but for the number itself."""
+    network = TableMLP(1, [2], width=8, n_waves=3)
+    x = torch.tensor([[0.3, 0.5, 0.5, 0.1], [4.3, 0.5, 0.5, 0.1], [2.3, 0.5, 0.5, 0.1]])
+    a, b, c = network._features(x)[:, 4:]
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+    torch.testing.assert_close(c, torch.tensor([-1.0, 1, 1, -1, 1, 1]) * a, atol=1e-5, rtol=0)
+    assert a.square().view(2, 3).sum(0).tolist() == pytest.approx([1, 1, 1])
+    with pytest.raises(UserError, match="n_waves=-1: expected at least 0"):
+        TableMLP(1, [2], n_waves=-1)
