@@ -104,7 +104,7 @@ class TableSynthesizer:
     def fit(self, table: Any, run: Path | str | None = None) -> TableSynthesizer:
         """Learn a pandas DataFrame, a pyarrow Table, or a .csv or .parquet file; returns itself.
 
-        One row in ten is held out: training ends where their loss falls no more, and keeps the best weights. Ctrl-C
+        One row in ten is held out: training ends where their loss rises for long, and keeps the best weights. Ctrl-C
         ends it with the best so far.
 
         A large file is read in pieces, its rows kept on disk: memory holds a piece, and eight bytes a row.

@@ -36,8 +36,10 @@ NETWORKS: Mapping[str, Callable[..., Any]] = {"mlp": partial(TableMLP, n_waves=5
 """Networks for tables: one that is fast on a processor, one for those who have a GPU."""
 SIGMA_1 = 0.02
 """The noise that is left on numbers, whose standard deviation is 1."""
-CHECKS, PATIENCE = 40, 10
-"""How often the loss of held-out rows is looked at in a whole run, and after how many looks without gain it ends."""
+CHECKS, PATIENCE, OVERFIT = 40, 10, 1.02
+"""How often the loss of held-out rows is looked at in a whole run; after how many looks without gain it ends, if that
+loss is by then so much higher than at its best: rows get better while the learning rate falls, if the loss does not.
+"""
 MOST_HELD_OUT = 1000
 KNOWN_EVERY = 4
 """One of so many batches is shown with some columns known, as rows are when cells are given or imputed."""
@@ -138,12 +140,13 @@ class TableTraining:
         self.average: list[Tensor] = list(self.averaged.parameters())
         self.optimiser = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=1e-4, betas=(0.9, 0.99), fused=True)
         self.warm_up, self.every = min(100, steps // 10 + 1), max(1, steps // CHECKS)
-        self.step, self.best_step, self.best_loss = 0, 0, math.inf
+        self.step, self.best_step, self.best_loss, self.last_loss = 0, 0, math.inf, math.inf
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps are made, or the loss of held-out rows falls no more."""
-        return self.step >= self.steps or self.step - self.best_step >= PATIENCE * self.every
+        """Whether all steps are made, or the loss of held-out rows has long been rising."""
+        late = self.step - self.best_step >= PATIENCE * self.every
+        return self.step >= self.steps or (late and self.last_loss > OVERFIT * self.best_loss)
 
     def train_step(self) -> float | None:
         """One step; the loss of the held-out rows after it, where it is looked at."""
@@ -170,7 +173,7 @@ class TableTraining:
         with evaluating(self.averaged):
             alone = float(levels.loss(self.averaged, x, None, generator))
             partly = float(levels.loss(self.averaged, x, _some_columns(self.model, x, generator), generator))
-        now = alone + (partly - alone) / KNOWN_EVERY
+        self.last_loss = now = alone + (partly - alone) / KNOWN_EVERY
         if now < self.best_loss:
             self.best.load_state_dict(self.averaged.state_dict())
             self.best_loss, self.best_step = now, self.step
@@ -180,8 +183,8 @@ class TableTraining:
         """Write all that a run goes on from. facts: what must be the same then."""
         state = {
             "facts": dict(facts), "step": self.step, "best_step": self.best_step, "best_loss": self.best_loss,
-            "generator": self.generator.get_state(), "optimiser": self.optimiser.state_dict(),
-            "best": self.best.state_dict(),
+            "last_loss": self.last_loss, "generator": self.generator.get_state(),
+            "optimiser": self.optimiser.state_dict(), "best": self.best.state_dict(),
         }  # fmt: skip
         checkpoints.write(run, self.step, self.model.state_dict(), state, self.averaged.save)
 
@@ -200,7 +203,8 @@ class TableTraining:
         self.best.load_state_dict(state["best"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"])
-        self.step, self.best_step, self.best_loss = state["step"], state["best_step"], state["best_loss"]
+        self.step, self.best_step = state["step"], state["best_step"]
+        self.best_loss, self.last_loss = state["best_loss"], state["last_loss"]
         return True
 
 
