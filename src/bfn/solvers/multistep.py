@@ -101,9 +101,9 @@ class Multistep(Solver):
             raise UserError("corrector=True with interpolates='noise': only steps in the data are mended")
 
     def with_dial(self, g: float) -> "Solver":
-        """The same at another stochasticity, in all steps."""
-        turned = super().with_dial(g)
-        return replace(turned, quiet=0) if isinstance(turned, Multistep) else turned
+        """The same at another stochasticity, in all steps; what is a rule for the ODE alone is left with it."""
+        plain = replace(self, quiet=0, extrapolates_end=self.extrapolates_end and g == 0)
+        return super(Multistep, plain).with_dial(g)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
         s = flow.schedule.s_of(nodes)

@@ -30,7 +30,7 @@ from bfn.training import checkpoints
 __all__ = ["TableSynthesizer"]
 
 EPOCHS, LEAST_STEPS, MOST_STEPS = 250, 2000, 16_000
-"""Some seven minutes of one core at most, ten where there are hundreds of classes."""
+"""Magic takes seven minutes of one core, Adult, with hundreds of classes, ten."""
 MOST_BATCH = 256
 """Of larger batches the same time makes less."""
 DRAWS = 20
@@ -104,8 +104,8 @@ class TableSynthesizer:
     def fit(self, table: Any, run: Path | str | None = None) -> TableSynthesizer:
         """Learn a pandas DataFrame, a pyarrow Table, or a .csv or .parquet file; returns itself.
 
-        One row in ten is held out: training ends where their loss rises for long, and keeps the best weights. Ctrl-C
-        ends it with the best so far.
+        One row in ten is held out: the newest weights are kept whose loss on these rows is within 1 % of the least, and
+        training ends where there have been none such for long. Ctrl-C ends it with what was kept so far.
 
         A large file is read in pieces, its rows kept on disk: memory holds a piece, and eight bytes a row.
 
@@ -140,12 +140,12 @@ class TableSynthesizer:
             settings = {"batch": batch, "dropout": dropout, "lr": lr, "seed": self.seed}
             facts = {"steps": steps, **settings, "rows": n, "columns": list(columns.names)}
             self.stopped_by = train(training, shown, None if run is None else Path(run), facts)
-        if self.stopped_by == "SIGINT" and training.best_step == 0:
+        if self.stopped_by == "SIGINT" and training.kept_step == 0:
             raise KeyboardInterrupt
-        settings = {"steps": training.best_step, **settings}
-        training.best.info.card = {"rows": n, "held_out_loss": training.best_loss, "table_training": settings}
-        self._model = training.best.eval()
-        if run is not None and training.best_step:
+        settings = {"steps": training.kept_step, **settings}
+        training.kept.info.card = {"rows": n, "held_out_loss": training.kept_loss, "table_training": settings}
+        self._model = training.kept.eval()
+        if run is not None and training.kept_step:
             self.save(run)
         if self.stopped_by == "SIGTERM":
             signal.raise_signal(signal.SIGTERM)

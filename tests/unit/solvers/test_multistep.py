@@ -109,3 +109,11 @@ def test_every_solver_makes_a_table_that_could_be_stored(name):
             table = make_table(FLOWS[kind], name, nfe, curve=ErrorCurve((0.0, 1.0), (1.0, 0.1)))
             table.check()
             assert table.nfe == nfe
+
+
+def test_a_solver_that_extrapolates_the_end_can_be_given_noise():
+    """The rule for the end is one for the ODE: with noise it is left, at g = 0 it stays."""
+    base = Multistep("mine", "", ("continuous",), order=3, corrector=True, extrapolates_end=True, has_dial=True)
+    assert base.with_dial(0.0).extrapolates_end
+    turned = base.with_dial(1.0)
+    assert (turned.g, turned.extrapolates_end) == (1.0, False)
