@@ -1,4 +1,4 @@
-"""Synthetic rows side by side: ours at 10, 20 and 50 calls, sdv's CTGAN, TVAE and Gaussian copula, independent columns.
+"""Synthetic rows side by side: ours at 5 to 50 calls, sdv's CTGAN, TVAE and Gaussian copula, independent columns.
 
     python benchmarks/tables.py run --tables german --work /tmp/tables --peers .peers/bin/python
     python benchmarks/tables.py speed                 # sampling beside the network's own speed, and writing
@@ -7,7 +7,7 @@
 One table, one division and one judge for all. Everything is kept in
 ``--work`` and in the JSON: a run that was stopped goes on where it was. Peers run in an environment of their own, see
 benchmarks/tables_peers.py, with their own defaults; one that learns by epochs gets as many of its 300 as fit into the
-minutes that ours took on the same core, and at least one minute. ``benchmarks/table_imputation.py`` adds missing cells.
+processor minutes that ours took, and at least one. ``benchmarks/table_imputation.py`` adds missing cells.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from bfn.quality.measurements import pool
 from bfn.tables.row_files import write_rows
 
 TABLES = {"adult": "income", "magic": "class", "diamonds": "price", "german": "class", "contraceptive": "class"}
-CALLS = (10, 20, 50)
+CALLS = (5, 10, 20, 50)
 PEERS = ("ctgan", "tvae", "copula")
 RESULTS = Path("docs/results/tables.json")
 
@@ -78,12 +78,8 @@ def rows_of(
         generator = torch.Generator().manual_seed(seed)
         orders = {column: torch.randperm(len(train), generator=generator).numpy() for column in train}
         return pd.DataFrame({column: train[column].to_numpy()[order] for column, order in orders.items()}), {}
-    if method.startswith("bundled"):
-        model = bfn.TableSynthesizer.load(name)
-        seconds = float(model.model.info.card.get("seconds", "nan"))
-    else:
-        model, seconds = synthesizer(name, seed, train, args.work)
-    if method.startswith(("ours", "bundled")):
+    model, seconds = synthesizer(name, seed, train, args.work)
+    if method.startswith("ours"):
         calls = int(method.split("-")[1])
         start = time.perf_counter()
         rows = model.sample(len(train), nfe=calls, seed=seed)
@@ -171,10 +167,7 @@ def speed_lines(found: dict[str, dict]) -> list[str]:
 
 
 LABELS = {
-    "real": "real rows", "bundled-5": "bfn, the bundled model, 5 calls", 
-    "bundled-10": "bfn, the bundled model, 10 calls",
-    "bundled-20": "bfn, the bundled model, 20 calls", "bundled-50": "bfn, the bundled model, 50 calls",
-    "ours-5": "bfn, 5 calls", "ours-10": "bfn, 10 calls", "ours-20": "bfn, 20 calls", "ours-50": "bfn, 50 calls",
+    "real": "real rows", **{f"ours-{calls}": f"bfn, {calls} calls" for calls in CALLS},
     "ctgan": "CTGAN", "tvae": "TVAE", "copula": "Gaussian copula", "independent": "independent columns",
 }  # fmt: skip
 COLUMNS = {
