@@ -20,8 +20,8 @@ from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
 
 __all__ = [
-    "GRIDS", "Grid", "Information", "Karras", "Log1p", "Log1pEarly", "LogSNR", "Mean", "Paper", "Power",
-    "Uniform", "check_times", "parse",
+    "GRIDS", "Grid", "Information", "Karras", "Log1p", "Log1pEarly", "LogSNR", "Paper", "Power", "Uniform",
+    "check_times", "parse",
 ]  # fmt: skip
 
 
