@@ -3,7 +3,7 @@
     python examples/demo.py --out demo
 
 For each model two sets of samples from the same seed are drawn, and written as one picture (images) or as lines (text);
-a third, of one call, where the model has a bundled student: of ``digits`` that is ``digits-1``.
+a third, of one call, where the model has a bundled student: ``digits-1`` of ``digits``, ``mnist-1`` of ``mnist``.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from bfn.quality.molecule_report import is_of_molecules, report_molecules
 from bfn.viz import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
 
 MODELS = ("mnist", "digits", "text8", "qm9")
-STUDENTS = {"digits": "digits-1"}
+STUDENTS = {"digits": "digits-1", "mnist": "mnist-1"}
 """Distilled models, by the model they learned from."""
 SOLVERS = {"bfn": "the original sampler, bfn", "auto": "the default, auto"}
 
