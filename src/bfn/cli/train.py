@@ -8,14 +8,13 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, Names, shown
-from bfn.cli.train_table import is_table, train_table
+from bfn.cli.train_table import STOPPED, is_table, train_table
 from bfn.errors import UserError
 
 __all__ = ["settings_first", "train"]
 
 SETTING = re.compile(r"[a-z][\w.]*=.*", re.DOTALL)
 OF_ONE_VALUE = ("--recipe", "--config", "--data", "--label", "--tokenizer", "--network", "--out", "--seed")
-STOPPED = {"SIGINT": 130, "SIGTERM": 143}
 
 
 def train(

@@ -10,11 +10,12 @@ from typing import Any
 from bfn.cli.common import shown, tell
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["is_table", "train_table"]
+__all__ = ["STOPPED", "is_table", "train_table"]
 
 FILES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 NAMES = ("steps", "batch", "lr", "width", "n_blocks", "dropout", "kinds", "drop", "network")
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}
+"""How a training that a signal ended exits, as shells say it."""
 
 
 def is_table(source: str, changes: Sequence[str]) -> bool:

@@ -101,7 +101,7 @@ class Gaps:
         found: dict[str, list[Floats]] = {}
         flow = self.model.flow
         assert isinstance(flow, JointFlow)
-        nothing = torch.zeros(flow.state_shape(self.model.data_shape), dtype=self.model.dtype)
+        nothing = torch.zeros(flow.state_shape(self.model.data_shape), dtype=self.model.dtype, device=self.model.device)
         for first in range(0, len(self.rows), ROWS):
             some = slice(first, first + ROWS)
             out = sample(

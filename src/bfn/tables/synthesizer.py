@@ -158,8 +158,9 @@ class TableSynthesizer:
             if not self.drop_unlearnable or error.others is None:
                 raise
             self.left_out = error.reasons
-            for name, reason in error.reasons.items() if shown else ():
-                say(f"left out: column {name!r}, {reason}", shown)
+            if shown:
+                for name, reason in error.reasons.items():
+                    say(f"left out: column {name!r}, {reason}", shown)
             return error.others
 
     def sample(
