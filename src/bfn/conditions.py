@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -95,7 +95,7 @@ class Condition:
     names: tuple[str, ...] = ()
     low: float | None = None
     high: float | None = None
-    examples: tuple[float, ...] = ()
+    examples: tuple[float, ...] = field(default=(), repr=False)
     optional: bool = True
 
     def __post_init__(self) -> None:

@@ -95,8 +95,6 @@ def _first_student(model: Model, student: BFN | None) -> BFN:
     first = model if student is None else student
     if len(model.flow.parts) > 1:
         raise UserError(f"joint data ({', '.join(model.flow.parts)}): only models of one kind of data can be distilled")
-    if model.info.lengths is not None:
-        raise UserError("samples of different lengths: only models of data of one size can be distilled")
     if first.flow != model.flow or tuple(first.data_shape) != tuple(model.data_shape):
         raise UserError(f"student of {first.flow}, {first.data_shape}: expected {model.flow}, {model.data_shape}")
     if not isinstance(first, BFN) or not first.starts_at_zero:

@@ -126,7 +126,7 @@ class Distiller(Trainer):
         """The student with tables of up to that many calls."""
         model, paths = self.averaged(), self.kept_back
         times = self.paths.times[1:].tolist()
-        tables = choose_tables(model, paths.x, paths.conditions, times, calls, seed=self.settings.seed)
+        tables = choose_tables(model, self.teacher, paths.x, paths.conditions, times, calls, seed=self.settings.seed)
         model.info = replace(model.info, tables=tables)
         return model
 

@@ -109,7 +109,7 @@ def _chunk(
     """Some paths as named tensors."""
     conditions = conditions_for(model.info, n, generator=generator)
     conditions = dropped(conditions, dropout, torch.rand(n, max(1, len(conditions)), generator=generator))
-    states, ends = [], []
+    states, ends, exists = [], [], []
     for first in range(0, n, BATCH):
         rows = slice(first, min(n, first + BATCH))
         passed: list[Tensor] = []
@@ -122,5 +122,9 @@ def _chunk(
         out = sample(model, count, condition=rows_of(conditions, rows), seed=seed, on_step=keep, **sampling)
         states.append(torch.stack(passed))
         ends.append(out.x.cpu().float() if model.flow.has_range else out.x.cpu())
+        if out.present is not None:
+            exists.append(out.present.cpu())
         bar.update(count)
+    if exists:
+        conditions["present"] = torch.cat(exists)
     return {**conditions, "u": torch.cat(states, 1), "x": torch.cat(ends)}

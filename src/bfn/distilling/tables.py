@@ -1,7 +1,8 @@
 """What a map to the end is sampled by: one call at the start; each further one after noising its prediction again.
 
-Where to noise to is chosen so that samples are distributed as the ends of the teacher's paths are, by the energy
-distance, which is 0 for equal distributions only.
+Where to noise to is chosen so that the teacher finds samples as likely as the ends of its own paths: by the energy
+distance between the errors that it makes on each, at several noise levels. The energy distance of the data themselves
+is a blunt tool in many dimensions; these few numbers tell what is coarse and what is fine in a sample.
 """
 
 from collections.abc import Sequence
@@ -9,14 +10,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bfn.conditions import Conditions
+from bfn.conditions import Conditions, rows_of
 from bfn.flows import Flow
+from bfn.losses import squared_error
 from bfn.model import Model
 from bfn.sampling import sample
+from bfn.seeds import derived_generator
 from bfn.solvers import Table
 from bfn.solvers.renoising import RENOISING
 
-__all__ = ["choose_tables", "energy_distance", "renoising_table"]
+__all__ = ["choose_tables", "energy_distance", "error_profile", "renoising_table"]
+
+LOOKS = 4
+"""Noise levels, of the times that there are to choose from, at which samples are looked at."""
+NEGLIGIBLE = 0.01
+"""Share of the error at t = 0: what is below it is texture that nobody sees."""
+BATCH = 100
+"""Samples that go through the network at a time."""
 
 
 def renoising_table(flow: Flow, times: Sequence[float]) -> Table:
@@ -26,6 +36,7 @@ def renoising_table(flow: Flow, times: Sequence[float]) -> Table:
 
 def choose_tables(
     model: Model,
+    teacher: Model,
     x: Tensor,
     conditions: Conditions,
     times: Sequence[float],
@@ -35,21 +46,49 @@ def choose_tables(
 ) -> dict[int, Table]:
     """Tables of 1 to ``most`` calls for a model that maps to the end: each adds the best time to those of the last.
 
-    x, conditions: data that samples should be like. times: those to choose from.
+    teacher: who looks at the samples. x, conditions: what they should be like. times: those to choose from.
     """
     flow, chosen = model.flow, [0.0]
+    asked = dict(conditions)
+    present = asked.pop("present", None)
     tables = {1: renoising_table(flow, chosen)}
+    if not times:
+        return tables
+    looked_at = times[:: -(-len(times) // LOOKS)]
+    ends = error_profile(teacher, x, conditions, looked_at, seed=seed)
     for calls in range(2, most + 1):
         trials: list[tuple[float, list[float]]] = []
         for t in (t for t in times if t not in chosen):
             tried = sorted([*chosen, t])
-            drawn = sample(model, len(x), renoising_table(flow, tried), condition=conditions, seed=seed).x
-            trials.append((energy_distance(flow.values(drawn), flow.values(x)), tried))
+            table = renoising_table(flow, tried)
+            drawn = sample(model, len(x), table, condition=asked, present=present, seed=seed).x
+            profile = error_profile(teacher, drawn, conditions, looked_at, seed=seed)
+            trials.append((energy_distance(profile, ends), tried))
         if not trials:
             break
         _, chosen = min(trials)
         tables[calls] = renoising_table(flow, chosen)
     return tables
+
+
+@torch.no_grad()
+def error_profile(model: Model, x: Tensor, conditions: Conditions, times: Sequence[float], *, seed: int = 0) -> Tensor:
+    """How hard each sample is for a model, at each time: (n, times), log of the error beside that at t = 0.
+
+    The same noise for every x of that number, so that two sets of samples differ by what they are.
+    """
+    device, columns = model.device, []
+    for number, t in enumerate((0.0, *times)):
+        generator, errors = derived_generator(seed, "profile", number), []
+        for rows in torch.split(torch.arange(len(x)), BATCH):
+            shape = (len(rows), *model.flow.state_shape(model.data_shape))
+            eps = torch.randn(shape, generator=generator, dtype=model.dtype).to(device)
+            there = {name: value.to(device) for name, value in rows_of(conditions, rows).items()}
+            at = torch.full((len(rows),), t, dtype=torch.float64, device=device)
+            errors.append(squared_error(model, x[rows].to(device), at, None, there, eps).double().cpu())
+        columns.append(torch.cat(errors))
+    first, *others = columns
+    return (torch.stack(others, 1) / first.mean() + NEGLIGIBLE).log()
 
 
 def energy_distance(x: Tensor, y: Tensor) -> float:

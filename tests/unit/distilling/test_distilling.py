@@ -7,7 +7,7 @@ import bfn
 import tiny
 from bfn.distilling import distill
 from bfn.distilling.paths import coupled_noise, draw_paths
-from bfn.distilling.tables import choose_tables, energy_distance, renoising_table
+from bfn.distilling.tables import choose_tables, energy_distance, error_profile, renoising_table
 from bfn.exact import GaussianMixture, StringSet
 from bfn.networks import MLP
 from bfn.training import read_log
@@ -100,12 +100,26 @@ def test_noising_again_forgets_the_state(mixture):
 def test_times_are_chosen_for_samples_like_the_data(mixture):
     # Of an exact model, whose one call is the mean, two calls are the better the more of the noise the second sees.
     data = mixture.sample_data(400, torch.Generator().manual_seed(3))
-    tables = choose_tables(mixture, data, {}, [1e-3, 0.1, 0.2], 2)
-    distances = {
-        t: energy_distance(mixture.sample(400, renoising_table(mixture.flow, [0.0, t]), seed=0).x, data)
-        for t in (1e-3, 0.1, 0.2)
-    }
-    assert tables[2].times == (0.0, min(distances, key=distances.get))
+    times = (1e-3, 0.1, 0.2)
+    tables = choose_tables(mixture, mixture, data, {}, times, 2)
+    drawn = {t: mixture.sample(400, renoising_table(mixture.flow, [0.0, t]), seed=0).x for t in times}
+    of_data = {t: energy_distance(x, data) for t, x in drawn.items()}
+    assert tables[2].times == (0.0, min(of_data, key=of_data.get))
+
+
+def test_samples_are_as_hard_for_the_teacher_as_data_if_they_are_alike(mixture):
+    data, others = (mixture.sample_data(1000, torch.Generator().manual_seed(seed)) for seed in (1, 2))
+    times = (0.05, 0.2, 0.4)
+    ours = error_profile(mixture, data, {}, times)
+    assert ours.shape == (1000, 3)
+    assert torch.equal(ours, error_profile(mixture, data, {}, times))
+    # Errors fall with the noise. Data off the clusters are hard where the noise no longer hides it.
+    assert bool((ours.mean(0).diff() < 0).all())
+    alike, apart = (
+        energy_distance(error_profile(mixture, x, {}, times), ours)
+        for x in (others, others + 0.3 * torch.randn(others.shape, generator=torch.Generator().manual_seed(3)))
+    )
+    assert abs(alike) < 0.02 < 5 * 0.02 < apart
 
 
 def test_a_distilled_model_is_stored_resumed_and_loaded(tmp_path):
@@ -132,6 +146,24 @@ def test_a_distilled_model_is_stored_resumed_and_loaded(tmp_path):
     assert teacher.info == untouched.info
     assert all(torch.equal(a, b) for a, b in zip(teacher.parameters(), untouched.parameters(), strict=True))
     assert "quality" not in loaded.info.card
+
+
+def test_samples_of_different_lengths(tmp_path):
+    teacher = tiny.build("molecules")
+    sampling = {"solver": "fast-ode", "nfe": 3}
+    student = distill(teacher, 2, paths=16, batch=8, calls=2, teacher=sampling, run=tmp_path / "run")
+    paths = draw_paths(teacher, 516, sampling, dropout=0.1, folder=tmp_path / "run/paths")
+    present = paths.conditions["present"]
+    # Paths are as long as the teacher's samples are, and where there is no data there is none at their end.
+    assert set(present.sum(1).tolist()) == {2, 3, 4, 6}
+    assert not bool(paths.x[~present].any())
+    assert student.sample(3, nfe=2, lengths=3, seed=1).present.sum(1).tolist() == [3, 3, 3]
+    # One call of two paths that differ in padding alone ends alike.
+    t, u, _, conditions = paths.at(torch.zeros(8, dtype=torch.long), torch.arange(8))
+    other = torch.where(present[:8, :, None], u, torch.randn_like(u))
+    level = teacher.flow.noise_level(t, len(u), u.ndim - 1, u)
+    ends = [student.output(state, level, **conditions).mean[present[:8]] for state in (u, other)]
+    torch.testing.assert_close(*ends)
 
 
 def test_what_cannot_be_distilled_is_told_in_a_line(mixture, tmp_path):
