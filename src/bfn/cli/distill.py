@@ -24,6 +24,7 @@ def distill(
     temperature: Annotated[float | None, arg(metavar="NUMBER")] = None,
     batch: int = 128,
     lr: float = 1e-3,
+    start: Annotated[str | None, arg(metavar="MODEL")] = None,
     resume: bool = False,
     seed: Seed = 0,
     device: Device = "auto",
@@ -53,6 +54,7 @@ def distill(
         temperature: the logits of classes are divided by it in the paths.
         batch: samples a step.
         lr: learning rate at its highest.
+        start: model to begin with, an earlier student for one; MODEL itself if left out.
         resume: go on with the paths and from the checkpoint in --out.
     """
     import inspect
@@ -65,7 +67,7 @@ def distill(
     given: dict[str, Any] = {"grid": grid, "g": g, "guidance": guidance, "temperature": temperature}
     teacher = {"solver": solver, "nfe": nfe, **{key: value for key, value in given.items() if value is not None}}
     more: dict[str, Any] = {"steps": steps, "paths": paths, "calls": calls, "batch": batch, "seed": seed}
-    said = {**teacher, **more, "device": device}
+    said = {**teacher, **more, "start": start, "device": device}
 
     def again(rate: float | None) -> str:
         """The command that goes on, with what is not as it is where nothing is said."""
@@ -74,8 +76,17 @@ def distill(
         options = [word for name, value in changed.items() for word in (f"--{name}", str(value))]
         return shlex.join(["bfn", "distill", model, "--out", str(out), *options, "--resume"])
 
+    first = None if start is None else load(start, device)
     student = distilling.distill(
-        load(model, device), teacher=teacher, lr=lr, run=out, resume=resume, again=again, progress=shown(), **more
+        load(model, device),
+        teacher=teacher,
+        student=first,
+        lr=lr,
+        run=out,
+        resume=resume,
+        again=again,
+        progress=shown(),
+        **more,
     )
     error = next(entry for entry in reversed(read_log(out)) if entry["kind"] == "eval")
     figures = {key: error[key] for key in ("end_error", "end_error_low", "end_error_high")}

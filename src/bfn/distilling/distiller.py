@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,8 @@ from bfn.distilling.paths import coupled_noise, draw_paths
 from bfn.distilling.tables import choose_tables, renoising_table
 from bfn.estimate import mean_estimate
 from bfn.eval_mode import evaluating
-from bfn.heads import FlowMapHead
+from bfn.flows import Flow
+from bfn.heads import FlowMapHead, Output
 from bfn.losses import errors_and_values
 from bfn.model import BFN, Model
 from bfn.progress import Shown, say
@@ -35,13 +36,30 @@ from bfn.weightings import Bound, CrossEntropy, Weighting
 __all__ = ["Distiller"]
 
 LARGEST_FACTOR = 30.0
-"""Of the squared error, which is weighted by 1 + s^2 as where the data are seen under noise of 1/s."""
+"""Of the squared error, which counts 1 + s^2 times as where the data are seen under noise of 1/s; of the distance, its
+root."""
+SMALL = 0.05
+"""Distance, in standard deviations of the data, below which the squared error is as good as the distance."""
 AT_START = 2
 """One of so many rows of a batch is at the start of its path, where one call has all of the way to go."""
 LEAST_VISIBLE = 0.5
 """Standard deviation of the noise, in units of one step between data, with which the first state is shown."""
 N_HELD_OUT = 500
 """Paths that are kept back: they measure the map, and choose where to noise again."""
+
+
+@dataclass(frozen=True)
+class Distance(Bound):
+    """How far a number is from where its path ends: the root of its squared error, rounded at 0 (pseudo-Huber).
+
+    One call cannot tell all paths apart. Where ends differ, the least squared error is at their mean, which is like
+    none of them; the least distance is at their median.
+    """
+
+    small: float = 0.0
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        return (errors + self.small**2).sqrt() - self.small
 
 
 class Distiller(Trainer):
@@ -89,7 +107,9 @@ class Distiller(Trainer):
         return student.train().requires_grad_()
 
     def make_weighting(self) -> Weighting:
-        return Bound() if self.teacher.flow.has_range else CrossEntropy()
+        if not self.teacher.flow.has_range:
+            return CrossEntropy()
+        return Distance(SMALL * float(self.paths.x.std()))
 
     def batch(self, step: int) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor, Tensor]:
         settings, flow = self.settings, self.model.flow
@@ -102,14 +122,14 @@ class Distiller(Trainer):
         first = self.accelerator.process_index * self.share
         rows = slice(first, first + self.share)
         t, u, x, conditions = self.learned.at(node[rows], index[rows])
-        factor = 1 + flow.schedule.beta(t) if flow.has_range else torch.ones_like(t)
+        factor = (1 + flow.schedule.beta(t)).clamp(max=LARGEST_FACTOR).sqrt() if flow.has_range else torch.ones_like(t)
         eps = coupled_noise(flow, u, x, t).to(self.device)
         there = {name: value.to(self.device) for name, value in conditions.items()}
-        return x.to(self.device), there, t.to(self.device), factor.clamp(max=LARGEST_FACTOR).to(self.device), eps
+        return x.to(self.device), there, t.to(self.device), factor.to(self.device), eps
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """How far one call from the start ends from where the teacher does, on paths kept back, by what is trained."""
+        """How far one call from the start ends from where the teacher does, on paths kept back: squared, or in nats."""
         model, paths = self.averaged(), self.kept_back
         flow, values = model.flow, []
         with evaluating(model):
@@ -118,7 +138,7 @@ class Distiller(Trainer):
                 eps = coupled_noise(flow, u, x, t).to(self.device)
                 there = {name: value.to(self.device) for name, value in conditions.items()}
                 measured = errors_and_values(model, x.to(self.device), t, self.weighting.values, None, there, eps)
-                values.append(measured[1])
+                values.append(measured[0 if flow.has_range else 1])
         error = mean_estimate(torch.cat(values))
         return {"end_error": error.value, "end_error_low": error.low, "end_error_high": error.high}
 

@@ -23,8 +23,8 @@ __all__ = ["choose_tables", "energy_distance", "error_profile", "renoising_table
 
 LOOKS = 4
 """Noise levels, of the times that there are to choose from, at which samples are looked at."""
-NEGLIGIBLE = 0.01
-"""Share of the error at t = 0: what is below it is texture that nobody sees."""
+NEGLIGIBLE = 0.03
+"""Share of the error at t = 0: what is well below it is texture that nobody sees."""
 BATCH = 100
 """Samples that go through the network at a time."""
 

@@ -4,6 +4,8 @@ import json
 import shlex
 import signal
 
+import torch
+
 import bfn
 import tiny
 from bfn.cli import main
@@ -25,9 +27,24 @@ def test_the_command_stores_a_model_that_samples_in_one_call(tmp_path, capsys):
     assert main(["sample", str(out), "--nfe", "1", "--n", "2", "--out", str(tmp_path / "samples")]) == 0
 
 
+def test_an_earlier_student_to_begin_with(tmp_path):
+    folder, first, second = tiny.save("images", tmp_path / "m"), tmp_path / "first", tmp_path / "second"
+    few = ["--paths", "8", "--batch", "4", "--nfe", "3", "--calls", "1"]
+    assert main(["distill", str(folder), "--out", str(first), *few, "--steps", "4", "--lr", "0.1"]) == 0
+    begin = ["--start", str(first), "--steps", "1", "--lr", "1e-9"]
+    assert main(["distill", str(folder), "--out", str(second), *few, *begin]) == 0
+    teacher, before, after = (
+        torch.nn.utils.parameters_to_vector(bfn.load(path).parameters()) for path in (folder, first, second)
+    )
+    torch.testing.assert_close(after, before)
+    assert not torch.allclose(before, teacher)
+
+
 def test_what_is_told_to_go_on_with_is_a_command_that_does(tmp_path, capsys, monkeypatch):
     folder, out = tiny.save("binary", tmp_path / "a model"), tmp_path / "student"
+    first = tiny.save("binary", tmp_path / "first")
     options = ["--steps", "4", "--paths", "8", "--batch", "4", "--nfe", "3", "--calls", "1", "--seed", "3"]
+    options += ["--start", str(first)]
     step = Distiller.train_step
 
     def interrupted(self):
@@ -40,6 +57,7 @@ def test_what_is_told_to_go_on_with_is_a_command_that_does(tmp_path, capsys, mon
     told = next(line for line in capsys.readouterr().err.splitlines() if "to go on: " in line)
     bfn_, *words = shlex.split(told.partition("to go on: ")[2])
     assert bfn_ == "bfn"
+    assert words[words.index("--start") + 1] == str(first)
     monkeypatch.undo()
     assert main(words) == 0
     assert "distilled in 4 steps" in capsys.readouterr().out
@@ -54,3 +72,6 @@ def test_wrong_input_is_told_in_one_line(tmp_path, refused):
     assert "solver='fast-od'" in refused("distill", folder, *out, "--solver", "fast-od")
     assert "guidance" in refused("distill", folder, *out, "--guidance", "2")
     assert "neither a directory nor" in refused("distill", "digitz", *out)
+    assert "neither a directory nor" in refused("distill", folder, *out, "--start", "digitz")
+    other = tiny.save("images", tmp_path / "other")
+    assert "expected ContinuousFlow" in refused("distill", folder, *out, "--start", other)

@@ -6,6 +6,7 @@ import torch
 import bfn
 import tiny
 from bfn.distilling import distill
+from bfn.distilling.distiller import Distance
 from bfn.distilling.paths import coupled_noise, draw_paths
 from bfn.distilling.tables import choose_tables, energy_distance, error_profile, renoising_table
 from bfn.exact import GaussianMixture, StringSet
@@ -49,6 +50,19 @@ def test_one_call_ends_where_the_ode_does(mixture):
         out = student.sample(1000, nfe=nfe, seed=3)
         assert out.nfe == nfe
         assert energy_distance(out.x, data) < 0.05 * teacher
+
+
+def test_where_ends_differ_the_distance_asks_for_their_median(mixture):
+    ends = torch.tensor([-1.0, -1.0, -0.9, 0.5, 1.0])
+    guesses = torch.linspace(-1, 1, 201)[:, None]
+    losses = {
+        small: Distance(small).values(mixture.flow, None, ends, (ends - guesses).square()).mean(1)
+        for small in (1e-3, 100.0)
+    }
+    # A small number rounds the distance at 0; beside a large one all errors are small, and their squares count.
+    least = {small: float(guesses[loss.argmin()]) for small, loss in losses.items()}
+    assert least[1e-3] == pytest.approx(float(ends.median()), abs=0.01)
+    assert least[100.0] == pytest.approx(float(ends.mean()), abs=0.01)
 
 
 def test_classes_too(strings):
