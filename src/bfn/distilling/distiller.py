@@ -2,8 +2,8 @@
 
 Training shows a model data x with fresh noise, u = s w(x) + sqrt(kappa) eps, and it learns the mean of all x that u may
 come from. A path of the probability-flow ODE has one end: shown states of paths with the end that each leads to, the
-same network with the same loss learns the map from any state to its end, one call from the start included. So this is
-a run as any other; only its batches differ.
+same network learns the map from any state to its end, one call from the start included. So this is a run as any other;
+only its batches differ, and for numbers the loss.
 """
 
 from __future__ import annotations
