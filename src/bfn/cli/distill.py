@@ -78,16 +78,9 @@ def distill(
 
     first = None if start is None else load(start, device)
     student = distilling.distill(
-        load(model, device),
-        teacher=teacher,
-        student=first,
-        lr=lr,
-        run=out,
-        resume=resume,
-        again=again,
-        progress=shown(),
-        **more,
-    )
+        load(model, device), teacher=teacher, student=first, lr=lr, run=out, resume=resume, again=again,
+        progress=shown(), **more,
+    )  # fmt: skip
     error = next(entry for entry in reversed(read_log(out)) if entry["kind"] == "eval")
     figures = {key: error[key] for key in ("end_error", "end_error_low", "end_error_high")}
     noised = {calls: [round(t, 4) for t in table.times] for calls, table in student.info.tables.items()}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bfn.conditions import Conditions, rows_of
+from bfn.eval_mode import evaluating
 from bfn.flows import Flow
 from bfn.losses import squared_error
 from bfn.model import Model
@@ -85,7 +86,8 @@ def error_profile(model: Model, x: Tensor, conditions: Conditions, times: Sequen
             eps = torch.randn(shape, generator=generator, dtype=model.dtype).to(device)
             there = {name: value.to(device) for name, value in rows_of(conditions, rows).items()}
             at = torch.full((len(rows),), t, dtype=torch.float64, device=device)
-            errors.append(squared_error(model, x[rows].to(device), at, None, there, eps).double().cpu())
+            with evaluating(model):
+                errors.append(squared_error(model, x[rows].to(device), at, None, there, eps).double().cpu())
         columns.append(torch.cat(errors))
     first, *others = columns
     return (torch.stack(others, 1) / first.mean() + NEGLIGIBLE).log()

@@ -133,7 +133,8 @@ def test_samples_are_as_hard_for_the_teacher_as_data_if_they_are_alike(mixture):
         energy_distance(error_profile(mixture, x, {}, times), ours)
         for x in (others, others + 0.3 * torch.randn(others.shape, generator=torch.Generator().manual_seed(3)))
     )
-    assert abs(alike) < 0.02 < 5 * 0.02 < apart
+    assert abs(alike) < 0.02
+    assert apart > 0.1
 
 
 def test_a_distilled_model_is_stored_resumed_and_loaded(tmp_path):
