@@ -57,12 +57,14 @@ def distill(
         left out.
     """
     first = _first_student(model, student)
+    flow = first.flow
     if paths < batch or calls < 1:
         raise UserError(f"paths={paths}, calls={calls}: expected at least a batch of {batch} paths, and 1 call")
     settings = Settings(
         data={"name": "paths", "paths": paths, **_sampling(teacher)},
-        network={"name": type(first.network).__name__}, flow={"name": first.flow.kind},
-        head={"name": type(first.head).__name__}, steps=steps, batch=batch, lr=lr, seed=seed,
+        network={"name": type(first.network).__name__}, flow={"name": flow.kind},
+        head={"name": type(first.head).__name__}, weighting={"name": "distance" if flow.has_range else "cross-entropy"},
+        steps=steps, batch=batch, lr=lr, seed=seed,
         warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
         tensorboard=False, calibration=0.0,
     )  # fmt: skip

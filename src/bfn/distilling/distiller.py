@@ -107,7 +107,7 @@ class Distiller(Trainer):
         return student.train().requires_grad_()
 
     def make_weighting(self) -> Weighting:
-        if not self.teacher.flow.has_range:
+        if self.settings.weighting["name"] == "cross-entropy":
             return CrossEntropy()
         return Distance(SMALL * float(self.paths.x.std()))
 
