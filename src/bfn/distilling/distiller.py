@@ -146,7 +146,10 @@ class Distiller(Trainer):
         """The student with tables of up to that many calls."""
         model, paths = self.averaged(), self.kept_back
         times = self.paths.times[1:].tolist()
-        tables = choose_tables(model, self.teacher, paths.x, paths.conditions, times, calls, seed=self.settings.seed)
+        tables = choose_tables(
+            model, self.teacher, paths.x, paths.conditions, times, calls, seed=self.settings.seed,
+            progress=self.progress and self.main,
+        )  # fmt: skip
         model.info = replace(model.info, tables=tables)
         return model
 

@@ -15,6 +15,7 @@ from bfn.eval_mode import evaluating
 from bfn.flows import Flow
 from bfn.losses import squared_error
 from bfn.model import Model
+from bfn.progress import Shown, over
 from bfn.sampling import sample
 from bfn.seeds import derived_generator
 from bfn.solvers import Table
@@ -44,6 +45,7 @@ def choose_tables(
     most: int,
     *,
     seed: int = 0,
+    progress: Shown = False,
 ) -> dict[int, Table]:
     """Tables of 1 to ``most`` calls for a model that maps to the end: each adds the best time to those of the last.
 
@@ -59,7 +61,8 @@ def choose_tables(
     ends = error_profile(teacher, x, conditions, looked_at, seed=seed)
     for calls in range(2, most + 1):
         trials: list[tuple[float, list[float]]] = []
-        for t in (t for t in times if t not in chosen):
+        others = [t for t in times if t not in chosen]
+        for t in over(others, f"choosing the times of {calls} calls", "trial", progress):
             tried = sorted([*chosen, t])
             table = renoising_table(flow, tried)
             drawn = sample(model, len(x), table, condition=asked, present=present, seed=seed).x
