@@ -12,17 +12,22 @@ from torch import Tensor
 
 from bfn.data.tokenizers import TEXT8
 from bfn.errors import UserError
-from bfn.exact.automata import DenseAutomaton, SparseAutomaton
-from bfn.exact.backoff import BackoffTables, count_backoff
-from bfn.exact.base import DiscreteExactModel, draw_classes, safe_log
+from bfn.exact.base import DiscreteExactModel, draw_classes
 from bfn.flows import DiscreteFlow
+from bfn.ngrams import (
+    Automaton,
+    BackoffTables,
+    DenseAutomaton,
+    SparseAutomaton,
+    count_backoff,
+    posterior_logits,
+    scaled,
+)
 
 __all__ = ["NGram"]
 
 _DENSE_STATES = 20_000
 """Up to so many contexts all are kept: matrix products over all are faster than sparse ones over those seen."""
-
-_SPARSE_BATCH = 16  # wider rows no longer fit in cache
 
 
 class NGram(DiscreteExactModel):
@@ -32,7 +37,7 @@ class NGram(DiscreteExactModel):
     memory: bytes that a posterior may use beyond the model; batches are worked on in parts that fit.
     """
 
-    automaton: DenseAutomaton | SparseAutomaton
+    automaton: Automaton
 
     def __init__(
         self,
@@ -49,7 +54,7 @@ class NGram(DiscreteExactModel):
         self.backoff = tables
         if dense is None:
             dense = tables.n_classes**tables.context <= _DENSE_STATES
-        self.automaton = DenseAutomaton(tables, dtype) if dense else SparseAutomaton(tables, dtype)
+        self.automaton = DenseAutomaton.of(tables, dtype) if dense else SparseAutomaton(tables, dtype)
         self.memory = memory
 
     @classmethod
@@ -114,13 +119,17 @@ class NGram(DiscreteExactModel):
         return x.to(self.device)
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
-        parts = self._parts(log_likelihood)
-        return torch.cat([self._marginals(part.permute(1, 2, 0)) for part in parts]).to(log_likelihood.dtype)
+        length, parts = log_likelihood.shape[1], []
+        for part in self._parts(log_likelihood):
+            # Of the forward pass every vector is kept if memory allows, else every sqrt(length)-th.
+            stride = None if len(part) <= self._fitting(length) else ceil(sqrt(length))
+            parts.append(posterior_logits(self.automaton, part.to(self.dtype), stride))
+        return torch.cat(parts).to(log_likelihood.dtype)
 
     def log_normaliser(self, log_likelihood: Tensor) -> Tensor:
         totals = []
         for part in self._parts(log_likelihood):
-            evidence, peaks = _scaled(part.permute(1, 2, 0).to(self.dtype))
+            evidence, peaks = scaled(part.permute(1, 2, 0).to(self.dtype))
             alpha, total = self.automaton.start(len(part)), peaks.sum(0)
             for d, e in enumerate(evidence):
                 alpha = self.automaton.emit(self.automaton.advance(alpha, d), e)
@@ -129,41 +138,10 @@ class NGram(DiscreteExactModel):
             totals.append(total)
         return torch.cat(totals)
 
-    def _marginals(self, log_likelihood: Tensor) -> Tensor:
-        """(length, K, batch) -> (batch, length, K).
-
-        A variable's posterior is its own evidence times what its past and its future say of it, so that the logits
-        keep the evidence's whole range. Of the forward pass every vector is kept if memory allows, else every
-        sqrt(length)-th, and the rest made again.
-        """
-        chain, (evidence, _) = self.automaton, _scaled(log_likelihood.to(self.dtype))
-        length, _, batch = evidence.shape
-        stride = length if batch <= self._fitting(length) else ceil(sqrt(length))
-        alpha, saved = chain.start(batch), []
-        for d in range(length):
-            if d % stride == 0:
-                saved.append(alpha)
-            if d < (length - 1) // stride * stride:
-                alpha = _unit(chain.emit(chain.advance(alpha, d), evidence[d]))
-        logits = log_likelihood.clone().to(self.dtype)
-        after: Tensor | None = None
-        while saved:
-            alpha, start = saved.pop(), len(saved) * stride
-            block = []
-            for d in range(start, min(start + stride, length)):
-                block.append(chain.advance(alpha, d))
-                alpha = _unit(chain.emit(block[-1], evidence[d]))
-            for d in range(min(start + stride, length) - 1, start - 1, -1):
-                before = block.pop()
-                after = torch.ones_like(before) if after is None else after
-                logits[d] += safe_log(chain.read_out(before * after))
-                after = _unit(chain.retreat(chain.emit(after, evidence[d]), d))
-        return logits.permute(2, 0, 1)
-
     def _parts(self, log_likelihood: Tensor) -> tuple[Tensor, ...]:
         """The batch in parts to work on at a time."""
         batch, length = len(log_likelihood), self.data_shape[0]
-        most = batch if isinstance(self.automaton, DenseAutomaton) else min(batch, _SPARSE_BATCH)
+        most = min(batch, self.automaton.batch)
         # Half the width costs less than a second forward pass.
         whole = self._fitting(length)
         size = min(most, whole if 2 * whole >= most else self._fitting(2 * ceil(sqrt(length))))
@@ -180,13 +158,3 @@ class NGram(DiscreteExactModel):
         for column in history[:, history.shape[1] - length :].T:
             codes = codes * self.flow.n_classes + column
         return codes, length
-
-
-def _scaled(log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
-    """exp of (length, K, batch) divided by its peak over the classes, and the peaks, (length, batch)."""
-    peaks = log_likelihood.amax(1)
-    return (log_likelihood - peaks.unsqueeze(1)).exp(), peaks
-
-
-def _unit(alpha: Tensor) -> Tensor:
-    return alpha / alpha.sum(0)

@@ -1,5 +1,7 @@
 """A bidirectional transformer for sequences, with adaptive layer norm from time (Peebles & Xie, 2023)."""
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -8,6 +10,7 @@ from bfn.errors import UserError
 from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
 from bfn.networks.conditions import Declarations
 from bfn.networks.embedding import Conditioning, Context, CrossAttention, Rotary, centre, combine, zeroed
+from bfn.networks.ngram_posterior import NGramPosterior
 
 __all__ = ["Transformer"]
 
@@ -99,6 +102,8 @@ class Transformer(nn.Module):
         condition_features: width of the vector of time and conditions, and of the tokens of those that are sequences.
         n_labels: number of labels, 0 for none.
         dropout: probability of dropping a hidden feature of the linear layers.
+        ngram: of discrete sequences, the memory of a chain of symbols, counted in the data where training begins. The
+            network is shown its posterior beside theta, and corrects it; 0 for none, when it corrects theta.
         conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
             {"shape": [], "n_classes": 5}, sequences as {"shape": [64], "n_classes": 30} or {"shape": [64, 16]}.
     """
@@ -118,6 +123,7 @@ class Transformer(nn.Module):
         condition_features: int = 128,
         n_labels: int = 0,
         dropout: float = 0.0,
+        ngram: int = 0,
         conditions: Declarations | None = None,
     ) -> None:
         super().__init__()
@@ -135,11 +141,14 @@ class Transformer(nn.Module):
             raise UserError(f"width={width}, n_heads={n_heads}: expected a width that is a multiple of 2 n_heads")
         if kernel_size < 0 or (kernel_size and kernel_size % 2 == 0):
             raise UserError(f"kernel_size={kernel_size}: expected an odd number, or 0 for no convolution")
+        if ngram and not n_classes:
+            raise UserError(f"ngram={ngram}: a chain of symbols is for discrete sequences; leave it out")
         size_in = n_classes if in_features is None else in_features
+        self.chain = NGramPosterior(n_classes, ngram) if ngram else None
         self.size_in, self.discrete, self.max_length = size_in, n_classes > 0, max_length
         rotary = Rotary(width // n_heads, max_length)
         self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions)
-        self.stem = nn.Linear(size_in, width)
+        self.stem = nn.Linear(2 * size_in if ngram else size_in, width)
         self.blocks = nn.ModuleList()
         for _ in range(n_blocks):
             layers: list[nn.Module] = [Convolution(width, kernel_size)] if kernel_size else []
@@ -169,10 +178,15 @@ class Transformer(nn.Module):
                 f"sequences of length {inputs.shape[1]}: this network was built with max_length={self.max_length}"
             )
         context = self.conditioning(t, label, **conditions)
-        entries = centre(inputs) if self.discrete else inputs
         if present is not None:
             require_present(present, inputs.shape[:2], *([] if self.discrete else [inputs.shape]))
             present = present.flatten(2).any(-1) if present.ndim == 3 else present
+        told = inputs
+        entries = centre(inputs) if self.discrete else inputs
+        if self.chain is not None:
+            told = torch.softmax(self.chain(inputs, present), -1)
+            entries = torch.cat((entries, centre(told)), -1)
+        if present is not None:
             entries = entries.masked_fill(~present[..., None], 0.0)
             # Attention to nothing is not a number: where nothing is present, everything is.
             context = context._replace(present=present | ~present.any(1, keepdim=True))
@@ -180,4 +194,14 @@ class Transformer(nn.Module):
         for block in self.blocks:
             hidden = block(hidden, context)
         output: Tensor = self.head(self.norm(hidden))
-        return combine(inputs, output) if self.discrete else output
+        return combine(told, output) if self.discrete else output
+
+    def grown(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of the same network without a chain, for this one with it: the chain counts, the output is nothing."""
+        own = self.state_dict()
+        if self.chain is None or any(name.startswith("chain.") for name in weights):
+            return dict(weights)
+        start = {name: torch.zeros_like(own[name]) for name in ("head.weight", "head.bias")}
+        start |= {name: own[name] for name in own if name.startswith("chain.")}
+        stem = weights["stem.weight"]
+        return {**weights, **start, "stem.weight": torch.cat((stem, torch.zeros_like(stem)), 1)}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bfn.config import decode
@@ -16,6 +16,8 @@ from bfn.flows import Flow
 from bfn.heads import HEADS, Head
 from bfn.joint import JointFlow
 from bfn.model import BFN, load
+from bfn.networks import Transformer
+from bfn.networks.ngram_posterior import NGramPosterior
 from bfn.schedules import Schedule
 from bfn.seeds import derived_seed
 from bfn.training import muon
@@ -25,6 +27,9 @@ from bfn.training.settings import Settings
 from bfn.weightings import WEIGHTINGS, Weighting
 
 __all__ = ["begin_with", "build_model", "learning_rate", "make_optimiser", "make_weighting", "warm_average"]
+
+MOST_COUNTED = 2**26
+"""Symbols of the data that a chain is counted in, at most."""
 
 
 def build_model(settings: Settings, source: Source) -> BFN:
@@ -38,12 +43,30 @@ def build_model(settings: Settings, source: Source) -> BFN:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derived_seed(settings.seed, "weights"))
         network = build_network(settings.network, flow, head, source.data_shape, info)
+    x, conditions = source.first(MOST_COUNTED // max(1, source.data_shape[0])) if _chains(network) else (None, {})
+    count_chains(network, x, conditions.get("present"))
     return BFN(network, flow, head, source.data_shape, info)
+
+
+def count_chains(network: nn.Module, x: Tensor | None, present: Tensor | None = None) -> None:
+    """Count the chains of symbols that a network has, if it has any, in sequences x (n, length)."""
+    for chain in _chains(network):
+        assert x is not None
+        chain.count(x if present is None else x.masked_fill(~present, -1))
+
+
+def _chains(network: nn.Module) -> list[NGramPosterior]:
+    return [layer for layer in network.modules() if isinstance(layer, NGramPosterior)]
 
 
 def begin_with(model: BFN, start: str) -> None:
     """Give a model the weights of a stored one, whose network must be of its sizes."""
-    ours, theirs = model.state_dict(), load(start).state_dict()
+    stored = load(start)
+    if isinstance(model.network, Transformer) and isinstance(stored.network, Transformer):
+        theirs = {f"network.{name}": value for name, value in model.network.grown(stored.network.state_dict()).items()}
+    else:
+        theirs = stored.state_dict()
+    ours = model.state_dict()
     other = next((name for name in (*ours, *theirs) if _shape(ours.get(name)) != _shape(theirs.get(name))), None)
     if other is not None:
         raise UserError(

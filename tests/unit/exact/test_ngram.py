@@ -7,7 +7,7 @@ import torch
 
 from bfn.errors import UserError
 from bfn.exact import MarkovChain, NGram
-from bfn.exact.backoff import BACKOFF_MIN, count_backoff
+from bfn.ngrams.backoff import BACKOFF_MIN, count_backoff
 
 TEXT = "the cat sat on the mat and the rat sat on the cat that ate the hat " * 3
 

@@ -1,4 +1,4 @@
-"""One step of a chain with memory, forward and backward: over all contexts, or only over those seen.
+"""A chain with memory under noisy evidence: its steps, over all contexts or only over those seen, and its posterior.
 
 A state of the chain is a context; vectors over states are (states, batch). Both automata have
 
@@ -7,57 +7,86 @@ A state of the chain is a context; vectors over states are (states, batch). Both
     retreat(value, d)       its transpose: expected value before symbol d of a value of the contexts after it
     emit(alpha, evidence)   each context's entry times the evidence, (K, batch), of its last symbol
     read_out(alpha)         sums of the contexts by last symbol, (K, batch)
+
+``out``, where a method has it, is a vector to write the result to: most of the time of small products would go into
+fresh memory. None where gradients are wanted.
 """
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from bfn.exact.backoff import BackoffTables, find
+from bfn.ngrams.backoff import BackoffTables, find
 
-__all__ = ["DenseAutomaton", "SparseAutomaton"]
+__all__ = ["Automaton", "DenseAutomaton", "SparseAutomaton", "posterior_logits", "scaled"]
+
+LEAST = 1e-300
+"""Stands for a probability of 0 where a logarithm is taken in float64; in float32 the least there is does."""
 
 
 class DenseAutomaton(nn.Module):
-    """All K^c contexts; before symbol d < c, all K^d."""
+    """All K^c contexts; before symbol d < c, all K^d.
 
-    def __init__(self, tables: BackoffTables, dtype: torch.dtype) -> None:
+    tables: probabilities of the next symbol after each context of n symbols, (K^n, K) for n = 0..c.
+    """
+
+    batch = 32
+    """Rows to work on at a time: the vectors of more no longer fit in cache."""
+
+    def __init__(self, tables: Sequence[Tensor]) -> None:
         super().__init__()
-        self.base, self.context = tables.n_classes, tables.context
+        self.base, self.context = tables[0].shape[1], len(tables) - 1
         self.n_states = self.base**self.context
-        symbols = torch.arange(self.base)
-        for n in range(self.context + 1):
-            contexts = torch.arange(self.base**n).unsqueeze(1)
-            self.register_buffer(f"table_{n}", tables.probability(contexts, n, symbols).to(dtype))
+        for n, table in enumerate(tables):
+            self.register_buffer(f"table_{n}", table)
+        # p(x | y h') as (h', y, x): for each h' (the symbols kept) one matrix over y (forgotten) and x (new).
+        by_kept = tables[-1].view(self.base, -1, self.base).transpose(0, 1) if self.context else tables[0][None]
+        self.register_buffer("by_kept", by_kept.contiguous(), persistent=False)
+
+    @classmethod
+    def of(cls, tables: BackoffTables, dtype: torch.dtype) -> "DenseAutomaton":
+        """The chain of these counts."""
+        return cls([table.to(dtype) for table in tables.dense()])
 
     def start(self, batch: int) -> Tensor:
         return self.get_buffer("table_0").new_ones(1, batch)
 
-    def advance(self, alpha: Tensor, d: int) -> Tensor:
+    def room(self, n: int, batch: int) -> Tensor | None:
+        """Memory for n vectors over all contexts."""
+        return self.get_buffer("by_kept").new_empty(n, self.n_states, batch)
+
+    def advance(self, alpha: Tensor, d: int, out: Tensor | None = None) -> Tensor:
         if d < self.context:
             return (self.get_buffer(f"table_{d}").unsqueeze(2) * alpha.unsqueeze(1)).flatten(0, 1)
-        # y h' -> h' x: for each h' (the symbols kept) one matrix over y (forgotten) and x (new).
-        kept = alpha.view(self.base, -1, alpha.shape[1]).transpose(0, 1)
-        return torch.bmm(self._by_kept().transpose(1, 2), kept).flatten(0, 1)
+        # y h' -> h' x
+        kept, matrices = self._by_first(alpha), self.get_buffer("by_kept").transpose(1, 2)
+        return torch.bmm(matrices, kept, out=None if out is None else self._by_last(out)).flatten(0, 1)
 
-    def retreat(self, value: Tensor, d: int) -> Tensor:
+    def retreat(self, value: Tensor, d: int, out: Tensor | None = None) -> Tensor:
         if d < self.context:
-            rows = value.view(-1, self.base, value.shape[1])
-            return (self.get_buffer(f"table_{d}").unsqueeze(2) * rows).sum(1)
-        kept = value.view(-1, self.base, value.shape[1])
-        return torch.bmm(self._by_kept(), kept).transpose(0, 1).flatten(0, 1)
+            return (self.get_buffer(f"table_{d}").unsqueeze(2) * self._by_last(value)).sum(1)
+        back = torch.bmm(self.get_buffer("by_kept"), self._by_last(value)).transpose(0, 1)
+        if out is None:
+            return back.flatten(0, 1)
+        out.view_as(back).copy_(back)
+        return out
 
-    def emit(self, alpha: Tensor, evidence: Tensor) -> Tensor:
-        return (alpha.view(-1, *evidence.shape) * evidence).flatten(0, 1)
+    def emit(self, alpha: Tensor, evidence: Tensor, out: Tensor | None = None) -> Tensor:
+        rows = self._by_last(alpha)
+        return torch.mul(rows, evidence, out=None if out is None else out.view_as(rows)).flatten(0, 1)
 
     def read_out(self, alpha: Tensor) -> Tensor:
-        return alpha.view(-1, self.base, alpha.shape[1]).sum(0)
+        return self._by_last(alpha).sum(0)
 
-    def _by_kept(self) -> Tensor:
-        """p(x | y h') as (h', y, x)."""
-        table = self.get_buffer(f"table_{self.context}")
-        return table.view(self.base, -1, self.base).transpose(0, 1)
+    def _by_last(self, vector: Tensor) -> Tensor:
+        """(states, batch) as (all but the last symbol, last symbol, batch)."""
+        return vector.view(-1, self.base, vector.shape[1])
+
+    def _by_first(self, vector: Tensor) -> Tensor:
+        """(states, batch) as (all but the first symbol, first symbol, batch)."""
+        return vector.view(self.base, -1, vector.shape[1]).transpose(0, 1)
 
 
 class SparseAutomaton(nn.Module):
@@ -74,6 +103,8 @@ class SparseAutomaton(nn.Module):
     (c+1)-grams and of seen pairs (y h, h x) of shorter ones.
     """
 
+    batch = 16
+    """Rows to work on at a time: wider ones no longer fit in cache."""
     n_states: int
 
     def __init__(self, tables: BackoffTables, dtype: torch.dtype) -> None:
@@ -120,18 +151,22 @@ class SparseAutomaton(nn.Module):
         self.register_buffer(name, _csr(rows, columns, values.to(dtype), shape))
         self.register_buffer(f"{name}_back", _csr(columns, rows, values.to(dtype), shape[::-1]))
 
+    def room(self, n: int, batch: int) -> Tensor | None:
+        """Sparse products make their own memory."""
+        return None
+
     def start(self, batch: int) -> Tensor:
         alpha = self.get_buffer("step").values().new_zeros(self.n_states, batch)
         alpha[0] = 1
         return alpha
 
-    def advance(self, alpha: Tensor, d: int) -> Tensor:
+    def advance(self, alpha: Tensor, d: int, out: Tensor | None = None) -> Tensor:
         levels = list(alpha.split_with_sizes(self.sizes))
         for n in range(self.context - 1, -1, -1):
             levels[n] = levels[n] + self.get_buffer(f"gather_{n}") @ levels[n + 1]
         return self.get_buffer("step") @ torch.cat([*levels[:-1], alpha])
 
-    def retreat(self, value: Tensor, d: int) -> Tensor:
+    def retreat(self, value: Tensor, d: int, out: Tensor | None = None) -> Tensor:
         both = self.get_buffer("step_back") @ value
         short = both[: self.n_short].split_with_sizes(self.sizes[:-1])
         levels = list(both[self.n_short :].split_with_sizes(self.sizes))
@@ -144,11 +179,68 @@ class SparseAutomaton(nn.Module):
             levels[n] = levels[n] + passed
         return torch.cat(levels)
 
-    def emit(self, alpha: Tensor, evidence: Tensor) -> Tensor:
+    def emit(self, alpha: Tensor, evidence: Tensor, out: Tensor | None = None) -> Tensor:
         return alpha * (self.get_buffer("symbols_back") @ evidence)
 
     def read_out(self, alpha: Tensor) -> Tensor:
         return self.get_buffer("symbols") @ alpha
+
+
+Automaton = DenseAutomaton | SparseAutomaton
+
+
+def posterior_logits(chain: Automaton, log_likelihood: Tensor, stride: int | None = None) -> Tensor:
+    """Logits of each symbol's posterior by forward-backward: (batch, length, K) -> the same shape.
+
+    A symbol's posterior is its own evidence times what its past and its future say of it, so that the logits keep the
+    evidence's whole range. stride: of the forward pass every so many vectors are kept and the rest made again; all are
+    kept if None. A second forward pass costs about what fetching fresh memory does.
+    """
+    batch, length, _ = log_likelihood.shape
+    stride = stride or length
+    by_place = log_likelihood.permute(1, 2, 0).contiguous()
+    evidence, _ = scaled(by_place)
+    spare = not (torch.is_grad_enabled() and log_likelihood.requires_grad)
+    room = chain.room(min(stride, length) + 3, batch) if spare else None  # in one piece: far fewer pages to fetch
+
+    def place(number: int, d: int) -> Tensor | None:
+        """One of the vectors of the room; none before symbols d whose contexts are shorter than the chain's."""
+        return None if room is None or d < chain.context else room[number]
+
+    alpha, saved = chain.start(batch), []
+    for d in range(length):
+        if d % stride == 0:
+            saved.append(alpha.clone() if spare else alpha)
+        if d < (length - 1) // stride * stride:
+            alpha = _unit(chain.emit(chain.advance(alpha, d), evidence[d], place(0, d + 1)), spare)
+    others: list[Tensor] = []
+    after: Tensor | None = None
+    least = max(LEAST, torch.finfo(by_place.dtype).tiny)
+    while saved:
+        alpha, start = saved.pop(), len(saved) * stride
+        block = []
+        for d in range(start, min(start + stride, length)):
+            block.append(chain.advance(alpha, d, place(3 + d - start, d)))
+            alpha = _unit(chain.emit(block[-1], evidence[d], place(0, d + 1)), spare)
+        for d in range(min(start + stride, length) - 1, start - 1, -1):
+            before = block.pop()
+            after = torch.ones_like(before) if after is None else after
+            both = torch.mul(before, after, out=place(1, d + 1))
+            others.append(chain.read_out(both).clamp(min=least).log())
+            after = _unit(chain.retreat(chain.emit(after, evidence[d], place(1, d + 1)), d, place(2, d)), spare)
+    return (by_place + torch.stack(others[::-1])).permute(2, 0, 1)
+
+
+def scaled(log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
+    """exp of (length, K, batch) divided by its peak over the classes, and the peaks, (length, batch)."""
+    peaks = log_likelihood.amax(1)
+    return (log_likelihood - peaks.unsqueeze(1)).exp(), peaks
+
+
+def _unit(alpha: Tensor, in_place: bool) -> Tensor:
+    """Vectors over states, (states, batch), with sum 1."""
+    total = alpha.sum(0)
+    return alpha.div_(total) if in_place else alpha / total
 
 
 def _pairs(suffix: Tensor, prefix: Tensor, n_parents: int) -> tuple[Tensor, Tensor]:

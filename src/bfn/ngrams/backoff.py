@@ -48,6 +48,12 @@ class BackoffTables:
             probs = share + look_up(self.codes[n], self.backoff[n], part, 1.0) * probs
         return probs
 
+    def dense(self) -> list[Tensor]:
+        """Probabilities of the next symbol after every context of n symbols, (K^n, K) for n = 0..context."""
+        symbols = torch.arange(self.n_classes)
+        orders = range(self.context + 1)
+        return [self.probability(torch.arange(self.n_classes**n).unsqueeze(1), n, symbols) for n in orders]
+
 
 def look_up(keys: Tensor, values: Tensor, wanted: Tensor, default: float) -> Tensor:
     """values[i] where keys[i] is the wanted key, else the default; keys sorted."""
@@ -65,16 +71,26 @@ def find(keys: Tensor, wanted: Tensor) -> Tensor:
     return torch.where(keys[index] == wanted, index, -1)
 
 
-def count_backoff(text: Tensor, context: int, n_classes: int, smoothing: float, min_count: int) -> BackoffTables:
-    """Tables from a text, (n,) integer classes. n-grams seen fewer than ``min_count`` times count as not seen."""
+def count_backoff(text: Tensor, context: int, n_classes: int, smoothing: float, min_count: int = 1) -> BackoffTables:
+    """Tables from a text, (n,) integer classes, or texts, (n, length), -1 where one has ended.
+
+    n-grams seen fewer than ``min_count`` times count as not seen; smoothing: r above.
+    """
     codes, share = [torch.zeros(1, dtype=torch.int64)], [torch.ones(1, dtype=torch.float64)]
     backoff: list[Tensor] = []
-    packed = text.new_zeros(len(text), dtype=torch.int32)
+    text = text if text.ndim > 1 else text.unsqueeze(0)
+    ended = bool((text < 0).any())
+    packed = torch.zeros_like(text, dtype=torch.int32)
     for n in range(1, context + 2):
         if n_classes**n >= 2**31:
             packed = packed.long()
-        packed = packed[: len(text) - n + 1] * n_classes + text[n - 1 :].to(packed.dtype)
-        found, counts = _count(packed, n_classes**n)
+        length = max(0, text.shape[1] - n + 1)
+        last = text[:, n - 1 :].to(packed.dtype)
+        packed = packed[:, :length] * n_classes + last
+        if ended:  # a code below 0 stays below 0
+            packed = torch.where((packed < 0) | (last < 0), -1, packed)
+        seen = packed[packed >= 0] if ended else packed.flatten()
+        found, counts = _count(seen, n_classes**n)
         found, counts = found[counts >= min_count], counts[counts >= min_count].double()
         if n == 1:  # every symbol is a context, seen or not
             counts = counts.new_zeros(n_classes).index_add_(0, found, counts)
