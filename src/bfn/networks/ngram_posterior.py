@@ -40,8 +40,16 @@ class NGramPosterior(nn.Module):
         for n in range(context + 1):
             self.register_buffer(f"log_table_{n}", torch.full((n_classes**n, n_classes), -math.log(n_classes)))
 
+    @property
+    def counted(self) -> bool:
+        """Whether the chain was counted in data: some symbol is then likelier than another."""
+        first = self.get_buffer("log_table_0")
+        return bool((first != first[0, 0]).any())
+
     def count(self, sequences: Tensor) -> None:
         """Count the chain in data: (n, length) classes, -1 where a sequence has ended."""
+        if sequences.ndim != 2 or sequences.is_floating_point():
+            raise UserError(f"data of shape {tuple(sequences.shape)}: a chain is counted in classes, (n, length)")
         tables = count_backoff(sequences.cpu(), self.context, self.n_classes, SMOOTHING)
         for n, table in enumerate(tables.dense()):
             self.get_buffer(f"log_table_{n}").copy_(table.log())
@@ -53,4 +61,4 @@ class NGramPosterior(nn.Module):
             evidence = evidence.masked_fill(~present[..., None], 0.0)
         tables = [self.get_buffer(f"log_table_{n}").to(theta.dtype).exp() for n in range(self.context + 1)]
         chain = DenseAutomaton([table / table.sum(1, keepdim=True) for table in tables])
-        return torch.cat([posterior_logits(chain, part, STRIDE) for part in evidence.split(chain.batch)])
+        return torch.cat([posterior_logits(chain, part, STRIDE) for part in torch.split(evidence, chain.batch)])

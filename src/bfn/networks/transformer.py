@@ -197,7 +197,7 @@ class Transformer(nn.Module):
         return combine(told, output) if self.discrete else output
 
     def grown(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of the same network without a chain, for this one with it: the chain counts, the output is nothing."""
+        """Weights of the same network without a chain, for this one with it, whose output starts as the chain's."""
         own = self.state_dict()
         if self.chain is None or any(name.startswith("chain.") for name in weights):
             return dict(weights)

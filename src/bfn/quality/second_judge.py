@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate
-from bfn.ngrams import BackoffTables, count_backoff
 from bfn.files import atomic
+from bfn.ngrams import BackoffTables, count_backoff
 from bfn.pieces import digest
 from bfn.quality.judge import JudgePart, Measure
 

@@ -4,10 +4,10 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bfn.config import decode
@@ -26,7 +26,9 @@ from bfn.training.own_networks import build_network
 from bfn.training.settings import Settings
 from bfn.weightings import WEIGHTINGS, Weighting
 
-__all__ = ["begin_with", "build_model", "learning_rate", "make_optimiser", "make_weighting", "warm_average"]
+__all__ = [
+    "begin_with", "build_model", "count_chains", "learning_rate", "make_optimiser", "make_weighting", "warm_average",
+]  # fmt: skip
 
 MOST_COUNTED = 2**26
 """Symbols of the data that a chain is counted in, at most."""
@@ -43,20 +45,27 @@ def build_model(settings: Settings, source: Source) -> BFN:
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derived_seed(settings.seed, "weights"))
         network = build_network(settings.network, flow, head, source.data_shape, info)
-    x, conditions = source.first(MOST_COUNTED // max(1, source.data_shape[0])) if _chains(network) else (None, {})
-    count_chains(network, x, conditions.get("present"))
-    return BFN(network, flow, head, source.data_shape, info)
+    model = BFN(network, flow, head, source.data_shape, info)
+    count_chains(model, source)
+    return model
 
 
-def count_chains(network: nn.Module, x: Tensor | None, present: Tensor | None = None) -> None:
-    """Count the chains of symbols that a network has, if it has any, in sequences x (n, length)."""
-    for chain in _chains(network):
-        assert x is not None
-        chain.count(x if present is None else x.masked_fill(~present, -1))
+class HasFirst(Protocol):
+    """Data of which some can be had that are always the same."""
+
+    def first(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """Samples and their conditions."""
 
 
-def _chains(network: nn.Module) -> list[NGramPosterior]:
-    return [layer for layer in network.modules() if isinstance(layer, NGramPosterior)]
+def count_chains(model: BFN, source: HasFirst) -> None:
+    """Count the chains of symbols of a model's network, if it has any that were not counted yet, in its data."""
+    chains = [layer for layer in model.modules() if isinstance(layer, NGramPosterior) and not layer.counted]
+    if not chains:
+        return
+    x, conditions = source.first(MOST_COUNTED // source.first(1)[0].numel())
+    x = x.masked_fill(~conditions["present"], -1) if "present" in conditions else x
+    for chain in chains:
+        chain.count(x)
 
 
 def begin_with(model: BFN, start: str) -> None:

@@ -23,6 +23,7 @@ from bfn.model import BFN
 from bfn.partly_known import KnownInTraining
 from bfn.progress import Progress, Shown
 from bfn.training import checkpoints
+from bfn.training.building import count_chains
 from bfn.training.given_data import Given, Wishes, is_placeholder, open_given
 from bfn.training.loop import LOCK, agreed_settings, write_settings
 from bfn.training.process import Signals, surroundings
@@ -114,6 +115,7 @@ def fit(
     batch = (256 if n_numbers <= FEW // 2 else 64) if batch is None else batch
     source = open_given(model, data, Wishes(batch, label, condition, present, columns, tokenizer))
     model.info = _completed(model.info, source.info())
+    count_chains(model, source)
     chosen = _weighting(model, source) if weighting is None else weighting_of(model, weighting)
     settings = Settings(
         data={"name": type(data).__name__}, network={"name": type(model.network).__name__},

@@ -78,6 +78,10 @@ class GivenSource:
         longest = int(self.lengths[whole].max())
         return x[:, :longest], {**conditions, "present": conditions["present"][:, :longest]}
 
+    def first(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same samples always."""
+        return self.rows(torch.arange(min(count, self.n)))
+
 
 Given = GivenSource | ImageSource | TextSource | RecordSource
 

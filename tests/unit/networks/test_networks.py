@@ -23,6 +23,7 @@ CASES = {
     ),
     "transformer": lambda: (Transformer(n_classes=5, width=16, n_blocks=2, n_heads=2, n_labels=3), (7, 5)),
     "transformer-conv": lambda: (Transformer(n_classes=5, width=16, n_blocks=1, n_heads=2, kernel_size=5), (7, 5)),
+    "transformer-ngram": lambda: (Transformer(n_classes=5, width=16, n_blocks=1, n_heads=2, ngram=2), (7, 5)),
     "transformer-continuous": lambda: (Transformer(3, 4, width=16, n_blocks=1, n_heads=2, kernel_size=3), (7, 3)),
     "mlp": lambda: (MLP(4, 6, width=16, n_labels=3), (4,)),
     "mlp-discrete": lambda: (MLP(4, n_classes=3, width=16), (4, 3)),
@@ -81,7 +82,7 @@ def test_gradient_reaches_every_parameter(case: str) -> None:
 def test_fresh_networks_answer_nothing_or_the_evidence(case: str) -> None:
     _, inputs, t, label = example(case)
     output = CASES[case]()[0](inputs, t, label)
-    if "discrete" in case or case in ("transformer", "transformer-conv"):
+    if "discrete" in case or case in ("transformer", "transformer-conv", "transformer-ngram"):
         torch.testing.assert_close(output.softmax(-1), inputs)
     else:
         assert output.abs().max() == 0
