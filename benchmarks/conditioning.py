@@ -151,7 +151,7 @@ def fixed() -> Iterator[list[str]]:
 
 def text() -> Iterator[list[str]]:
     """Held-out text with characters left out: how many come back, and how many words are words."""
-    model, alphabet = bfn.load("text8"), data.TEXT8
+    model, alphabet = bfn.load("text8-plain"), data.TEXT8
     n, length = 96, model.data_shape[0]
     x = data.load("text8", "test").windows(n, length, seeded())
     generator = seeded(1)
@@ -275,7 +275,7 @@ PARTS: dict[str, tuple[Callable[[], Iterator[list[str]]], str, tuple[str, ...]]]
     ),
     "text": (
         text,
-        f"`text8`: 96 windows of held-out text, {CALLS} calls. Recovered: the original character (intervals over "
+        f"`text8-plain`: 96 windows of held-out text, {CALLS} calls. Recovered: the original character (intervals over "
         "texts).",
         ("left out", "solver", "known_at", "recovered", "spelling"),
     ),

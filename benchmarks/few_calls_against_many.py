@@ -52,7 +52,7 @@ SHARED = ("frechet", "asked_class", "near_copies")
 DIGITS = ("frechet", "recognised", "asked_class", "class_entropy", "near_copies")
 TEXT = ("spelling", "ngram_divergence", "word_divergence", "ngram_entropy")
 CASES = (
-    Case("text8", 100, (("bfn", None), ("bfn-solver2", 1e-3), ("sde-bfn-solver2", 1e-3)), TEXT),
+    Case("text8-plain", 100, (("bfn", None), ("bfn-solver2", 1e-3), ("sde-bfn-solver2", 1e-3)), TEXT),
     Case("mnist", 1000, (("bfn", None), ("sde-bfn-solver++2", 1e-3)), DIGITS),
     Case("mnist-binary", 1000, (("bfn", None), ("sde-bfn-solver2", 1e-3)), DIGITS),
     Case("digits", 1000, (("bfn", None), ("bfn-solver++2", 1e-3), ("sde-bfn-solver++2", 1e-3)), SHARED),

@@ -1,6 +1,6 @@
 """Likelihoods against exact densities, and on the bundled models: writes docs/results/likelihood.md.
 
-    python benchmarks/likelihood.py [mixtures receiver strings digits mnist text8 mnist-binary] [--store FILE]
+    python benchmarks/likelihood.py [mixtures receiver strings digits mnist text8-plain mnist-binary] [--store FILE]
 
 Each part is kept in the store (JSON) as soon as it is measured, and not measured again: delete the file, or name parts
 to redo. All seeds are fixed. About 8 minutes on one core.
@@ -183,9 +183,9 @@ def mnist() -> list[Row]:
     )
 
 
-def text8() -> list[Row]:
+def text8_plain() -> list[Row]:
     return on_model(
-        "text8",
+        "text8-plain",
         16,
         {
             "continuous-time bound": {"method": "bound", "nfe": 40},
@@ -233,7 +233,7 @@ PARTS: dict[str, tuple[Callable[[], list[Row]], list[str], str]] = {
     ),
     "digits": (digits, MODEL_HEADER, "## digits\n\nBits a dimension (64), held-out data with their classes."),
     "mnist": (mnist, MODEL_HEADER, "## mnist\n\nBits a dimension (784), held-out data with their classes."),
-    "text8": (text8, MODEL_HEADER, "## text8\n\nBits a character (128 a sample), held-out text."),
+    "text8-plain": (text8_plain, MODEL_HEADER, "## text8-plain\n\nBits a character (128 a sample), held-out text."),
     "mnist-binary": (
         mnist_binary,
         MODEL_HEADER,

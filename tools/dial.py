@@ -1,6 +1,6 @@
 """Map the settings of the multistep rule on a model: quality over dial, order, grid and coordinate at few calls.
 
-    python tools/dial.py text8 --nfe 5 10 --dials 4 10 --grids uniform power:1:0.75 --coordinates s beta --n 200
+    python tools/dial.py text8-plain --nfe 5 10 --dials 4 10 --grids uniform power:1:0.75 --coordinates s beta --n 200
 
 Every combination is measured, and beside them ``fast-sde``, which is ``auto`` without tuned tables, and the paper's
 solvers (--paper), all with the same start and noise, by the measures of ``bfn compare``. What is not given is as

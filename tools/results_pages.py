@@ -18,7 +18,7 @@ from bfn.quality import markdown_table
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 MARKS = "<!-- figures -->\n", "<!-- end of figures -->\n"
-MODELS = ("text8", "mnist", "mnist-binary", "digits")
+MODELS = ("text8", "text8-plain", "mnist", "mnist-binary", "digits")
 BITS = {
     "bound": "continuous-time bound", "transmission": "continuous-time bound", "reconstruction": "reconstruction",
     "total": "in sum",

@@ -142,7 +142,7 @@ def test_settings_in_the_training_page_are_settings(tmp_path: Path) -> None:
         assert read_settings(tmp_path / "run.yaml").steps > 0
 
 
-@pytest.mark.parametrize("name", ["text8", "mnist", "mnist-binary", "digits"])
+@pytest.mark.parametrize("name", ["text8", "text8-plain", "mnist", "mnist-binary", "digits"])
 def test_figures_of_the_bundled_models_are_those_of_their_cards(name: str) -> None:
     from bfn import storage
 

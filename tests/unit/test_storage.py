@@ -222,7 +222,7 @@ def test_wrong_values_of_format_1_are_refused_in_one_line(tmp_path, change, mess
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-binary", "text8"])
+@pytest.mark.parametrize("name", ["digits", "mnist", "mnist-binary", "text8", "text8-plain"])
 def test_a_bundled_model_loses_nothing_on_the_way_through_a_directory(tmp_path, name):
     model = bfn.load(name)
     again = bfn.load(model.save(tmp_path))

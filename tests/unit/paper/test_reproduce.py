@@ -40,7 +40,7 @@ TINY = {
 @pytest.fixture
 def small_world(monkeypatch, text_model, chain_model, image_model):
     """The bundled and exact models replaced by small ones."""
-    small = {"text8": text_model, "mnist": image_model, "digits": image_model}
+    small = {"text8-plain": text_model, "mnist": image_model, "digits": image_model}
     exact = {"text": chain_model, "images": image_model}
     monkeypatch.setattr(judged_model, "stored", lambda name, forms: small[name])
     monkeypatch.setattr(judged_model, "exact", lambda form, context=2: exact[form])
@@ -48,7 +48,7 @@ def small_world(monkeypatch, text_model, chain_model, image_model):
 
 @pytest.mark.parametrize("name", TINY)
 def test_each_experiment_writes_its_report(name: str, small_world, tmp_path) -> None:
-    models = ["digits"] if "images" in EXPERIMENTS[name].forms else ["text8"]
+    models = ["digits"] if "images" in EXPERIMENTS[name].forms else ["text8-plain"]
     report = reproduce(name, tmp_path, TINY[name], models=models, command=f"bfn reproduce {name}")
     text = report.read_text()
     results = json.loads((tmp_path / "results.json").read_text())
@@ -173,7 +173,7 @@ def test_wrong_input(tmp_path) -> None:
     with pytest.raises(ValueError, match="official: needs --checkpoint FILE"):
         reproduce("fid-nfe", tmp_path, on=("official",))
     with pytest.raises(
-        ValueError, match="digits: a model of images, and this experiment is about text; text8 would do"
+        ValueError, match="digits: a model of images, and this experiment is about text; text8-plain would do"
     ):
         reproduce("sa-nfe", tmp_path, on=("bundled",), models=["digits"])
     with pytest.raises(ValueError, match="mnist-binary: a model of images, and this experiment is about text"):
