@@ -4,7 +4,7 @@ The :class:`~bfn.tuning.parameters.TableParameters` are moved to lower an object
 the sampler, or by a search without them where samples are classes, read by argmax; held-out starts decide what is kept.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
@@ -31,6 +31,11 @@ STEPS, TRIALS_A_NUMBER = 40, 5
 
 FIRST_RADIUS, LAST_RADIUS = 0.15, 0.02
 """The search's trust radius at its start and where it ends; numbers beyond 1 are moved in proportion."""
+
+LATE, ENDS = (1 / 16, 1 / 8, 1 / 4, 1 / 2), (1.0, 0.5, 0.25)
+"""Grids that tuning may start from: the first call at such a share of the first step's s, the last at such a share of
+its own. At s = 0 the network sees nothing, and a prediction that is the same for all samples is a call spent on the
+mean of the data: of a few calls one too many."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,6 @@ def tune(
         if value < at_least:
             raise UserError(f"{name}={value}: expected at least {at_least}")
     start = plan(model, objective.start, nfe).table
-    others = [plan(model, solver, nfe).table for solver in objective.others(model.flow, nfe)]
     if not objective.noisy and any(row.c for row in start.rows):
         raise UserError("a start with noise: end points are only matched by tables without; take one such as fast-ode")
     problem = _Problem(model, objective, nfe, seed, clip_range(model), part)
@@ -95,7 +99,7 @@ def tune(
     try:
         with evaluating(model):
             judged(0, start)
-            first = min((start, *others), key=lambda table: problem.value(table, batch, 0))
+            first = _best_start(problem, start, batch)
             if objective.method == "grid":
                 judged(steps, problem.on_searched_grid(batch, steps))
             else:
@@ -134,8 +138,44 @@ def default_steps(model: Model, nfe: int, objective: Objective) -> int:
     if objective.method != "search":
         return STEPS if objective.method == "gradients" else ROUNDS
     start = plan(model, objective.start, nfe).table
+    times = [start.times, *_other_times(model, objective, start)][-1]
+    start = plan(model, objective.start, grid=times).table
     directions = TableParameters(model.flow, start, noisy=objective.noisy).shared_directions
     return TRIALS_A_NUMBER * sum(directions.shape)
+
+
+def _best_start(problem: "_Problem", start: Table, batch: int) -> Table:
+    """What tuning starts from: the best times for the objective's start, and on these the best value of its dial."""
+    model, objective = problem.model, problem.objective
+    values: dict[Table, float] = {}
+
+    def best(tables: Sequence[Table]) -> Table:
+        if len(tables) > 1:
+            values.update({table: problem.value(table, batch, 0) for table in tables if table not in values})
+        return min(tables, key=lambda table: values.get(table, 0.0))
+
+    times = _other_times(model, objective, start)
+    start = best([start, *(plan(model, objective.start, grid=each).table for each in times)])
+    solvers = objective.others(model.flow, problem.nfe)
+    return best([start, *(plan(model, solver, grid=start.times).table for solver in solvers)])
+
+
+def _other_times(model: Model, objective: Objective, start: Table) -> list[tuple[float, ...]]:
+    """Times that a start may have instead of its own, if the noise is fitted too: a later first, an earlier last call.
+
+    The steps between keep their proportions.
+    """
+    if not objective.noisy or start.parts:
+        return []
+    s = torch.tensor(model.flow.schedule.s_of(start.times), dtype=torch.float64)
+    if len(s) == 1:
+        # Of one call, shares of the way that two would go.
+        last = torch.tensor(model.flow.schedule.s_of(plan(model, objective.start, 2).table.times[1:]))
+        later = [share * last for share in LATE]
+    else:
+        shares = (s - s[0]) / (s[-1] - s[0])
+        later = [torch.lerp(late * end * s[1], end * s[-1], shares) for end in ENDS for late in LATE]
+    return [tuple(model.flow.schedule.time_of_s(each).clamp(max=1).tolist()) for each in later]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ A row u_next = a u + sum_j b_j w_hat[-1-j] + c xi from s_0 to s_1 of any good so
 and what is left is free: the grid; the angle phi of each row, a = cos phi and c = sqrt(kappa) sin phi, which is the
 stochasticity dial (0 the ODE, a right angle full re-noising); the shares of the older predictions in each step and in
 the sample. A network is not exact, and its predictions in few steps even less: where noise is fitted, two more numbers
-a row, the gain and the noise, let it depart from both sums.
+a row, the gain and the noise, let it depart from both sums. Where the first call is not made at s = 0, so are its s and
+the width of the first state.
 """
 
 import math
@@ -33,27 +34,33 @@ class TableParameters:
     steps: logits of the shares of [s_0, s(1)] that the grid's intervals take, the last one what is left out at its end
         (absent where the grid ends at s(1)). angles: phi of each row. older: shares of the older predictions in each
         row. mix: shares of the older predictions in the sample. gain, noise: logs of what sum_j b_j and c are
-        multiplied by.
+        multiplied by. Where noise is fitted and s_0 > 0, the shares are of [0, s(1)], the first one s_0 itself, and
+        width is the log of the first state's standard deviation over sqrt(kappa).
     """
 
     def __init__(self, flow: Flow, table: Table, *, noisy: bool = True, least_angle: float = 0.0) -> None:
         """Those of a table without Runge-Kutta stages, such as any multistep solver's.
 
-        noisy: whether angles, gain and noise may be fitted. least_angle: where the angles start at least.
+        noisy: whether angles, gain, noise and the start may be fitted. least_angle: where the angles start at least.
         """
         if table.parts:
             raise UserError("joint data: of their tables only the grid is fitted; take the objective SearchedGrid")
         if table.draws or not all(row.commit for row in table.rows):
             raise UserError("the table draws classes or has Runge-Kutta stages: tune from a multistep solver")
-        self.flow, self.first_std = flow, table.start
+        self.flow = flow
         s = torch.tensor(flow.schedule.s_of(table.times), dtype=torch.float64)
-        self.start, self.end = s[0], flow.schedule.s(1.0)
-        left = 1 - (s[-1] - s[0]) / (self.end - s[0])
-        shares = torch.cat([s.diff() / (self.end - s[0]), left[None]])
+        self.starts_late = noisy and bool(s[0] > 0)
+        self.width = torch.tensor([table.start], dtype=torch.float64).log().requires_grad_(self.starts_late)
+        # What the shares are of begins at s = 0 if the start moves, else where the grid starts.
+        self.start, self.end = (torch.zeros_like(s[0]) if self.starts_late else s[0]), flow.schedule.s(1.0)
+        left = 1 - (s[-1] - self.start) / (self.end - self.start)
+        ends = torch.cat([self.start[None], s]) if self.starts_late else s
+        shares = torch.cat([ends.diff() / (self.end - self.start), left[None]])
         self.ends_early = bool(left > 1e-9)
         self.steps = (shares if self.ends_early else shares[:-1]).log().requires_grad_()
         rows = table.rows[:-1]
-        a, c, total = torch.tensor([(row.a, row.c, sum(row.b)) for row in rows], dtype=torch.float64).unbind(1)
+        numbers = [(row.a, row.c, sum(row.b)) for row in rows]
+        a, c, total = torch.tensor(numbers, dtype=torch.float64).reshape(-1, 3).unbind(1)
         gain = total / (s[1:] - a * s[:-1])
         if not bool(((a.abs() <= 1 + 1e-9) & (gain > 0)).all()):
             raise UserError("the table stretches the state or steps back: tune from a multistep solver")
@@ -69,9 +76,14 @@ class TableParameters:
         self._made = torch.ones(table.nfe, width, dtype=torch.float64).tril(-1)
 
     @property
+    def first_std(self) -> Tensor:
+        """Standard deviation of the first state over sqrt(kappa)."""
+        return self.width.exp()[0]
+
+    @property
     def fitted(self) -> list[Tensor]:
         """All that may be fitted."""
-        every = (self.steps, self.angles, self.gain, self.noise, self.older, self.mix)
+        every = (self.steps, self.width, self.angles, self.gain, self.noise, self.older, self.mix)
         return [each for each in every if each.requires_grad]
 
     @property
@@ -91,15 +103,18 @@ class TableParameters:
     def shared_directions(self) -> Tensor:
         """(len(vector), m): one number changed in all rows alike, for a search that first looks where there are few.
 
-        Of the steps: from early to late ones, and where the grid ends. Of the older shares: all of them in proportion,
-        how far to extrapolate. Of the mix: its first.
+        Of the steps: from early to late ones, where the grid ends, and where it starts if that moves. Of the older
+        shares: all of them in proportion, how far to extrapolate. Of the mix: its first.
         """
-        inner = len(self.steps) - self.ends_early
-        tilt = torch.linspace(-1, 1, inner, dtype=torch.float64)
+        first, last = int(self.starts_late), len(self.steps) - self.ends_early
+        tilt = torch.zeros_like(self.steps)
+        tilt[first:last] = torch.linspace(-1, 1, last - first, dtype=torch.float64)
         extrapolation = self.older.detach()
-        ways = [(self.steps, torch.cat([tilt, torch.zeros(len(self.steps) - inner)]))]
+        ways = [(self.steps, tilt.detach())]
         ways += [(self.steps, _unit(self.steps, -1))] if self.ends_early else []
-        ways += [(each, torch.ones_like(each)) for each in (self.angles, self.gain, self.noise) if each.requires_grad]
+        ways += [(self.steps, _unit(self.steps, 0))] if self.starts_late else []
+        every = (self.width, self.angles, self.gain, self.noise)
+        ways += [(each, torch.ones_like(each)) for each in every if each.requires_grad]
         ways += [(self.older, extrapolation if bool(extrapolation.any()) else torch.ones_like(extrapolation))]
         ways += [(self.mix, _unit(self.mix, 0))]
 
@@ -107,7 +122,9 @@ class TableParameters:
             parts = [(way if each is changed else torch.zeros_like(each))[used] for each, used in self._used()]
             return torch.cat(parts).detach()
 
-        return torch.stack([direction(*way) for way in ways], 1)
+        found = torch.stack([direction(*way) for way in ways], 1)
+        # Of few calls some move nothing: there is no older prediction, or no step to tilt.
+        return found[:, found.any(0)]
 
     def _used(self) -> list[tuple[Tensor, Tensor]]:
         masks = {id(self.older): self._made[:-1] > 0, id(self.mix): self._made[-1] > 0}
@@ -117,7 +134,8 @@ class TableParameters:
         """The table they stand for: s (nfe,), a (nfe - 1,), b (nfe - 1, depth) newest first, c (nfe - 1,), final."""
         shares = torch.softmax(self.steps, 0).cumsum(0)
         inner = self.start + (self.end - self.start) * shares[:-1]
-        s = torch.cat([self.start[None], inner, *(() if self.ends_early else (self.end[None],))])
+        s = torch.cat([inner, *(() if self.ends_early else (self.end[None],))])
+        s = s if self.starts_late else torch.cat([self.start[None], s])
         a = self.angles.cos()
         total = (s[1:] - a * s[:-1]) * self.gain.exp()
         older, mix = self.older * self._made[:-1], self.mix * self._made[-1]
@@ -144,7 +162,7 @@ class TableParameters:
         times = self.flow.schedule.time_of_s(s).clamp(max=1).tolist()
         steps = zip(times, a.tolist(), b.tolist(), c.tolist(), strict=False)
         rows = [Row(t, a, tuple(b[: i + 1]), c) for i, (t, a, b, c) in enumerate(steps)]
-        return Table((*rows, Row(times[-1])), tuple(final[: len(times)].tolist()), start=self.first_std)
+        return Table((*rows, Row(times[-1])), tuple(final[: len(times)].tolist()), start=float(self.first_std))
 
 
 def _unit(like: Tensor, index: int) -> Tensor:
@@ -156,4 +174,5 @@ def _unit(like: Tensor, index: int) -> Tensor:
 
 def _padded(rows: Sequence[Sequence[float]], width: int) -> Tensor:
     """(len(rows), width) float64, zeros where a row has fewer."""
-    return torch.tensor([[*row, *[0.0] * (width - len(row))] for row in rows], dtype=torch.float64)
+    padded = [[*row, *[0.0] * (width - len(row))] for row in rows]
+    return torch.tensor(padded, dtype=torch.float64).reshape(-1, width)

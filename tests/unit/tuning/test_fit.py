@@ -66,6 +66,22 @@ def test_classes_are_searched_and_nothing_is_kept_that_does_not_help():
     assert ours < 0.9 * theirs
 
 
+@pytest.mark.parametrize("nfe", [1, 2])
+def test_one_or_two_calls_start_late(nfe):
+    """At t = 0 the network sees nothing: one call there makes all samples alike."""
+    words = torch.randint(0, 3, (12, 8), generator=torch.Generator().manual_seed(5))
+    strings = StringSet(words, n_classes=3, beta_1=9.0)
+    objective = NGramDivergence(strings.sample_data(2000, torch.Generator().manual_seed(0)), strings.flow, 4)
+    tuned = tune(strings, nfe, objective, steps=10, batch=300, held_out=300, part=300)
+    assert tuned.after < 0.8 * tuned.before
+    assert tuned.table.nfe == nfe
+    assert tuned.table.times[0] > 0
+    ours, theirs = (
+        float(objective.loss(strings.sample(1000, solver, nfe, seed=9).x)) for solver in (tuned.table, "fast-sde")
+    )
+    assert ours < 0.9 * theirs
+
+
 def test_an_interrupt_keeps_the_best_so_far_and_no_gradient_of_the_network():
     model = tiny.build("vectors")
 

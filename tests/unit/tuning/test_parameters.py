@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,6 +70,28 @@ def test_the_vector_holds_all_that_is_free_and_nothing_else(kind):
     assert torch.equal(parameters.vector, wanted)
     assert parameters.table() != before
     assert len(TableParameters(FLOWS[kind], before, noisy=False).vector) == 5 + 5 + 2
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize("nfe", [1, 2, 4])
+def test_a_late_start_is_fitted_with_the_width_of_the_first_state(kind, nfe):
+    flow = FLOWS[kind]
+    late = flow.schedule.time_of_s(torch.linspace(0.2, 0.8, nfe, dtype=torch.float64)).tolist()
+    table = replace(
+        plan(tiny.build("vectors" if kind == "continuous" else "text"), "fast-sde", grid=late).table, start=1.3
+    )
+    parameters = TableParameters(flow, table)
+    again = parameters.table()
+    torch.testing.assert_close((again.times, again.start), (table.times, 1.3), rtol=1e-9, atol=1e-12)
+    assert parameters.shared_directions.any(0).all()
+    moved = moved_at_random(parameters).table()
+    assert moved.times[0] != pytest.approx(table.times[0])
+    assert moved.start != pytest.approx(1.3)
+    assert TableParameters(flow, moved).table().start == pytest.approx(moved.start)
+    fixed = TableParameters(flow, table, noisy=False)
+    assert len(fixed.vector) == len(parameters.vector) - 2 - 3 * (nfe - 1)
+    assert moved_at_random(fixed).table().times[0] == pytest.approx(table.times[0])
+    assert fixed.table().start == pytest.approx(1.3)
 
 
 @pytest.mark.parametrize("kind", FLOWS)
