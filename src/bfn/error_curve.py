@@ -60,6 +60,18 @@ class ErrorCurve:
         share = ((t - known[0, i - 1]) / (known[0, i] - known[0, i - 1])).clamp(0, 1)
         return torch.lerp(known[1, i - 1], known[1, i], share)
 
+    def time_of_share(self, share: float) -> float:
+        """The first time at which no more than that share of the error at the start is left; the last one if none is.
+
+        >>> ErrorCurve((0.0, 0.5, 1.0), (2.0, 1.0, 0.0)).time_of_share(0.75)
+        0.25
+        """
+        wanted, times, errors = share * self.squared_error[0], self.t, self.squared_error
+        for t, following, error, less in zip(times, times[1:], errors, errors[1:], strict=False):
+            if less <= wanted < error:
+                return t + (following - t) * (error - wanted) / (error - less)
+        return times[0] if wanted >= errors[0] else times[-1]
+
     def information(self, flow: Flow, t: Tensor) -> Tensor:
         """Nats a dimension learnt up to each of the increasing times t from the first: int beta'/2 squared_error dt."""
         steps = flow.schedule.increment(t[:-1], t[1:]) * (self.at(t[1:]) + self.at(t[:-1])) / 4

@@ -22,7 +22,7 @@ Form = Literal["images", "text"]
 Place = Literal["bundled", "exact", "official"]
 
 BUNDLED: Mapping[Form, tuple[str, ...]] = {"images": ("mnist", "digits"), "text": ("text8-plain",)}
-"""The bundled models that stand for CIFAR-10 and for the paper's text8 model, whose network is a plain transformer too."""
+"""The bundled models that stand for CIFAR-10 and for the paper's text8 model, a plain transformer too."""
 OFFICIAL: Mapping[Form, str] = {"images": "cifar10_continuous_256bins", "text": "text8_discrete"}
 """What a checkpoint is taken for where its configuration is not named."""
 JUDGED_BY: Mapping[str, tuple[str, str]] = {"images": ("inception", "cifar10"), "text": ("text", "text8")}

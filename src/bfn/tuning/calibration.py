@@ -18,7 +18,7 @@ import torch
 from bfn.errors import UserError
 from bfn.model import Model
 from bfn.sampling import sample
-from bfn.solvers import SOLVERS, Anchor, Calibration, Rule, Table, interpolated, plan, spread_of
+from bfn.solvers import SOLVERS, Anchor, Calibration, Rule, Table, interpolated, plan
 from bfn.tuning.objectives import Objective
 
 __all__ = ["CALLS", "calibrate"]
@@ -153,7 +153,7 @@ class _Trials:
     def table(self, anchor: Anchor) -> Table:
         """What these settings come down to."""
         model = self.model
-        return plan(model, anchor.solver(model.flow, spread_of(model.flow, model.info)), anchor.calls).table
+        return plan(model, anchor.solver(model.flow, model.info), anchor.calls).table
 
     @torch.no_grad()
     def value(self, anchor: Anchor, table: Table) -> float:

@@ -83,6 +83,21 @@ def test_the_rule_is_constant_outside_of_its_anchors():
     assert interpolated(anchors, 100) == replace(anchors[-1], calls=100)
 
 
+@pytest.mark.parametrize("name", ["digits", "mnist-binary", "text8-plain"])
+def test_one_call_is_made_where_the_model_sees_something(name):
+    """At t = 0 a network's answer is the same for all samples: sixteen of them were one."""
+    model = bfn.load(name)
+    model.info.tables = {}
+    (first,) = plan(model, "auto", 1).table.times
+    curve = model.info.error_curve
+    assert float(curve.at(first)) == pytest.approx(0.75 * curve.squared_error[0], rel=1e-6)
+    x = model.sample(4, nfe=1, seed=0, label=3 if model.info.classes else None).x
+    assert not bool((x[0] == x[1]).all())
+    assert plan(model, "auto", 3).table.times[0] == 0
+    model.info.error_curve = None
+    assert plan(model, "auto", 1).table.times == (0.0,)
+
+
 def test_a_calibrated_model_has_its_own_settings():
     anchors = (Anchor(2, 0.0, 2, 3.0), Anchor(8, 3.0, 2, 6.0, exponent=1.5), Anchor(32, 1.0, 2, 24.0))
     info = ModelInfo(calibration=Calibration(anchors))
