@@ -181,7 +181,8 @@ NUMBERS = (
 )  # fmt: skip
 TWO_CLASSES = (
     Anchor(1, 3.0, 2, 1.0, unseen=0.75), Anchor(2, 3.0, 2, 0.65, exponent=1.5, unseen=0.8),
-    Anchor(3, 3.0, 2, 0.65, exponent=1.5), Anchor(5, 3.0, 2, 0.65, exponent=1.5), Anchor(10, 3.0, 2, 0.8, exponent=1.5), Anchor(50, 1.5, 2, 1.0, exponent=1.25), Anchor(100, 1.0, 2, 1.0),
+    Anchor(3, 3.0, 2, 0.65, exponent=1.5), Anchor(5, 3.0, 2, 0.65, exponent=1.5),
+    Anchor(10, 3.0, 2, 0.8, exponent=1.5), Anchor(50, 1.5, 2, 1.0, exponent=1.25), Anchor(100, 1.0, 2, 1.0),
 )  # fmt: skip
 CLASSES = (
     Anchor(1, 3.0, 2, 1.0, unseen=0.75), Anchor(2, 3.0, 2, 0.4, power=2.0), Anchor(3, 3.0, 2, 0.5, power=2.0),
