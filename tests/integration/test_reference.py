@@ -19,7 +19,7 @@ MODULES = sorted(
 )
 NOT_FOR_USERS = {
     *("app", "arguments", "bench", "cli", "config", "eval_mode", "files"),
-    *("joint_places", "partly_known", "pieces", "progress", "record_data", "seeds", "weights_file"),
+    *("joint_places", "ngrams", "partly_known", "pieces", "progress", "record_data", "seeds", "weights_file"),
 }
 """Entrances, and what only the library itself uses."""
 MOST_NAMES = 371

@@ -35,7 +35,10 @@ class NGramPosterior(nn.Module):
         super().__init__()
         if context < 1 or n_classes ** (context + 1) > MOST_ENTRIES:
             most = int(math.log(MOST_ENTRIES) / math.log(n_classes)) - 1
-            raise UserError(f"ngram={context}: with {n_classes} classes expected contexts of at most {most} symbols")
+            raise UserError(
+                f"ngram={context}: with {n_classes} classes expected contexts of at most {most} symbols; "
+                f"give {most}, or 0 for none"
+            )
         self.n_classes, self.context = n_classes, context
         for n in range(context + 1):
             self.register_buffer(f"log_table_{n}", torch.full((n_classes**n, n_classes), -math.log(n_classes)))

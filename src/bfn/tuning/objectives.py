@@ -119,7 +119,7 @@ class Objective(ABC):
 
     def check(self, nfe: int) -> None:
         """Refuse a number of calls for which there is nothing to tune."""
-        if nfe < (1 if self.noisy else 2):
+        if nfe < (1 if self.noisy and self.method == "search" else 2):
             raise UserError(f"nfe={nfe}: a table of one call has no step to tune; expected at least 2 calls")
 
     def others(self, flow: Flow, nfe: int) -> list[Solver]:
