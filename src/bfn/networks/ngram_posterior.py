@@ -3,7 +3,7 @@
 A chain whose next symbol depends on the last few is counted in seconds, and its posterior under any evidence is exact
 (forward-backward). It knows most of what stands between neighbours; a network that is shown it, and whose output
 corrects it, has the rest to learn: words, and what goes with what. On text8 the chain alone, with contexts of three
-symbols, has a bound of 2.31 bits a character, for which a small transformer needs many hours.
+symbols, has a bound of 2.31 bits a character, where the recipe's transformer without it has 2.62 after 4,400 steps.
 """
 
 import math
