@@ -1,5 +1,6 @@
 """Arguments as users give them: numbers and tensors, or one line that says what was expected instead."""
 
+from math import inf
 from numbers import Integral, Real
 from typing import Any
 
@@ -8,7 +9,12 @@ from torch import Tensor
 
 from bfn.errors import UserError
 
-__all__ = ["as_tensor", "check_real", "check_text", "check_whole"]
+__all__ = [
+    "MOST_COUNT", "as_tensor", "check_positive", "check_real", "check_seed", "check_share", "check_text", "check_whole",
+]  # fmt: skip
+
+MOST_COUNT = 10**9
+"""Of steps, samples of a batch, paths: more are a slip, and would never come to an end."""
 
 
 def check_whole(name: str, value: object, least: int, most: int) -> int:
@@ -34,6 +40,27 @@ def check_real(name: str, value: Any) -> float | None:
         return float(value)
     except OverflowError:
         raise UserError(f"{name}={_brief(value)}: expected a number that a float can hold") from None
+
+
+def check_share(name: str, value: Any) -> float | None:
+    """The value, if it is a number from 0 to 1; None is passed through."""
+    share = check_real(name, value)
+    if share is not None and not 0 <= share <= 1:
+        raise UserError(f"{name}={_brief(value)}: expected a share from 0 to 1")
+    return share
+
+
+def check_positive(name: str, value: Any) -> float | None:
+    """The value, if it is a finite number above 0; None is passed through."""
+    number = check_real(name, value)
+    if number is not None and not 0 < number < inf:
+        raise UserError(f"{name}={_brief(value)}: expected a positive number")
+    return number
+
+
+def check_seed(value: object) -> int:
+    """The seed, if it is a whole number that a generator of torch takes."""
+    return check_whole("seed", value, -(2**63), 2**64 - 1)
 
 
 def check_text(name: str, value: object) -> None:

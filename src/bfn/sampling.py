@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.arguments import check_whole
+from bfn.arguments import check_seed, check_whole
 from bfn.conditioning import Guidance, Steering, conditioned, conditions_for
 from bfn.conditions import Conditions, HasConditions
 from bfn.controls import Noise, controlled, fixed_noise, starting_data
@@ -217,7 +217,7 @@ def _generator(model: Model, seed: int | None, generator: torch.Generator | None
         return generator
     if generator is not None:
         raise UserError(f"seed={seed} beside a generator: give one of them")
-    return torch.Generator(model.device).manual_seed(check_whole("seed", seed, -(2**63), 2**64 - 1))
+    return torch.Generator(model.device).manual_seed(check_seed(seed))
 
 
 def clip_range(model: Model, clip: Range | Literal[False] | None = None) -> Range | None:

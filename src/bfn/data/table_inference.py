@@ -16,7 +16,10 @@ from bfn.data.table_cells import CellType, Raw, pandas
 from bfn.data.table_columns import Quantiles, TableColumn, TableColumns
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["ColumnCounts", "UnlearnableColumnsError", "columns_of", "infer_columns", "read_table", "table_kind"]
+__all__ = [
+    "ColumnCounts", "UnlearnableColumnsError", "check_columns_named", "check_kinds_and_drop", "columns_of",
+    "infer_columns", "read_table", "table_kind",
+]  # fmt: skip
 
 MOST_LEVELS = 150
 """Numbers with so many different values are classes, where each is there often enough."""
@@ -63,8 +66,9 @@ def infer_columns(
     kinds: "number" or "class" by the name of a column, where the guess is wrong. drop: columns to leave out.
     """
     table = as_frame(table)
+    check_columns_named(list(table.columns), kinds, drop)
     counts = {name: _counted(table[name]) for name in table.columns if name not in drop}
-    return columns_of(list(table.columns), counts, kinds, drop, len(table), most_levels)
+    return columns_of(counts, kinds, len(table), most_levels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,22 +88,30 @@ def _counted(series: Any) -> ColumnCounts:
     return ColumnCounts(cells, levels, counts, int(absent.sum()))
 
 
-def columns_of(
-    names: Sequence[str],
-    counts: Mapping[str, ColumnCounts],
-    kinds: Mapping[str, str] | None,
-    drop: Collection[str],
-    n: int,
-    most_levels: int = MOST_LEVELS,
-) -> TableColumns:
-    """The columns of a table of n rows with these names, of which the cells have been counted."""
-    kinds = dict(kinds or {})
-    for name in (*kinds, *drop):
+def check_kinds_and_drop(kinds: Mapping[str, str] | None, drop: Collection[str]) -> None:
+    """Raise a UserError unless these are kinds by the names of columns, and names of columns to leave out."""
+    if kinds is not None and not isinstance(kinds, Mapping):
+        raise UserError(f"kinds of type {type(kinds).__name__}: expected kinds by column, such as {{'age': 'number'}}")
+    wrong = next((name for name, kind in (kinds or {}).items() if kind not in KINDS), None)
+    if kinds is not None and wrong is not None:
+        raise UserError(f"kinds[{wrong!r}]={kinds[wrong]!r}: expected one of {', '.join(KINDS)}")
+    if isinstance(drop, str) or not isinstance(drop, Collection) or not all(isinstance(name, str) for name in drop):
+        raise UserError(f"drop of type {type(drop).__name__}: expected names of columns, such as ['id']")
+
+
+def check_columns_named(names: Sequence[str], kinds: Mapping[str, str] | None, drop: Collection[str]) -> None:
+    """Raise a UserError unless the columns that are named have these names."""
+    check_kinds_and_drop(kinds, drop)
+    for name in (*(kinds or {}), *drop):
         if name not in names:
             raise UserError(f"column {name!r}: expected one of {', '.join(names)}{did_you_mean(name, names)}")
-    wrong = next((name for name, kind in kinds.items() if kind not in KINDS), None)
-    if wrong is not None:
-        raise UserError(f"kinds[{wrong!r}]={kinds[wrong]!r}: expected one of {', '.join(KINDS)}")
+
+
+def columns_of(
+    counts: Mapping[str, ColumnCounts], kinds: Mapping[str, str] | None, n: int, most_levels: int = MOST_LEVELS
+) -> TableColumns:
+    """The columns of a table of n rows, of which the cells have been counted."""
+    kinds = kinds or {}
     if n < 2 or not counts:
         raise UserError(f"a table of {n} rows and {len(counts)} columns: expected at least 2 rows and 1 column")
     found = {name: _infer(name, own, kinds.get(name), most_levels) for name, own in counts.items()}

@@ -24,6 +24,7 @@ from bfn.data.table_inference import (
     MOST_TEXTS,
     ColumnCounts,
     as_frame,
+    check_columns_named,
     columns_of,
     infer_columns,
     read_table,
@@ -93,12 +94,12 @@ class TableStream:
         self, kinds: Mapping[str, str] | None = None, drop: Collection[str] = (), most_levels: int = MOST_LEVELS
     ) -> TableColumns:
         """What its columns are, as :func:`bfn.data.infer_columns` finds it of the whole."""
+        check_columns_named(list(self.dtypes), kinds, drop)
         counted = {name: _Counts() for name in self.dtypes if name not in drop}
         for piece in self.pieces():
             for name, counts in counted.items():
                 counts.add(piece[name])
-        return columns_of(list(self.dtypes), {name: own.result() for name, own in counted.items()}, kinds, drop,
-                          self.n, most_levels)  # fmt: skip
+        return columns_of({name: own.result() for name, own in counted.items()}, kinds, self.n, most_levels)
 
     def encoded(self, columns: TableColumns, pack: Callable[[Mapping[str, Tensor]], Tensor], file: Path) -> Tensor:
         """Its rows as the network sees them, (n, ...) float32, in a file that is mapped into memory."""

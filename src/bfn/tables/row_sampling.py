@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bfn.arguments import check_whole
+from bfn.arguments import check_seed, check_whole
 from bfn.batched_sampling import sample_in_batches
 from bfn.conditioning import Steering
 from bfn.data.table_cells import pandas
@@ -240,8 +240,10 @@ def draw_rows(
     check_whole("n", n, 1, 10**12)
     check_whole("tries", tries, 1, 10**9)
     check_whole("batch", batch, 1, 10**6)
-    check_whole("seed", seed, 0, 2**63)
-    led = {} if particles is None or not request.checks else request.with_particles(model, particles)
+    check_seed(seed)
+    led = {} if particles is None else request.with_particles(model, particles)
+    led = led if request.checks else {}
+    each = particles if led and particles is not None else 1
     again = bool(request.checks) and not led
     most = max(tries * n, LEAST_DRAWN)
     classes: list[dict[str, Tensor]] = []
@@ -262,7 +264,7 @@ def draw_rows(
             return {"generator": derived_generator(seed, "rows", number, block, device=model.device)}
 
         drawn = sample_in_batches(
-            model, count, nfe=nfe, seed=generators, batch=BLOCK * (particles or 1), processes=processes, **settings,
+            model, count, nfe=nfe, seed=generators, batch=BLOCK * each, processes=processes, **settings,
             **wishes, **led,
         )  # fmt: skip
         number += 1

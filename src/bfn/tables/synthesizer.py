@@ -13,18 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bfn.arguments import check_whole
+from bfn.arguments import MOST_COUNT, check_positive, check_seed, check_share, check_whole
 from bfn.data.table_cells import pandas
 from bfn.data.table_columns import TableColumns
-from bfn.data.table_inference import UnlearnableColumnsError, as_frame
+from bfn.data.table_inference import UnlearnableColumnsError, as_frame, check_kinds_and_drop
 from bfn.data.table_streaming import TableStream, columns_in, open_table
 from bfn.errors import UserError
 from bfn.model import BFN, load
 from bfn.progress import Shown, say
+from bfn.sampling import MOST_NUMBERS
 from bfn.tables.imputation import Gaps
 from bfn.tables.row_files import check_row_file, write_rows
 from bfn.tables.row_sampling import CALLS, RowRequest, SamplingReport, draw_rows
-from bfn.tables.training import TableTraining, table_model, train
+from bfn.tables.training import TableTraining, check_network, table_model, train
 from bfn.training import checkpoints
 
 __all__ = ["TableSynthesizer"]
@@ -33,6 +34,8 @@ EPOCHS, LEAST_STEPS, MOST_STEPS = 250, 2000, 16_000
 """Magic takes seven minutes of one core, Adult, with hundreds of classes, ten."""
 MOST_BATCH = 256
 """Of larger batches the same time makes less."""
+MOST_SIZE = 10**6
+"""Of a network's width and number of blocks: one of more fits no memory."""
 DRAWS = 20
 """Of which the mean of a missing number is taken."""
 FEW_ROWS, FEWEST_ROWS = 10_000, 2_000
@@ -80,9 +83,14 @@ class TableSynthesizer:
         device: str | None = None,
         progress: Shown | None = None,
     ) -> None:
-        self.seed, self.kinds, self.drop, self.drop_unlearnable = seed, kinds, drop, drop_unlearnable
-        self.network, self.width, self.n_blocks, self.dropout = network, width, n_blocks, dropout
-        self.steps, self.batch, self.lr, self.device, self.progress = steps, batch, lr, device, progress
+        check_network(network)
+        check_kinds_and_drop(kinds, drop)
+        self.seed, self.kinds, self.drop, self.drop_unlearnable = check_seed(seed), kinds, drop, drop_unlearnable
+        self.network = network
+        self.width, self.n_blocks = _count("width", width, MOST_SIZE), _count("n_blocks", n_blocks, MOST_SIZE)
+        self.steps, self.batch = _count("steps", steps), _count("batch", batch)
+        self.dropout, self.lr = check_share("dropout", dropout), check_positive("lr", lr)
+        self.device, self.progress = device, progress
         self.left_out: dict[str, str] = {}
         self.stopped_by: str | None = None
         self._model: BFN | None = None
@@ -121,8 +129,6 @@ class TableSynthesizer:
         columns, n = self._columns_in(table, shown and not goes_on), len(table)
         batch = min(MOST_BATCH, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
         steps = min(MOST_STEPS, max(LEAST_STEPS, EPOCHS * n // batch)) if self.steps is None else self.steps
-        check_whole("steps", steps, 1, 10**9)
-        check_whole("batch", batch, 1, 10**9)
         dropout = 0.3 if n < FEWEST_ROWS else 0.1 if n < FEW_ROWS else 0.0
         dropout = dropout if self.dropout is None else self.dropout
         lr = self.lr or (1e-3 if n < FEWEST_ROWS else 3e-3)
@@ -178,6 +184,7 @@ class TableSynthesizer:
 
         ``rows.attrs["sampling"]`` says how conditions were met, with the acceptance rate.
         """
+        check_whole("n", n, 1, MOST_NUMBERS // len(self.columns.names))  # they are held at once; sample_to writes more
         request = RowRequest.read(self.columns, given, constraints)
         report = request.report(settings.get("particles"))
         pieces = list(draw_rows(self.model, n, request, report, nfe=nfe, seed=seed, **settings))
@@ -249,3 +256,7 @@ class TableSynthesizer:
         found = cls()
         found._model = model
         return found
+
+
+def _count(name: str, value: int | None, most: int = MOST_COUNT) -> int | None:
+    return None if value is None else check_whole(name, value, 1, most)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,18 @@ from bfn.joint import JointFlow
 from bfn.joint_head import JointHead, JointOutput
 from bfn.known import Given, Known
 from bfn.model import BFN, load
-from bfn.networks import TableMLP, TableTransformer
+from bfn.networks import TableMLP, TableTransformer, build
 from bfn.progress import Progress, Shown
 from bfn.training import checkpoints
 from bfn.training.process import Signals
 from bfn.weightings import weighting_of
 
-__all__ = ["TableTraining", "table_model", "train"]
+__all__ = ["TableTraining", "check_network", "table_model", "train"]
 
-NETWORKS: Mapping[str, Callable[..., Any]] = {"mlp": partial(TableMLP, n_waves=5), "transformer": TableTransformer}
+NETWORKS: Mapping[str, Mapping[str, Any]] = {
+    "mlp": {"name": "table-mlp", "n_waves": 5},
+    "transformer": {"name": "table-transformer"},
+}
 """Networks for tables: one that is fast on a processor, one for those who have a GPU."""
 SIGMA_1 = 0.02
 """The noise that is left on numbers, whose standard deviation is 1."""
@@ -50,10 +52,15 @@ AVERAGED = 0.999
 CHECKPOINT_SECONDS = 60
 
 
+def check_network(name: object) -> None:
+    """Raise a UserError unless this is the name of a network for tables."""
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise UserError(f"network={name!r}: expected one of {', '.join(NETWORKS)}{did_you_mean(name, NETWORKS)}")
+
+
 def table_model(columns: TableColumns, network: str = "mlp", **sizes: Any) -> BFN:
     """An untrained model of a table with these columns. network: "mlp" or "transformer"; sizes: its arguments."""
-    if network not in NETWORKS:
-        raise UserError(f"network={network!r}: expected one of {', '.join(NETWORKS)}{did_you_mean(network, NETWORKS)}")
+    check_network(network)
     flows: dict[str, Flow] = {}
     heads: dict[str, str | Head] = {}
     shapes: dict[str, tuple[int, ...]] = {}
@@ -67,7 +74,7 @@ def table_model(columns: TableColumns, network: str = "mlp", **sizes: Any) -> BF
     flow = JointFlow(flows).for_shape(shapes)
     counts = [column.n_states for column in columns.class_columns]
     given = {name: size for name, size in sizes.items() if size is not None}
-    made = NETWORKS[network](len(columns.number_columns), counts, **given)
+    made = build({**NETWORKS[network], "n_numbers": len(columns.number_columns), "class_counts": counts, **given})
     head = JointHead.make(heads, flow, flat=True, levels=bool(columns.number_columns))
     return BFN(made, flow, head, shapes, ModelInfo(columns=columns))
 

@@ -98,6 +98,21 @@ def test_what_is_asked_for_overrides_the_guess() -> None:
     same(columns.decode(columns.encode(some_table())), some_table().drop(columns="city"))
 
 
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        ({"kinds": torch.zeros(2)}, "kinds of type Tensor: expected kinds by column"),
+        ({"kinds": {"age": "real"}}, "kinds\\['age'\\]='real': expected one of number, class"),
+        ({"drop": "city"}, "drop of type str: expected names of columns"),
+        ({"drop": torch.zeros(2)}, "drop of type Tensor: expected names of columns"),
+        ({"drop": ["ctiy"]}, "column 'ctiy': expected one of .*did you mean 'city'"),
+    ],
+)
+def test_wishes_that_name_no_columns_are_refused(wishes, message) -> None:
+    with pytest.raises(UserError, match=message):
+        infer_columns(some_table(), **wishes)
+
+
 def test_known_cells_tell_states_and_numbers() -> None:
     table = pd.DataFrame({"a": [0.0] * 20 + list(RNG.normal(size=80)), "b": ["x", "y"] * 50})
     columns = infer_columns(table)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import bfn
 from bfn import TableSynthesizer
@@ -197,4 +198,29 @@ def test_wrong_use_ends_in_one_line(quick: TableSynthesizer, tmp_path: Path) -> 
     fails("n=0", lambda: quick.sample(0))
     fails("column 'south'", lambda: quick.impute(small_table(5).drop(columns="south")))
     fails("no such file", lambda: TableSynthesizer().fit(tmp_path / "none.csv"))
-    fails("steps", lambda: TableSynthesizer(steps=0).fit(small_table(50)))
+    fails(r"n=10+: expected a whole number", lambda: quick.sample(10**12))
+    fails(r"particles=tensor.*: expected a whole number", lambda: quick.sample(3, particles=torch.zeros(2)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": float("inf")}, "seed=inf: expected a whole number"),
+        ({"seed": "x"}, "seed='x': expected a whole number"),
+        ({"seed": 2**80}, r"seed=\d+: expected a whole number"),
+        ({"steps": 0}, "steps=0: expected a whole number"),
+        ({"batch": 2.7}, "batch=2.7: expected a whole number"),
+        ({"width": torch.zeros(2)}, "width=tensor.*: expected a whole number"),
+        ({"n_blocks": True}, "n_blocks=True: expected a whole number"),
+        ({"dropout": 2}, "dropout=2: expected a share from 0 to 1"),
+        ({"dropout": float("nan")}, "dropout=nan: expected a share from 0 to 1"),
+        ({"lr": 0}, "lr=0: expected a positive number"),
+        ({"lr": float("inf")}, "lr=inf: expected a positive number"),
+        ({"network": "mpl"}, "network='mpl': expected one of mlp, transformer; did you mean 'mlp'"),
+        ({"kinds": "class"}, "kinds of type str: expected kinds by column"),
+        ({"drop": "age"}, "drop of type str: expected names of columns"),
+    ],
+)
+def test_wrong_options_are_refused_before_there_is_a_table(options, message) -> None:
+    with pytest.raises(UserError, match=message):
+        TableSynthesizer(**options)
