@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -158,7 +159,8 @@ def _encoded(
                 f"{column.tokenizer.unit}: the model's longest is {shape[0]}"
             )
         return column.padded(shape[0] if crop is None else crop)
-    values = column.values.reshape(len(column), *shape) if column.values.ndim == 1 else column.values
+    single = column.values.ndim == 1 and math.prod(shape) == 1
+    values = column.values.reshape(len(column), *shape) if single else column.values
     if tuple(values.shape[1:]) != shape:
         raise UserError(f"{records.source}: {name} of shape {tuple(values.shape[1:])}: the model's data are {shape}")
     there = torch.ones(values.shape, dtype=torch.bool)

@@ -113,17 +113,18 @@ def fit(
         raise UserError(f"{type(model).__name__}: has no weights to train: expected bfn.BFN with a torch.nn.Module")
     n_numbers = sum(torch.Size(own).numel() for own in _shapes(model))
     batch = (256 if n_numbers <= FEW // 2 else 64) if batch is None else batch
-    source = open_given(model, data, Wishes(batch, label, condition, present, columns, tokenizer))
-    model.info = _completed(model.info, source.info())
-    count_chains(model, source)
-    chosen = _weighting(model, source) if weighting is None else weighting_of(model, weighting)
     settings = Settings(
         data={"name": type(data).__name__}, network={"name": type(model.network).__name__},
         flow={"name": model.flow.kind}, head={"name": type(model.head).__name__}, steps=steps, batch=batch, lr=lr,
         optimiser=optimiser,
-        ema_decay=ema, warmup=min(warmup, steps // 2), label_dropout=dropout, grad_clip=grad_clip,
+        ema_decay=ema, warmup=warmup, label_dropout=dropout, grad_clip=grad_clip,
         weight_decay=weight_decay, seed=seed,
     )  # fmt: skip
+    settings = replace(settings, warmup=min(settings.warmup, settings.steps // 2))
+    source = open_given(model, data, Wishes(settings.batch, label, condition, present, columns, tokenizer))
+    model.info = _completed(model.info, source.info())
+    count_chains(model, source)
+    chosen = _weighting(model, source) if weighting is None else weighting_of(model, weighting)
     with surroundings(settings), _directory(run) as directory:
         accelerator = Accelerator(cpu=model.device.type == "cpu")
         trainer = Fitter(model, source, chosen, settings, directory, accelerator)

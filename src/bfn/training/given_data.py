@@ -104,7 +104,9 @@ def open_given(model: BFN, given: Any, wishes: Wishes) -> Given:
     if isinstance(given, Records):
         facts = info_of_records(given)
         facts = replace(facts, scaling=model.info.scaling) if model.info.scaling else facts
-        return RecordSource(given, wishes.batch, facts, model.data_shape)
+        source = RecordSource(given, wishes.batch, facts, model.data_shape)
+        source.first(1)  # records that do not fit the model are refused before anything is learned of them
+        return source
     if isinstance(given, Dataset):
         return _dataset(model, given, wishes)
     return _tensors(model, given, wishes)
@@ -115,8 +117,12 @@ def is_placeholder(classes: Classes | None) -> bool:
     return classes is None or classes == Classes.equal(len(classes))
 
 
-def _names(given: Any) -> tuple[str, ...]:
-    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+def _names(what: str, given: Any) -> tuple[str, ...]:
+    """The columns of a table that are named for something."""
+    names = () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    if not all(isinstance(name, str) for name in names):
+        raise UserError(f"{what} of type {type(given).__name__}: of a table expected the names of its columns")
+    return names
 
 
 def _columns(model: BFN, wishes: Wishes) -> Columns | None:
@@ -127,14 +133,14 @@ def _columns(model: BFN, wishes: Wishes) -> Columns | None:
         return None
     texts = tuple(model.info.part_tokenizers)
     parts = tuple(name for name in model.data_shape if name not in texts)
-    return Columns(texts, parts, wishes.label, _names(wishes.condition))
+    return Columns(texts, parts, wishes.label, _names("condition", wishes.condition))
 
 
 def _frame(model: BFN, frame: Any, wishes: Wishes) -> Records:
     table = RawTable.from_frame(frame)
     columns = wishes.columns or _columns(model, wishes)
     if columns is None:
-        beside = (*_names(wishes.label), *_names(wishes.condition))
+        beside = (*_names("label", wishes.label), *_names("condition", wishes.condition))
         samples = [name for name in table.columns if name not in beside]
         arrays = [np.asarray(table.columns[name]) for name in samples]
         if len(samples) > 1 and all(array.ndim == 1 and array.dtype.kind == "f" for array in arrays):
@@ -144,7 +150,7 @@ def _frame(model: BFN, frame: Any, wishes: Wishes) -> Records:
             samples = ["x"]
         text = len(samples) == 1 and model.form == "text"
         role = {"sequence" if text else "parts": tuple(samples)}
-        columns = Columns(**role, label=wishes.label, conditions=_names(wishes.condition))
+        columns = Columns(**role, label=wishes.label, conditions=_names("condition", wishes.condition))
     return make_records(table, columns, wishes.tokenizer or model.info.text_tokenizer)
 
 

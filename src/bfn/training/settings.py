@@ -11,6 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from bfn.arguments import MOST_COUNT, check_whole
 from bfn.config import encode
 from bfn.data import names
 from bfn.errors import UserError, did_you_mean
@@ -24,6 +25,11 @@ Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
 
 PARTS = ("data", "network", "flow", "head", "weighting")
+
+AT_LEAST_0 = (
+    "warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay", "grad_clip"
+)  # fmt: skip
+"""Settings of which 0 means never or none."""
 
 HARMLESS = frozenset(
     {"steps", "decay_from", "threads", "compile", "log_every", "eval_every", "eval_count", "sample_every"}
@@ -109,7 +115,8 @@ class Settings:
         for name in ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: expected at least 1")
-        for name in ("warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay"):
+            check_whole(name, getattr(self, name), 1, MOST_COUNT)
+        for name in AT_LEAST_0:
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
         for name in ("ema_decay", "label_dropout", "final_lr", "decay_from", "calibration", "known"):

@@ -151,11 +151,26 @@ def test_an_interrupt_keeps_the_averaged_weights_so_far(capsys):
         (X, {"weighting": "cross-entropy"}, "it is for classes"),
         (X, {"batch": 0}, "batch=0: expected at least 1"),
         (X, {"optimiser": "sgd"}, "optimiser"),
+        (X, {"warmup": torch.zeros(2)}, "warmup=tensor.*: expected a whole number"),
+        (X, {"grad_clip": float("-inf")}, "grad_clip=-inf: expected at least 0"),
+        (X, {"batch": 1e18}, "batch=10+: expected a whole number from 1 to"),
     ],
 )
 def test_wrong_input_is_one_line(data, options, message):
     with pytest.raises(bfn.UserError, match=message):
         bfn.fit(points(), data, 3, progress=False, **options)
+
+
+def test_a_table_of_another_shape_is_refused_and_leaves_the_model_as_it_was():
+    pd = pytest.importorskip("pandas")
+    model = points()
+    before = model.info
+    table = pd.DataFrame({"a": [1.0, 2.0]})
+    with pytest.raises(bfn.UserError, match=r"a of shape \(\): the model's data are \(2,\)"):
+        bfn.fit(model, table, 3, progress=False)
+    with pytest.raises(bfn.UserError, match="condition of type Tensor: of a table expected the names of its columns"):
+        bfn.fit(model, table, 3, condition=torch.zeros(2, 2), progress=False)
+    assert model.info is before
 
 
 def test_a_model_without_weights_is_refused():

@@ -46,6 +46,8 @@ def test_overrides_change_a_setting_or_one_parameter_of_a_part():
     [
         ("stpes=3", "unknown setting 'stpes'; did you mean 'steps'?"),
         ("steps=0", "steps=0: expected at least 1"),
+        ("steps=10000000000", "steps=10+: expected a whole number from 1 to 1,000,000,000"),
+        ("grad_clip=-1", "grad_clip=-1.0: expected at least 0"),
         ("steps=1.5", "steps=1.5: expected a whole number"),
         ("steps=many", "steps='many': expected a whole number"),
         ("lr=.nan", "lr=nan: expected a number"),
