@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from bfn.arguments import MOST_COUNT, check_whole
 from bfn.distilling.distiller import Distiller
 from bfn.errors import UserError, did_you_mean
 from bfn.model import BFN, Model
@@ -58,8 +59,10 @@ def distill(
     """
     first = _first_student(model, student)
     flow = first.flow
-    if paths < batch or calls < 1:
-        raise UserError(f"paths={paths}, calls={calls}: expected at least a batch of {batch} paths, and 1 call")
+    for name, count in {"paths": paths, "batch": batch, "calls": calls}.items():
+        check_whole(name, count, 1, MOST_COUNT)
+    if paths < batch:
+        raise UserError(f"paths={paths}: expected at least a batch of {batch} paths")
     settings = Settings(
         data={"name": "paths", "paths": paths, **_sampling(teacher)},
         network={"name": type(first.network).__name__}, flow={"name": flow.kind},
@@ -94,6 +97,8 @@ def _first_student(model: Model, student: BFN | None) -> BFN:
         raise UserError(
             f"{type(model).__name__}: an exact model has no network to start from; give student=bfn.BFN(...)"
         )
+    if student is not None and not isinstance(student, BFN):
+        raise UserError(f"student of type {type(student).__name__}: expected bfn.BFN, a network that can learn")
     first = model if student is None else student
     if len(model.flow.parts) > 1:
         raise UserError(f"joint data ({', '.join(model.flow.parts)}): only models of one kind of data can be distilled")
@@ -106,6 +111,8 @@ def _first_student(model: Model, student: BFN | None) -> BFN:
 
 def _sampling(teacher: Mapping[str, Any] | None) -> dict[str, Any]:
     """How paths are drawn."""
+    if teacher is not None and not isinstance(teacher, Mapping):
+        raise UserError(f"teacher of type {type(teacher).__name__}: expected settings of a sample by name")
     sampling = {"solver": "fast-ode", "nfe": 16, **(teacher or {})}
     foreign = next((key for key in sampling if key not in SAMPLING), None)
     if foreign is not None:
