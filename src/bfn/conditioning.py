@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
@@ -23,7 +22,7 @@ from bfn.conditions import NO_CLASS, known_conditions, null_like
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
-from bfn.info import Label, ModelInfo
+from bfn.info import LARGEST, Label, ModelInfo
 from bfn.known import Known, KnownAt, Predict, check_known, check_known_parts
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Guidance:
 
     def __post_init__(self) -> None:
         for scale in self.scales:
-            if isinstance(scale, bool) or not isinstance(scale, int | float) or not -inf < scale < inf:
+            if isinstance(scale, bool) or not isinstance(scale, int | float) or not -LARGEST < scale < LARGEST:
                 raise UserError(f"guidance={scale}: expected a finite scale, such as 2; 1 is no guidance")
         if not 0 <= self.rescale <= 1:
             raise UserError(f"rescale={self.rescale}: expected a share from 0 to 1")
@@ -72,7 +71,7 @@ class Guidance:
             known = f"those of these samples are {', '.join(own)}" if own else "there are none"
             raise UserError(f"guidance={given}: it needs conditions to guide to, such as label; {known}")
         by_scale = {scale: tuple(name for name in by_name if by_name[name] == scale) for scale in self.scales}
-        return tuple((scale, names) for scale, names in by_scale.items() if scale != 1)
+        return tuple((float(scale), names) for scale, names in by_scale.items() if scale != 1)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class Steering:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        if not -float("inf") < self.scale < float("inf"):
+        if not -LARGEST < self.scale < LARGEST:
             raise UserError(f"steer with scale={self.scale}: expected a finite factor, such as 1")
 
 

@@ -362,6 +362,7 @@ TEXT, LETTERS = torch.zeros(20, dtype=torch.int64), torch.ones(20, dtype=torch.b
         ("text", {"known": TEXT.float(), "known_mask": LETTERS}, "known: data of type torch.float32"),
         ("text", {"guidance": 2.0}, "guidance=2: it needs conditions to guide to, such as label; there are none"),
         ("images", {"guidance": float("nan"), "label": torch.zeros(2, dtype=torch.int64)}, "guidance=nan: expected"),
+        ("images", {"guidance": 1e300, "label": torch.zeros(2, dtype=torch.int64)}, "guidance=.*: expected a finite"),
         ("text", {"guidance": 2.0, "label": torch.zeros(2, dtype=torch.int64)}, "label given to a network without"),
         ("images", {"steer": lambda x: x.sum()}, r"steer gives shape \(\): expected one number a sample, \(2,\)"),
         ("images", {"steer": lambda x: x.detach().flatten(1).sum(1)}, "without a gradient"),
