@@ -1,6 +1,6 @@
 """A bidirectional transformer for sequences, with adaptive layer norm from time (Peebles & Xie, 2023)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -102,8 +102,9 @@ class Transformer(nn.Module):
         condition_features: width of the vector of time and conditions, and of the tokens of those that are sequences.
         n_labels: number of labels, 0 for none.
         dropout: probability of dropping a hidden feature of the linear layers.
-        ngram: of discrete sequences, the memory of a chain of symbols, counted in the data where training begins. The
-            network is shown its posterior beside theta, and corrects it; 0 for none, when it corrects theta.
+        ngram: of discrete sequences, the longest memory of a chain of symbols, counted in the data where training
+            begins. The network is shown its posterior beside theta, and corrects it; 0 for none, when it corrects
+            theta.
         conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
             {"shape": [], "n_classes": 5}, sequences as {"shape": [64], "n_classes": 30} or {"shape": [64, 16]}.
     """
@@ -196,12 +197,21 @@ class Transformer(nn.Module):
         output: Tensor = self.head(self.norm(hidden))
         return combine(told, output) if self.discrete else output
 
+    @property
+    def draw_whole(self) -> Callable[..., Tensor] | None:
+        """Draws whole strings from its input, its logits, presence and a generator; None without a chain."""
+        return None if self.chain is None else self.chain.draw
+
     def grown(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights of the same network without a chain, for this one with it, whose output starts as the chain's."""
+        """Weights of the same network, for this one with its own chain: chains are of the data, and not carried over.
+
+        Of a network without a chain the output starts as the chain's.
+        """
         own = self.state_dict()
-        if self.chain is None or any(name.startswith("chain.") for name in weights):
-            return dict(weights)
+        chain = {name: value for name, value in own.items() if name.startswith("chain.")}
+        theirs = {name: value for name, value in weights.items() if not name.startswith("chain.")}
+        if not chain or len(theirs) < len(weights):
+            return {**theirs, **chain}
         start = {name: torch.zeros_like(own[name]) for name in ("head.weight", "head.bias")}
-        start |= {name: own[name] for name in own if name.startswith("chain.")}
         stem = weights["stem.weight"]
-        return {**weights, **start, "stem.weight": torch.cat((stem, torch.zeros_like(stem)), 1)}
+        return {**theirs, **chain, **start, "stem.weight": torch.cat((stem, torch.zeros_like(stem)), 1)}

@@ -1,16 +1,4 @@
-"""A chain with memory under noisy evidence: its steps, over all contexts or only over those seen, and its posterior.
-
-A state of the chain is a context; vectors over states are (states, batch). Both automata have
-
-    start(batch)            all mass on the empty context
-    advance(alpha, d)       probabilities of the contexts after symbol d from those before it
-    retreat(value, d)       its transpose: expected value before symbol d of a value of the contexts after it
-    emit(alpha, evidence)   each context's entry times the evidence, (K, batch), of its last symbol
-    read_out(alpha)         sums of the contexts by last symbol, (K, batch)
-
-``out``, where a method has it, is a vector to write the result to: most of the time of small products would go into
-fresh memory. None where gradients are wanted.
-"""
+"""A chain whose memory is exact: its steps over all contexts, or only over those seen."""
 
 import warnings
 from collections.abc import Sequence
@@ -20,10 +8,7 @@ from torch import Tensor, nn
 
 from bfn.ngrams.backoff import BackoffTables, find
 
-__all__ = ["Automaton", "DenseAutomaton", "SparseAutomaton", "posterior_logits", "scaled"]
-
-LEAST = 1e-300
-"""Stands for a probability of 0 where a logarithm is taken in float64; in float32 the least there is does."""
+__all__ = ["DenseAutomaton", "SparseAutomaton", "sparse"]
 
 
 class DenseAutomaton(nn.Module):
@@ -33,11 +18,11 @@ class DenseAutomaton(nn.Module):
     """
 
     batch = 32
-    """Rows to work on at a time: the vectors of more no longer fit in cache."""
 
     def __init__(self, tables: Sequence[Tensor]) -> None:
         super().__init__()
         self.base, self.context = tables[0].shape[1], len(tables) - 1
+        self.ramp = self.context
         self.n_states = self.base**self.context
         for n, table in enumerate(tables):
             self.register_buffer(f"table_{n}", table)
@@ -104,13 +89,12 @@ class SparseAutomaton(nn.Module):
     """
 
     batch = 16
-    """Rows to work on at a time: wider ones no longer fit in cache."""
     n_states: int
 
     def __init__(self, tables: BackoffTables, dtype: torch.dtype) -> None:
         super().__init__()
         context, base, codes = tables.context, tables.n_classes, tables.codes
-        self.base, self.context = base, context
+        self.base, self.context, self.ramp = base, context, 0
         self.sizes = [len(codes[n]) for n in range(context + 1)]
         first = torch.tensor([0, *self.sizes]).cumsum(0).tolist()
         self.n_states, self.n_short = first[-1], first[context]
@@ -148,8 +132,8 @@ class SparseAutomaton(nn.Module):
     def _add(
         self, name: str, rows: Tensor, columns: Tensor, values: Tensor, shape: list[int], dtype: torch.dtype
     ) -> None:
-        self.register_buffer(name, _csr(rows, columns, values.to(dtype), shape))
-        self.register_buffer(f"{name}_back", _csr(columns, rows, values.to(dtype), shape[::-1]))
+        self.register_buffer(name, sparse(rows, columns, values.to(dtype), shape))
+        self.register_buffer(f"{name}_back", sparse(columns, rows, values.to(dtype), shape[::-1]))
 
     def room(self, n: int, batch: int) -> Tensor | None:
         """Sparse products make their own memory."""
@@ -186,63 +170,6 @@ class SparseAutomaton(nn.Module):
         return self.get_buffer("symbols") @ alpha
 
 
-Automaton = DenseAutomaton | SparseAutomaton
-
-
-def posterior_logits(chain: Automaton, log_likelihood: Tensor, stride: int | None = None) -> Tensor:
-    """Logits of each symbol's posterior by forward-backward: (batch, length, K) -> the same shape.
-
-    A symbol's posterior is its own evidence times what its past and its future say of it, so that the logits keep the
-    evidence's whole range. stride: of the forward pass every so many vectors are kept and the rest made again; all are
-    kept if None. A second forward pass costs about what fetching fresh memory does.
-    """
-    batch, length, _ = log_likelihood.shape
-    stride = stride or length
-    by_place = log_likelihood.permute(1, 2, 0).contiguous()
-    evidence, _ = scaled(by_place)
-    spare = not (torch.is_grad_enabled() and log_likelihood.requires_grad)
-    room = chain.room(min(stride, length) + 3, batch) if spare else None  # in one piece: far fewer pages to fetch
-
-    def place(number: int, d: int) -> Tensor | None:
-        """One of the vectors of the room; none before symbols d whose contexts are shorter than the chain's."""
-        return None if room is None or d < chain.context else room[number]
-
-    alpha, saved = chain.start(batch), []
-    for d in range(length):
-        if d % stride == 0:
-            saved.append(alpha.clone() if spare else alpha)
-        if d < (length - 1) // stride * stride:
-            alpha = _unit(chain.emit(chain.advance(alpha, d), evidence[d], place(0, d + 1)), spare)
-    others: list[Tensor] = []
-    after: Tensor | None = None
-    least = max(LEAST, torch.finfo(by_place.dtype).tiny)
-    while saved:
-        alpha, start = saved.pop(), len(saved) * stride
-        block = []
-        for d in range(start, min(start + stride, length)):
-            block.append(chain.advance(alpha, d, place(3 + d - start, d)))
-            alpha = _unit(chain.emit(block[-1], evidence[d], place(0, d + 1)), spare)
-        for d in range(min(start + stride, length) - 1, start - 1, -1):
-            before = block.pop()
-            after = torch.ones_like(before) if after is None else after
-            both = torch.mul(before, after, out=place(1, d + 1))
-            others.append(chain.read_out(both).clamp(min=least).log())
-            after = _unit(chain.retreat(chain.emit(after, evidence[d], place(1, d + 1)), d, place(2, d)), spare)
-    return (by_place + torch.stack(others[::-1])).permute(2, 0, 1)
-
-
-def scaled(log_likelihood: Tensor) -> tuple[Tensor, Tensor]:
-    """exp of (length, K, batch) divided by its peak over the classes, and the peaks, (length, batch)."""
-    peaks = log_likelihood.amax(1)
-    return (log_likelihood - peaks.unsqueeze(1)).exp(), peaks
-
-
-def _unit(alpha: Tensor, in_place: bool) -> Tensor:
-    """Vectors over states, (states, batch), with sum 1."""
-    total = alpha.sum(0)
-    return alpha.div_(total) if in_place else alpha / total
-
-
 def _pairs(suffix: Tensor, prefix: Tensor, n_parents: int) -> tuple[Tensor, Tensor]:
     """All pairs (i, j) with suffix[i] == prefix[j]; prefix sorted."""
     counts = torch.bincount(prefix, minlength=n_parents)
@@ -253,7 +180,8 @@ def _pairs(suffix: Tensor, prefix: Tensor, n_parents: int) -> tuple[Tensor, Tens
     return left, starts[suffix][left] + within
 
 
-def _csr(rows: Tensor, columns: Tensor, values: Tensor, shape: list[int]) -> Tensor:
+def sparse(rows: Tensor, columns: Tensor, values: Tensor, shape: list[int]) -> Tensor:
+    """A sparse matrix, in rows, of its entries."""
     order = torch.argsort(rows * shape[1] + columns)
     offsets = torch.zeros(shape[0] + 1, dtype=torch.int32)
     offsets[1:] = torch.bincount(rows, minlength=shape[0]).cumsum(0)

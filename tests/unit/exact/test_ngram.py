@@ -72,6 +72,14 @@ def test_min_count_keeps_what_is_seen_often():
     assert torch.equal(kept.codes[4], found[counts >= 4])
 
 
+def test_what_min_count_leaves_out_is_left_to_shorter_contexts():
+    """Rare n-grams keep the probability that shorter contexts give them: a longer memory never hurts the text."""
+    text = random_text(3000, 5).cumsum(0) % 5
+    shorter = NGram.from_text(text, 1, 3000, n_classes=5, smoothing=0.1)
+    longer = NGram.from_text(text, 4, 3000, n_classes=5, smoothing=0.1, min_count=12)
+    assert float(longer.log_prob(text[None])) > float(shorter.log_prob(text[None]))
+
+
 def test_context_one_is_a_markov_chain(generator):
     model = NGram.from_text(random_text(300, 5), 1, 9, n_classes=5)
     initial = model.next_probs(torch.zeros(1, 0, dtype=torch.int64))[0]
