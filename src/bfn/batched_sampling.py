@@ -20,7 +20,7 @@ from bfn.info import Label
 from bfn.particles import Particles, solver_with_noise
 from bfn.processes import ALONE, Processes
 from bfn.progress import Progress, Shown
-from bfn.sampling import Step, sample
+from bfn.sampling import Step, sample, undisturbed
 from bfn.seeds import block_generator
 from bfn.solvers import Plan, Solver, Table, plan
 
@@ -88,7 +88,8 @@ def sample_in_batches(
     batch = block_size(batch, particles)
     if first % batch:
         raise UserError(f"first={first}: expected a multiple of the {batch} samples of a batch")
-    planned = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g)
+    free = undisturbed(particles=particles, **settings)
+    planned = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g, whole=free)
     asked = None
     if label is not None or condition:
         asked = conditions_for(model.info, n, label, condition, drawn=False)

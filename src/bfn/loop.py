@@ -53,7 +53,12 @@ class Run:
 
     def prediction(self, output: Output, generator: torch.Generator | None = None) -> Tensor:
         """What this row takes from the output: its mean, or a draw where the table draws; clipped."""
-        prediction = output.mean if not self.table.draws else output.mode if self.at_end else output.draw(generator)
+        if not self.table.draws:
+            prediction = output.mean
+        elif self.table.whole:
+            prediction = output.draw_whole(generator)
+        else:
+            prediction = output.mode if self.at_end else output.draw(generator)
         prediction = prediction.to(self._base.dtype)
         return prediction if self.clip is None else prediction.clamp(*self.clip)
 

@@ -3,7 +3,8 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bfn.arguments import as_tensor
 from bfn.conditions import as_values
 from bfn.errors import NetworkError, UserError
 from bfn.flows import Flow, NoiseLevel, Shape
-from bfn.heads import Head, Output, PreconditionedHead, make_head
+from bfn.heads import Categorical, Head, Output, PreconditionedHead, make_head
 from bfn.info import Classes, ModelInfo
 from bfn.joint_head import JointHead
 from bfn.likelihood import Likelihood
@@ -56,6 +57,11 @@ class Model(ABC):
     def starts_at_zero(self) -> bool:
         """Whether the prediction is defined at t = 0."""
         return True
+
+    @property
+    def draws_whole(self) -> bool:
+        """Whether it can draw all variables of a sample together, as a network with a chain of symbols can."""
+        return False
 
     @property
     def form(self) -> str:
@@ -296,7 +302,15 @@ class BFN(Model, nn.Module):
         wrong = self.head.check_raw(self.flow, raw, tuple(u.shape[1:]), len(u))
         if wrong is not None:
             raise NetworkError(f"the network's output at t={float(level.t.flatten()[0]):.6g} {wrong}")
-        return self.head.output(self.flow, raw, u, level)
+        output = self.head.output(self.flow, raw, u, level)
+        draw = getattr(self.network, "draw_whole", None)
+        if draw is None or not isinstance(output, Categorical):
+            return output
+        return replace(output, together=partial(draw, inputs, raw, conditions.get("present")))
+
+    @property
+    def draws_whole(self) -> bool:
+        return getattr(self.network, "draw_whole", None) is not None
 
     def data_std(self, part: str = "") -> float | None:
         head = self.head.parts.get(part) if isinstance(self.head, JointHead) else self.head

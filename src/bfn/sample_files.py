@@ -18,6 +18,7 @@ from bfn.pieces import Pieces, digest, write_pieces
 from bfn.processes import ALONE, Processes
 from bfn.progress import Shown
 from bfn.quality.measurements import identify
+from bfn.sampling import undisturbed
 from bfn.solvers import Plan, plan
 from bfn.viz import write_samples
 
@@ -70,8 +71,8 @@ def sample_to(
     """
     block = block_size(batch, settings.get("particles"))
     pieces = pieces_for(model, folder, n, block, per_file)
-    planning = {key: settings.get(key) for key in ("grid", "t_start", "g")}
-    planned = plan(model, solver, nfe, **planning)
+    planning: dict[str, Any] = {key: settings.get(key) for key in ("grid", "t_start", "g")}
+    planned = plan(model, solver, nfe, **planning, whole=undisturbed(**settings))
     asked = {
         "model": identify(model), "table": digest(repr(planned.table)), "seed": seed, "batch": batch,
         **{name: digest(value) if isinstance(value, Tensor) else repr(value) for name, value in settings.items()},

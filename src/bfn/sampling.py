@@ -32,7 +32,7 @@ from bfn.solvers.table import Table
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["End", "Run", "Samples", "Step", "clip_range", "sample", "walk"]
+__all__ = ["End", "Run", "Samples", "Step", "clip_range", "sample", "undisturbed", "walk"]
 
 MOST_NUMBERS = 2**36
 """In the states of one batch: 256 GiB of float32. More samples are drawn in batches (``bfn.batched_sampling``)."""
@@ -149,7 +149,11 @@ def sample(
     group = particles if particles is None or isinstance(particles, Particles) else Particles(particles)
     if group is not None:
         solver, g = solver_with_noise(solver, g)
-    table = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g, path=path).table
+    free = undisturbed(
+        known=known, known_mask=known_mask, steer=steer, allowed=allowed, guidance=guidance, particles=particles,
+        temperature=temperature,
+    )  # fmt: skip
+    table = plan(model, solver, nfe, grid=grid, t_start=t_start, g=g, path=path, whole=free).table
     if isinstance(n, int) and n < 1:
         raise UserError(f"n={n}: expected at least 1 sample")
     each = 1 if group is None else group.count
@@ -210,6 +214,12 @@ def sample(
         if population is not None:
             end, x, report = population.choose(end, x)
     return Samples(model.flow.unpack(x), end.final, end.prediction, end.u, table.nfe, table.times, conditions, **report)
+
+
+def undisturbed(**settings: Any) -> bool:
+    """Whether predictions are the network's own: only then can it draw whole strings from them."""
+    bent = ("known", "known_mask", "steer", "allowed", "guidance", "particles")
+    return settings.get("temperature", 1.0) == 1 and all(settings.get(name) is None for name in bent)
 
 
 def _generator(model: Model, seed: int | None, generator: torch.Generator | None) -> torch.Generator | None:

@@ -5,7 +5,8 @@ for log-probabilities and for the KL divergence between sender and receiver; the
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import log, pi
 from typing import Any, ClassVar
@@ -40,6 +41,10 @@ class Output(ABC):
     @abstractmethod
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
         """A sample, in the form of a prediction (one-hot for classes)."""
+
+    def draw_whole(self, generator: torch.Generator | None = None) -> Tensor:
+        """A sample of all variables together; each for itself, unless the network knows how they hang together."""
+        return self.draw(generator)
 
     @abstractmethod
     def log_prob(self, x: Tensor) -> Tensor:
@@ -92,9 +97,13 @@ class Point(Output):
 
 @dataclass(frozen=True)
 class Categorical(Output):
-    """Independent classes from logits (batch, ..., K)."""
+    """Independent classes from logits (batch, ..., K).
+
+    together: draws them all at once, (batch, ...) classes from a generator, where the network can.
+    """
 
     logits: Tensor
+    together: Callable[[torch.Generator | None], Tensor] | None = field(default=None, compare=False)
 
     @cached_property
     def mean(self) -> Tensor:
@@ -119,6 +128,11 @@ class Categorical(Output):
         uniform = torch.rand((*self.logits.shape[:-1], 1), generator=generator, device=self.logits.device)
         k = (cumulative < uniform * cumulative[..., -1:]).sum(-1, keepdim=True).clamp_(max=self.logits.shape[-1] - 1)
         return torch.zeros_like(self.logits).scatter_(-1, k, 1.0)
+
+    def draw_whole(self, generator: torch.Generator | None = None) -> Tensor:
+        if self.together is None:
+            return self.draw(generator)
+        return torch.zeros_like(self.logits).scatter_(-1, self.together(generator).unsqueeze(-1), 1.0)
 
     def log_prob(self, x: Tensor) -> Tensor:
         return self.log_probs.gather(-1, x.long().unsqueeze(-1)).squeeze(-1)

@@ -69,7 +69,7 @@ class Multistep(Solver):
     corrector: mend each step with the prediction made after it.
     quiet: how many of the first steps are taken without noise, at g = 0 whatever the dial.
     extrapolates_end: the sample is the flow's end at s = infinity, by a last second-order step without a call (g = 0).
-    draws: predictions are replaced by draws from the output distribution.
+    draws: predictions are replaced by draws from the output distribution. whole: by those of all variables together.
     scale: of the coordinate asinh(s / scale).
     """
 
@@ -80,6 +80,7 @@ class Multistep(Solver):
     quiet: int = 0
     extrapolates_end: bool = False
     draws: bool = False
+    whole: bool = False
     scale: float = 0.5
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ class Multistep(Solver):
         make = self._noise_rows if noise else self._data_rows
         rows = [Row(t, *row) for t, row in zip(nodes, make(flow, s), strict=False)]
         final = end_weights(s[-2], s[-1], rows[-1].b) if self.extrapolates_end and rows else (1.0,)
-        return Table((*rows, Row(nodes[-1])), final, self.draws)
+        return Table((*rows, Row(nodes[-1])), final, self.draws, whole=self.whole)
 
     def _data_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
         """(a, b, c) of each step."""

@@ -22,6 +22,7 @@ from bfn.solvers.named import get
 from bfn.solvers.path import Path, path_times, waiting
 from bfn.solvers.renoising import RENOISING
 from bfn.solvers.table import Table
+from bfn.solvers.whole import MOST_WHOLE, WHOLE
 
 if TYPE_CHECKING:
     from bfn.info import ModelInfo
@@ -80,11 +81,13 @@ def plan(
     t_start: float | None = None,
     g: float | None = None,
     path: Path | None = None,
+    whole: bool = True,
 ) -> Plan:
     """The plan of ``model.sample`` with these settings.
 
     "auto" takes the table that was tuned to the model for that number of calls, if there is one and nothing else is
-    asked for; otherwise, of a distilled model, it noises again after each call. Where neither nfe nor a grid of times
+    asked for; otherwise, of a distilled model, it noises again after each call, and with few calls it draws whole
+    strings where the network can and may (``whole``). Where neither nfe nor a grid of times
     is given, there are :data:`CALLS` calls, or as many as a distilled model's largest table has.
 
     >>> import bfn
@@ -112,6 +115,11 @@ def plan(
         return Plan(model.info.tables[calls])
     if wanted.prefers_tuned and model.info.maps_to_end:
         wanted = RENOISING
+    elif (
+        wanted.prefers_tuned and whole and calls <= MOST_WHOLE and all(value is None for value in asked.values())
+        and getattr(model, "draws_whole", False)
+    ):  # fmt: skip
+        wanted = WHOLE
     flows, info = model.flow.parts, model.info
     alone = len(flows) == 1
     chosen, alike = _solvers_for(wanted, model, calls, g)

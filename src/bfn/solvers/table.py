@@ -48,6 +48,7 @@ class Table:
         unless the rule for the rest of the way knows better.
     start: standard deviation of the first state over sqrt(kappa): 1 is the exact prior, more what data add by then.
     draws: the message is a draw from the output distribution instead of its mean (the original sampler on classes).
+    whole: draws are of all variables together, where the network can do that; the sample is one too.
     record: how a table that was tuned to one model came to be, plain values.
     parts: tables of the parts of joint data, that share the calls, and the times unless each part has its own; the rows
         here are then those of the leading part.
@@ -57,6 +58,7 @@ class Table:
     final: tuple[float, ...] = (1.0,)
     draws: bool = False
     start: float = field(default=1.0, kw_only=True)
+    whole: bool = field(default=False, kw_only=True)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False)
     parts: Mapping[str, Table] = field(default_factory=dict, hash=False)
 
@@ -120,7 +122,7 @@ class Table:
         n_final = max(len(table.final) for table in tables)
         final = over([_at(table.final, j) for j in range(n_final)] for table in tables)
         levels = flow.noise_levels(self.told(flow), len(like), like.ndim - 1, like)
-        return BoundTable(self.times, tuple(levels), rows, tuple(final), self.draws)
+        return BoundTable(self.times, tuple(levels), rows, tuple(final), self.draws, self.whole)
 
     def check(self) -> None:
         """Refuse rows that no run through them could follow: those of a file may say anything."""
@@ -211,6 +213,7 @@ class BoundTable:
     rows: tuple[BoundRow, ...]
     final: tuple[Number, ...]
     draws: bool = False
+    whole: bool = False
 
     @property
     def nfe(self) -> int:
