@@ -25,9 +25,10 @@ ODD = (
     NAN, INF, -INF, "", "3", "x", "nan", "auto", "\x1b[31m", b"x", [], [0], [1, 2], [0.1, 0.5], [NAN], (), (1,),
     (-1, 1), (1, -1), {}, {"name": "x"}, {"label": 1}, set(), object(), torch.tensor(1), torch.tensor([1, 2]),
     torch.empty(0), torch.tensor([0.1, NAN]), torch.zeros(2, 2), torch.zeros(2, dtype=torch.bool), lambda x: 1.0,
-    print, dict,
+    print, list,
 )  # fmt: skip
-"""What nobody means, and what somebody might."""
+"""What nobody means, and what somebody might. What can be called takes a tensor: an error that a function raises by
+itself is its own, and keeps its traceback."""
 JSON = (
     None, True, False, 0, 1, -1, 2.7, 1e-300, 1e300, NAN, INF, 2**31, 2**63, 10**30, "", "x", "\x1b[31m", "continuous",
     [], [0], [1, 2, 3], [[]], [None], {}, {"name": "x"}, {"name": 5}, {"": 0},

@@ -66,7 +66,7 @@ class Guidance:
         own = [name for name in conditions if name != "present"]
         by_name = self.scale if isinstance(self.scale, Mapping) else dict.fromkeys(own, self.scale)
         foreign = next((name for name in by_name if name not in own), None)
-        if foreign is not None or not own:
+        if foreign is not None or (self.scales and not own):
             given = f"{foreign}={by_name[foreign]:g}" if foreign else f"{self.scales[0]:g}"
             known = f"those of these samples are {', '.join(own)}" if own else "there are none"
             raise UserError(f"guidance={given}: it needs conditions to guide to, such as label; {known}")

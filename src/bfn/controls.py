@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output
@@ -144,7 +145,7 @@ def _fixed_rows(rows: tuple[Row, ...], kappa: float) -> tuple[Row, ...]:
 
 def _for_each(x: Any, n: int, shape: Shape) -> Tensor:
     """Data of that shape for each of n samples, from one for all or one each."""
-    x = torch.as_tensor(x)
+    x = as_tensor("data", x)
     if tuple(x.shape) not in (tuple(shape), (n, *shape)):
         raise UserError(f"data of shape {tuple(x.shape)}: expected {tuple(shape)} or {(n, *shape)}")
     each: Tensor = x.expand(n, *shape)
@@ -185,7 +186,7 @@ def _check_mask(
 ) -> Tensor:
     if flow.n_values is None:
         raise UserError(f"{what}: it is for classes, and these data are numbers; leave it out")
-    mask: Tensor = torch.as_tensor(given, device=device)
+    mask = as_tensor(what, given, device=device)
     if mask.dtype is not torch.bool:
         raise UserError(f"{what} of type {mask.dtype}: expected torch.bool, True for classes that may be drawn")
     classes = (flow.n_values,)

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bfn.arguments import check_whole
+from bfn.arguments import as_tensor, check_whole
 from bfn.errors import UserError
 from bfn.process import NoiseLevel, OneKind, Shape
 from bfn.schedules import ExponentialSchedule, QuadraticSchedule, Schedule, Time, stratified_times
@@ -196,7 +196,7 @@ class ContinuousFlow(Flow):
 
         The process starts from a standard normal about 0: data of quite another scale are refused.
         """
-        x = torch.as_tensor(x).double()
+        x = as_tensor("data", x).double()
         std, mean = float(x.std(correction=0)), float(x.mean())
         if not (std > 0 and rest * std < 0.5 and abs(mean) <= 10 * max(std, 1.0)):
             raise UserError(

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bfn.arguments import as_tensor
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.joint_places import Places
@@ -266,7 +267,7 @@ class JointFlow(Flow):
         if wrong is not None:
             what = "is missing" if wrong in self.parts else "is not a part of this model"
             raise UserError(f"part {wrong!r} {what}: expected {', '.join(self.parts)}")
-        tensors = {name: torch.as_tensor(value) for name, value in x.items()}
+        tensors = {name: as_tensor(f"part {name!r}", value) for name, value in x.items()}
         sizes = {name: len(value) if value.ndim else 0 for name, value in tensors.items()}
         if len(set(sizes.values())) > 1:
             raise UserError(f"batch sizes {sizes}: expected as many samples of each part")

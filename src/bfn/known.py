@@ -145,6 +145,8 @@ def check_known_parts(
     model: Model, n: int, known: Mapping[str, Any], mask: Mapping[str, Tensor] | None
 ) -> tuple[Tensor, Tensor]:
     """The same for joint data: whole parts, or the pieces of them where the mask of a part is True; packed."""
+    if mask is not None and not isinstance(mask, Mapping):
+        raise UserError(f"known_mask of type {type(mask).__name__}: expected a mapping of parts, as known is one")
     masks = mask or {}
     foreign = next((name for name in (*known, *masks) if name not in model.flow.parts), None)
     if foreign is not None:

@@ -26,6 +26,14 @@ NAN = float("nan")
         (lambda m: m.sample(10**18, nfe=2), "n=10+: expected a whole number"),
         (lambda m: bfn.Classes(torch.tensor([1, 2]), 0.5), "classes from a Tensor of names, float of shares: expected"),
         (lambda m: m.sample(2, nfe=True), "nfe=True: expected a whole number of network calls"),
+        (
+            lambda m: m.sample(2, nfe=torch.zeros(2), grid=[0.1, 0.5]),
+            "nfe=tensor.*: expected a whole number",
+        ),
+        (lambda m: m.sample(2, nfe=2, t_start=0.5, start_from=object()), "start_from: data=.*: expected numbers"),
+        (lambda m: tiny.build("text").sample(2, nfe=2, allowed=set()), r"allowed=set\(\): expected numbers, an array"),
+        (lambda m: tiny.build("text").sample(2, nfe=2, allowed=2**63), r"allowed=\d+: expected numbers, an array"),
+        (lambda m: bfn.ContinuousFlow.for_data(object()), "data=.*: expected numbers, an array"),
         (lambda m: m.sample(2, nfe=10**9), "nfe=10+: expected at most 100,000 network calls"),
         (lambda m: m.sample(2, nfe=2, seed=2**80), r"seed=\d+: expected a whole number"),
         (lambda m: m.sample(2, nfe=2, seed=0.5), "seed=0.5: expected a whole number"),
@@ -43,7 +51,7 @@ def test_it_is_refused_in_one_line(call, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("solver", ["auto", "fast-sde", "fast-ode", "sde-bfn-solver++2", "euler-sde"])
+@pytest.mark.parametrize("solver", ["auto", "fast-sde", "fast-ode", "sde-bfn-solver++2", "euler-sde", "deis3"])
 @pytest.mark.parametrize("t_start", [1e-20, 1e-300])
 def test_a_start_next_to_zero_is_a_start_at_zero(solver, t_start):
     model = tiny.build("vectors")

@@ -302,6 +302,12 @@ def test_steered_samples_of_a_gaussian_have_the_tilted_mean(name, nfe) -> None:
     assert float(error.abs().max()) < 5
 
 
+def test_guidance_without_a_scale_asks_for_nothing() -> None:
+    model = tiny.build("text")
+    plain = model.sample(2, nfe=2, seed=0)
+    assert torch.equal(model.sample(2, nfe=2, guidance={}, seed=0).x, plain.x)
+
+
 def test_steering_scale_and_zero() -> None:
     model = strings()
     plain = model.sample(20, "fast-ode", 6, generator=seeded())

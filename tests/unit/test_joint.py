@@ -232,6 +232,14 @@ def test_wrong_models_are_told_in_one_line() -> None:
         ),
         (lambda: joint_model().sample(2, "bfn-solver++2", 4), "bfn-solver\\+\\+2' is for continuous data"),
         (lambda: joint_model().loss(torch.zeros(2, 5)), r"expected \(batch, 6\), or a mapping of parts"),
+        (
+            lambda: joint_model().sample(2, nfe=2, known={"x": 0.1}, known_mask=torch.ones(2, 6)),
+            "known_mask of type Tensor: expected a mapping of parts",
+        ),
+        (
+            lambda: joint_model().loss({"x": torch.zeros(2, 2), "kind": object()}),
+            "part 'kind'=.*: expected numbers, an array",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             make()

@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from bfn.arguments import check_whole
+from bfn.arguments import as_tensor, check_whole
 from bfn.errors import UserError
 from bfn.quality.spelling import as_texts
 
@@ -116,11 +116,12 @@ def jensen_shannon(a: Counter[str], b: Counter[str]) -> float:
 
     1 where one side is empty: samples without a single word share none with real text.
     """
-    for counts in (a, b):
-        if not isinstance(counts, Mapping):
-            raise TypeError(f"counts of type {type(counts).__name__}: expected a Counter, as ngram_counts gives it")
+    for own in (a, b):
+        if not isinstance(own, Mapping):
+            raise TypeError(f"counts of type {type(own).__name__}: expected a Counter, as ngram_counts gives it")
     keys = a.keys() | b.keys()
-    return divergence(*(torch.tensor([c[key] for key in keys], dtype=torch.float64) for c in (a, b))).item()
+    counts = (as_tensor("counts", [own.get(key, 0) for key in keys], dtype=torch.float64) for own in (a, b))
+    return divergence(*counts).item()
 
 
 def _normalised(counts: Tensor) -> Tensor:

@@ -154,10 +154,12 @@ class Multistep(Solver):
             history = s[max(0, i + 1 - self.order) : i + 1][::-1]
             mass = 1 - s[i + 1] / s[i]
             shares = basis_over(history, s[i], s[i + 1], -1.0, self._coordinate(flow))
-            a: float = s[i + 1] / s[i]
+            # s_{i+1} / s_i + mass sum_j share_j of_u_j; shares add up to 1. Summed as it stands it would cancel to 0
+            # where the first time is next to 0.
+            a = 1.0
             b: Weights = ()
             for j, (share, (of_u, of_w)) in enumerate(zip(shares, past, strict=False)):
-                a += mass * share * of_u
+                a += mass * share * (of_u - 1)
                 b = add(b, scaled(mass * share, add(of_w, (*(0.0,) * j, -history[j]))))
             rows.append((a, b, 0.0))
             # u_i = (u_{i+1} - sum_m b_m w_{i-m}) / a, and with it all states before it.

@@ -95,6 +95,8 @@ def plan(
     fast-ode (order 3, g = 0, grid log1p:13.8092:1.51991:1): 8 calls from t = 0 to 0.3804
     """
     t_start, g = check_real("t_start", t_start), check_real("g", g)
+    if nfe is not None:
+        check_nfe(nfe)
     path = None if isinstance(path, str) and path == "together" else path
     asked = {"grid": grid, "t_start": t_start, "g": g, "path": path}
     if isinstance(solver, Table):

@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
+from bfn.errors import UserError
 from bfn.quality.ngrams import (
     TextItems,
     character_ngrams,
@@ -36,6 +37,9 @@ def test_divergence_is_0_for_equal_1_for_disjoint_and_symmetric() -> None:
     assert jensen_shannon(a, Counter("aabc" * 3)) == 0
     assert jensen_shannon(Counter("ab"), Counter("cd")) == 1
     assert jensen_shannon(a, Counter()) == 1
+    assert jensen_shannon({"a": 1}, {"b": 1}) == 1
+    with pytest.raises(UserError, match=r"counts=.*: expected numbers"):
+        jensen_shannon({"a": "x"}, a)
     assert jensen_shannon(a, b) == pytest.approx(jensen_shannon(b, a), abs=1e-15)
     # p = (1/2, 1/4, 1/4, 0), q = (1/4, 1/4, 0, 1/2): H(m) - (H(p) + H(q)) / 2 with m = (3/8, 1/4, 1/8, 1/4)
     assert jensen_shannon(a, b) == pytest.approx(1.9056390622295665 - 1.5)

@@ -179,6 +179,15 @@ def test_the_first_order_of_the_noise_is_the_first_order_of_the_data(initial: to
         assert (a.a, a.b) == (pytest.approx(b.a), pytest.approx(b.b))
 
 
+@pytest.mark.parametrize("t_start", [1e-20, 1e-300])
+def test_deis_from_a_time_next_to_zero_keeps_the_state_in_its_first_step(t_start: float) -> None:
+    """With one prediction the step is DDIM's, u + (s_1 - s_0) w_hat, however small s_0 is beside s_1."""
+    times = [t_start, *TIMES[1:]]
+    first = solvers.get("deis2").table(FLOW, times).rows[0]
+    assert first.a == 1
+    assert first.b == pytest.approx((FLOW.schedule.s_of(times)[1],))
+
+
 @pytest.mark.parametrize("name", ["unipc2", "deis2", "sa-solver"])
 def test_a_start_at_zero_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="t_start=1e-3"):
