@@ -32,7 +32,7 @@ from bfn.solvers.table import Table
 if TYPE_CHECKING:
     from bfn.model import Model
 
-__all__ = ["End", "Run", "Samples", "Step", "clip_range", "sample", "undisturbed", "walk"]
+__all__ = ["End", "Run", "Samples", "Step", "clip_range", "sample", "walk"]
 
 MOST_NUMBERS = 2**36
 """In the states of one batch: 256 GiB of float32. More samples are drawn in batches (``bfn.batched_sampling``)."""
