@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from torch import Tensor
 
-from bfn.arguments import check_real, check_whole
+from bfn.arguments import MOST_COUNT, check_real, check_whole
 from bfn.errors import UserError
 
 if TYPE_CHECKING:
@@ -114,6 +114,7 @@ class Settings:
                 f"levels={levels} on {flow.kind} data: expected a whole number of values on [-1, 1] of "
                 "continuous data, at least 2"
             )
+        check_whole("levels", levels, 2, MOST_COUNT)
         # The values are 2 k / (levels - 1) - 1, to a hundredth of what lies between them.
         steps = (x.double() + 1) * (levels - 1) / 2
         off = ~((steps - steps.round().clamp(0, levels - 1)).abs() <= 0.01)

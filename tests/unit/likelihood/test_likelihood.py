@@ -271,6 +271,7 @@ FLOATS, CLASSES = torch.zeros(2, 3), torch.zeros(2, 64, dtype=torch.int64)
         (CONTINUOUS, FLOATS, {"batch": 0}, "batch=0: expected at least 1"),
         (CONTINUOUS, FLOATS, {"batch": -3}, "batch=-3: expected at least 1"),
         (CONTINUOUS, FLOATS, {"levels": 1}, "levels=1 on continuous data: expected a whole number .* at least 2"),
+        (CONTINUOUS, FLOATS, {"levels": 2**80}, r"levels=\d+: expected a whole number from 2 to"),
         (CONTINUOUS, FLOATS, {"levels": 16.0}, "levels=16.0 on continuous data: expected a whole number"),
         (CONTINUOUS, FLOATS, {"levels": 256}, "levels=256: the data hold 0, which is none of so many values"),
         (CONTINUOUS, FLOATS + 1.125, {"levels": 17}, "levels=17: the data hold 1.125"),
