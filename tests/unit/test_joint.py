@@ -237,7 +237,7 @@ def test_wrong_models_are_told_in_one_line() -> None:
             "known_mask of type Tensor: expected a mapping of parts",
         ),
         (
-            lambda: joint_model().loss({"x": torch.zeros(2, 2), "kind": object()}),
+            lambda: joint_model().loss(dict.fromkeys(SHAPES, torch.zeros(2, 2)) | {"kind": object()}),
             "part 'kind'=.*: expected numbers, an array",
         ),
     ):

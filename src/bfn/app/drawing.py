@@ -15,7 +15,7 @@ from torch import Tensor
 from bfn import solvers
 from bfn.app.requests import DrawRequest, Panel
 from bfn.errors import UserError
-from bfn.sampling import Step, sample
+from bfn.sampling import Step, sample, undisturbed
 from bfn.solvers import Plan, plan
 from bfn.viz import Recorder
 
@@ -94,9 +94,10 @@ class PanelProgress:
         return None if lengths is None else torch.arange(self.model.data_shape[0]) < lengths[:, None]
 
 
-def panel_plan(model: Model, panel: Panel) -> Plan:
+def panel_plan(model: Model, panel: Panel, conditions: Mapping[str, Any] | None = None) -> Plan:
     """What a panel runs through; a UserError where its settings make no sense together."""
-    return plan(model, panel.solver, panel.calls, t_start=panel.t_start, g=dial(panel))
+    free = undisturbed(**(conditions or {}))
+    return plan(model, panel.solver, panel.calls, t_start=panel.t_start, g=dial(panel), whole=free)
 
 
 def usable_solvers(model: Model) -> tuple[str, ...]:
@@ -123,7 +124,7 @@ def draw(model: Model, request: DrawRequest, panel: Panel, conditions: Mapping[s
     conditions: further arguments of ``bfn.sample``, for what is known of the samples.
     """
     steps: list[tuple[float, Tensor, Tensor]] = []
-    planned = panel_plan(model, panel)
+    planned = panel_plan(model, panel, conditions)
 
     def work(tell: Callable[[bool], None]) -> None:
         record = Recorder(model, request.n, steps)
