@@ -219,7 +219,9 @@ def sample(
 def undisturbed(**settings: Any) -> bool:
     """Whether predictions are the network's own: only then can it draw whole strings from them."""
     bent = ("known", "known_mask", "steer", "allowed", "guidance", "particles")
-    return settings.get("temperature", 1.0) == 1 and all(settings.get(name) is None for name in bent)
+    temperature = settings.get("temperature", 1.0)
+    usual = isinstance(temperature, int | float) and temperature == 1  # what is no number is refused where it is used
+    return usual and all(settings.get(name) is None for name in bent)
 
 
 def _generator(model: Model, seed: int | None, generator: torch.Generator | None) -> torch.Generator | None:
