@@ -67,7 +67,7 @@ def infer_columns(
     """
     table = as_frame(table)
     check_columns_named(list(table.columns), kinds, drop)
-    counts = {name: _counted(table[name]) for name in table.columns if name not in drop}
+    counts = {name: _counted(table[name]) for name in table.columns if name not in {*drop}}
     return columns_of(counts, kinds, len(table), most_levels)
 
 

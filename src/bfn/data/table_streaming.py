@@ -95,7 +95,7 @@ class TableStream:
     ) -> TableColumns:
         """What its columns are, as :func:`bfn.data.infer_columns` finds it of the whole."""
         check_columns_named(list(self.dtypes), kinds, drop)
-        counted = {name: _Counts() for name in self.dtypes if name not in drop}
+        counted = {name: _Counts() for name in self.dtypes if name not in {*drop}}
         for piece in self.pieces():
             for name, counts in counted.items():
                 counts.add(piece[name])

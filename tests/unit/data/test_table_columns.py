@@ -90,6 +90,11 @@ def test_numbers_that_no_cell_had_stay_in_the_range_and_on_the_grid() -> None:
     assert drawn.dtypes.equals(table.dtypes)
 
 
+def test_columns_to_leave_out_may_be_in_anything_that_has_names() -> None:
+    assert infer_columns(some_table(), drop=np.array(["city"])) == infer_columns(some_table(), drop={"city"})
+    assert infer_columns(some_table(), drop=torch.empty(0)) == infer_columns(some_table())
+
+
 def test_what_is_asked_for_overrides_the_guess() -> None:
     columns = infer_columns(some_table(), {"age": "number", "score": "class"}, drop=["city"])
     assert columns["age"].kind == "number"
