@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -78,6 +79,8 @@ class Settings:
         check_real("tolerance", self.tolerance)
         if self.tolerance is not None and not 0 < self.tolerance < math.inf:
             yield f"tolerance={self.tolerance:g}: expected a positive error, such as 1e-4"
+        if self.tolerance is not None and self.tolerance < sys.float_info.epsilon:
+            yield f"tolerance={self.tolerance:g}: finer than any number is rounded; expected an error such as 1e-4"
         usual = {"tolerance": None, "divergence": None, "levels": None, "importance": 1, "probes": 1}
         for name in (name for name, value in usual.items() if getattr(self, name) != value and self.method != "ode"):
             yield f"{name} with method={self.method!r}: it belongs to method='ode'"

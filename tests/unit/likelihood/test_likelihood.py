@@ -264,6 +264,7 @@ FLOATS, CLASSES = torch.zeros(2, 3), torch.zeros(2, 64, dtype=torch.int64)
         (CONTINUOUS, FLOATS, {"divergence": "hutch"}, "divergence='hutch': expected one of exact, hutchinson"),
         (CONTINUOUS, FLOATS, {"nfe": 4}, "nfe=4: expected at least 5 network calls"),
         (CONTINUOUS, FLOATS, {"tolerance": 0.0}, "tolerance=0: expected a positive error"),
+        (CONTINUOUS, FLOATS, {"tolerance": 1e-20}, "tolerance=1e-20: finer than any number is rounded"),
         (CONTINUOUS, FLOATS, {"tolerance": math.nan}, "tolerance=nan: expected a positive error"),
         (CONTINUOUS, FLOATS, {"probes": 0}, "probes=0: expected at least 1"),
         (CONTINUOUS, FLOATS, {"importance": 4}, "importance=4: a density needs no draws; give levels"),
