@@ -6,10 +6,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from bfn.arguments import MOST_COUNT, check_whole
 from bfn.errors import UserError
 
 __all__ = [
     "JSON",
+    "MOST_BLOCKS",
     "config_of",
     "refuse_label",
     "require_divisible",
@@ -20,6 +22,8 @@ __all__ = [
 
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 """Whatever `json` can write: the type of a network's stored arguments."""
+BLOCKS, MOST_BLOCKS = ("n_blocks", "n_layers", "n_levels"), 10_000
+"""Blocks that a network is made of, one after another: a slip here would take forever, before it took all memory."""
 
 
 def config_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,10 +39,13 @@ def _plain(value: Any) -> Any:
 
 
 def require_positive(config: Mapping[str, Any], *names: str) -> None:
-    """Raise a UserError for the first of these sizes that is below 1; a size may be None."""
+    """Raise a UserError for the first of these sizes that is no whole number from 1 up; a size may be None."""
     for name in names:
-        if config[name] is not None and config[name] < 1:
-            raise UserError(f"{name}={config[name]}: expected at least 1")
+        size = config[name]
+        if isinstance(size, int) and size < 1:
+            raise UserError(f"{name}={size}: expected at least 1")
+        if size is not None:
+            check_whole(name, size, 1, MOST_BLOCKS if name in BLOCKS else MOST_COUNT)
 
 
 def require_divisible(**sizes: tuple[int, int]) -> None:

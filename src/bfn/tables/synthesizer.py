@@ -20,6 +20,7 @@ from bfn.data.table_inference import UnlearnableColumnsError, as_frame, check_ki
 from bfn.data.table_streaming import TableStream, columns_in, open_table
 from bfn.errors import UserError
 from bfn.model import BFN, load
+from bfn.networks.arguments import MOST_BLOCKS
 from bfn.progress import Shown, say
 from bfn.sampling import MOST_NUMBERS
 from bfn.tables.imputation import Gaps
@@ -34,8 +35,8 @@ EPOCHS, LEAST_STEPS, MOST_STEPS = 250, 2000, 16_000
 """Magic takes seven minutes of one core, Adult, with hundreds of classes, ten."""
 MOST_BATCH = 256
 """Of larger batches the same time makes less."""
-MOST_SIZE = 10**6
-"""Of a network's width and number of blocks: one of more fits no memory."""
+MOST_WIDTH = 10**6
+"""Of a network: more fits no memory."""
 DRAWS = 20
 """Of which the mean of a missing number is taken."""
 FEW_ROWS, FEWEST_ROWS = 10_000, 2_000
@@ -87,7 +88,7 @@ class TableSynthesizer:
         check_kinds_and_drop(kinds, drop)
         self.seed, self.kinds, self.drop, self.drop_unlearnable = check_seed(seed), kinds, drop, drop_unlearnable
         self.network = network
-        self.width, self.n_blocks = _count("width", width, MOST_SIZE), _count("n_blocks", n_blocks, MOST_SIZE)
+        self.width, self.n_blocks = _count("width", width, MOST_WIDTH), _count("n_blocks", n_blocks, MOST_BLOCKS)
         self.steps, self.batch = _count("steps", steps), _count("batch", batch)
         self.dropout, self.lr = check_share("dropout", dropout), check_positive("lr", lr)
         self.device, self.progress = device, progress

@@ -175,6 +175,11 @@ def test_unknown_networks_and_arguments_are_named() -> None:
     ("arguments", "message"),
     [
         ({"name": "mlp", "in_features": 0}, "in_features=0: expected at least 1"),
+        ({"name": "mlp", "in_features": 2.5}, "in_features=2.5: expected a whole number"),
+        (
+            {"name": "mlp", "in_features": 2, "n_blocks": 10**12},
+            "n_blocks=10+: expected a whole number from 1 to 10,000",
+        ),
         ({"name": "mlp", "in_features": 2, "n_classes": 1}, "n_classes=1: expected 0 .* or at least 2"),
         ({"name": "mlp", "in_features": 2, "n_labels": -1}, "n_labels=-1"),
         ({"name": "unet", "in_channels": 1, "channels": 12}, "channels=12: expected a multiple of 8"),
