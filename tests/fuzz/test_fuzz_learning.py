@@ -62,7 +62,7 @@ def test_distillation(n):
     options = calls(
         steps=values(1, 2), paths=values(4, 8), batch=values(2, 4), calls=values(1, 2), lr=values(1e-3), seed=values(0),
         teacher=values(None, {"nfe": 2}, {"solver": "fast-ode", "nfe": 3}, {"nfe": 2.5}, {"solver": 3}),
-        student=values(None),
+        student=values(None), match=values(None, 0.5),
     )  # fmt: skip
     run(n, check, options=options)
 

@@ -22,6 +22,7 @@ def distill(
     g: Annotated[float | None, arg(metavar="NUMBER")] = None,
     guidance: Annotated[float | None, arg(metavar="SCALE")] = None,
     temperature: Annotated[float | None, arg(metavar="NUMBER")] = None,
+    match: Annotated[float | None, arg(metavar="NUMBER")] = None,
     batch: int = 128,
     lr: float = 1e-3,
     start: Annotated[str | None, arg(metavar="MODEL")] = None,
@@ -52,6 +53,8 @@ def distill(
         g: its stochasticity dial, for solvers that have one: 0.
         guidance: scale by which the classes count in the paths; the distilled model needs no guidance of its own.
         temperature: the logits of classes are divided by it in the paths.
+        match: how much it counts that samples of one call are as likely under noise as the teacher's; 0 for the paths
+            alone, in half the time a step. Left out, 1 for images and 0 for other data.
         batch: samples a step.
         lr: learning rate at its highest.
         start: model to begin with, an earlier student for one; MODEL itself if left out.
@@ -66,7 +69,9 @@ def distill(
     check_positive(steps=steps, paths=paths, calls=calls, nfe=nfe, batch=batch)
     given: dict[str, Any] = {"grid": grid, "g": g, "guidance": guidance, "temperature": temperature}
     teacher = {"solver": solver, "nfe": nfe, **{key: value for key, value in given.items() if value is not None}}
-    more: dict[str, Any] = {"steps": steps, "paths": paths, "calls": calls, "batch": batch, "seed": seed}
+    more: dict[str, Any] = {
+        "steps": steps, "paths": paths, "calls": calls, "match": match, "batch": batch, "seed": seed,
+    }  # fmt: skip
     said = {**teacher, **more, "start": start, "device": device}
 
     def again(rate: float | None) -> str:

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from bfn.arguments import MOST_COUNT, check_whole
+from bfn.arguments import MOST_COUNT, check_real, check_whole
 from bfn.distilling.distiller import Distiller
 from bfn.errors import UserError, did_you_mean
 from bfn.model import BFN, Model
@@ -26,6 +26,7 @@ __all__ = ["distill"]
 
 SAMPLING = ("solver", "nfe", "grid", "t_start", "g", "guidance", "temperature", "clip")
 """What a teacher's paths may be asked for, of the settings of ``model.sample``."""
+MOST_MATCH = 1e6
 
 
 def distill(
@@ -36,6 +37,7 @@ def distill(
     teacher: Mapping[str, Any] | None = None,
     student: BFN | None = None,
     calls: int = 4,
+    match: float | None = None,
     batch: int = 128,
     lr: float = 1e-3,
     seed: int = 0,
@@ -52,6 +54,9 @@ def distill(
     student: the model to start from, of the same data; a copy of the model itself if left out. An exact model has no
         network, and needs one.
     calls: the student gets tables of 1 to so many calls, which "auto" takes.
+    match: how much it counts, beside the paths, that samples of one call are as likely under noise as the teacher's;
+        it doubles the time of a step. 0: only the paths. Left out, 1 for images, where one call rounds what is fine,
+        and 0 for other data, where it was not found to help.
     run: directory of checkpoints, log and paths, and in the end of the model itself; resume: go on with what is there.
         An interrupt writes a checkpoint there.
     again: what the user is told to do to go on, with another learning rate or the same; this call, with resume=True, if
@@ -61,12 +66,16 @@ def distill(
     flow = first.flow
     for name, count in {"paths": paths, "batch": batch, "calls": calls}.items():
         check_whole(name, count, 1, MOST_COUNT)
+    weight = float(model.form == "images") if match is None else check_real("match", match)
+    if weight is None or not 0 <= weight <= MOST_MATCH:
+        raise UserError(f"match={match}: expected a number from 0, for the paths alone, to {MOST_MATCH:g}")
     if paths < batch:
         raise UserError(f"paths={paths}: expected at least a batch of {batch} paths")
     settings = Settings(
         data={"name": "paths", "paths": paths, **_sampling(teacher)},
         network={"name": type(first.network).__name__}, flow={"name": flow.kind},
-        head={"name": type(first.head).__name__}, weighting={"name": "distance" if flow.has_range else "cross-entropy"},
+        head={"name": type(first.head).__name__},
+        weighting={"name": "distance" if flow.has_range else "cross-entropy", "match": weight},
         steps=steps, batch=batch, lr=lr, seed=seed,
         warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
         tensorboard=False, calibration=0.0,

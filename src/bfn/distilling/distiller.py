@@ -3,23 +3,27 @@
 Training shows a model data x with fresh noise, u = s w(x) + sqrt(kappa) eps, and it learns the mean of all x that u may
 come from. A path of the probability-flow ODE has one end: shown states of paths with the end that each leads to, the
 same network learns the map from any state to its end, one call from the start included. So this is a run as any other;
-only its batches differ, and for numbers the loss.
+only its batches differ, and for numbers the loss; and samples of one call are to be as likely as the teacher's
+(:mod:`bfn.distilling.matching`).
 """
 
 from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor
 
+from bfn.distilling.matching import Critic, MatchingErrors
 from bfn.distilling.paths import coupled_noise, draw_paths
 from bfn.distilling.tables import choose_tables, renoising_table
+from bfn.errors import UserError
 from bfn.estimate import mean_estimate
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow
@@ -30,8 +34,8 @@ from bfn.progress import Shown, say
 from bfn.seeds import derived_generator
 from bfn.training.order import order
 from bfn.training.settings import Settings
-from bfn.training.trainer import Trainer
-from bfn.weightings import Bound, CrossEntropy, Weighting
+from bfn.training.trainer import Trainer, TrainingErrors
+from bfn.weightings import EDM, Bound, CrossEntropy, Weighting
 
 __all__ = ["Distiller"]
 
@@ -85,10 +89,10 @@ class Distiller(Trainer):
 
     def open_data(self) -> None:
         settings = self.settings
-        sampling = dict(settings.data)
-        n, _ = sampling.pop("paths"), sampling.pop("name")
+        n, self.sampling = settings.data["paths"], {**settings.data}
+        del self.sampling["paths"], self.sampling["name"]
         self.paths = draw_paths(
-            self.teacher, n + N_HELD_OUT, sampling, seed=settings.seed, dropout=settings.label_dropout,
+            self.teacher, n + N_HELD_OUT, self.sampling, seed=settings.seed, dropout=settings.label_dropout,
             folder=self.run / "paths", progress=self.progress and self.main,
         )  # fmt: skip
         self.learned, self.kept_back = self.paths[:n], self.paths[n:]
@@ -110,6 +114,36 @@ class Distiller(Trainer):
         if self.settings.weighting["name"] == "cross-entropy":
             return CrossEntropy()
         return Distance(SMALL * float(self.paths.x.std()))
+
+    def make_errors(self) -> TrainingErrors:
+        self.critic: Critic | None = None
+        if not self.settings.weighting["match"]:
+            return super().make_errors()
+        if self.sharded:
+            raise UserError("match with FSDP: the critic is not cut up; use DDP, or match=0 for the paths alone")
+        # A teacher that is exact has no network: then the critic is one like the student, and learns from nothing.
+        own = self.teacher if isinstance(self.teacher, BFN) else self.first
+        weighting = EDM(data_std=float(self.paths.x.std())) if self.model.flow.has_range else CrossEntropy()
+        lr, clip = self.settings.lr, self.settings.grad_clip
+        self.critic = Critic(self.teacher, own, self.sampling, weighting, self.accelerator, lr, clip)
+        self.matching = MatchingErrors(self.model, self.weighting, self.critic)
+        return self.matching
+
+    def train_step(self) -> None:
+        if self.critic is not None:
+            settings, process = self.settings, self.accelerator.process_index
+            self.matching.generator = derived_generator(settings.seed, "matching", self.step, process)
+            self.matching.weight = settings.weighting["match"] * min(1.0, self.step / max(1, settings.warmup))
+        super().train_step()
+        if self.critic is not None and self.matching.drawn is not None:
+            self.critic.learn(*self.matching.drawn, self.matching.generator)
+
+    def more_state(self) -> dict[str, Any]:
+        return {} if self.critic is None else {"critic": self.critic.state_dict()}
+
+    def restore_more(self, state: Mapping[str, Any]) -> None:
+        if self.critic is not None:
+            self.critic.load_state_dict(state["critic"])
 
     def batch(self, step: int) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor, Tensor]:
         settings, flow = self.settings, self.model.flow

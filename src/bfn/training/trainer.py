@@ -4,6 +4,7 @@ import math
 import os
 import shlex
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from bfn.training.settings import Settings
 from bfn.viz import write_samples
 from bfn.weightings import LossByTime, Weighting
 
-__all__ = ["Trainer", "TrainingError"]
+__all__ = ["Trainer", "TrainingError", "TrainingErrors"]
 
 REFRESH = 100
 """Steps after which importance-sampled times follow the measured loss anew."""
@@ -95,7 +96,7 @@ class Trainer:
         if self.sharded and settings.optimiser == "muon":
             raise UserError("optimiser='muon': it needs whole matrices, which FSDP cuts up; use adamw, or DDP")
         optimiser = make_optimiser(settings, self.model)
-        self.module, self.optimiser = accelerator.prepare(TrainingErrors(self.model, self.weighting), optimiser)
+        self.module, self.optimiser = accelerator.prepare(self.make_errors(), optimiser)
         if self.sharded:
             for network in self.averaged().children():
                 sharding.shard(network)
@@ -127,6 +128,17 @@ class Trainer:
     def make_weighting(self) -> Weighting:
         """What is trained at which times."""
         return make_weighting(self.settings, self.data)
+
+    def make_errors(self) -> TrainingErrors:
+        """What is measured of a batch."""
+        return TrainingErrors(self.model, self.weighting)
+
+    def more_state(self) -> dict[str, Any]:
+        """What else a checkpoint holds, beside the model and its optimiser."""
+        return {}
+
+    def restore_more(self, state: Mapping[str, Any]) -> None:
+        """Go on with it."""
 
     def train_step(self) -> None:
         """One step of the optimiser on one batch."""
@@ -302,10 +314,11 @@ class Trainer:
             "counted": self.counted,
             "seconds": self.seconds,
             "scaler": None if scaler is None else scaler.state_dict(),
+            "more": self.more_state(),
         }
         weights = sharding.whole_weights(self.model, self.sharded)
         model = self.exported()
-        if not self.is_good(weights, state["optimiser"], model.state_dict()):
+        if not self.is_good(weights, state["optimiser"], state["more"], model.state_dict()):
             raise self.diverged("NaN or infinite numbers")
         if self.main:
             checkpoints.write(self.run, self.step, weights, state, lambda folder: self.save(model, folder))
@@ -325,6 +338,7 @@ class Trainer:
         self.weighting = self.weighting.restored(state["density"])
         self.total.fill_(state["total"])
         self.step, self.counted, self.seconds = state["step"], state["counted"], state["seconds"]
+        self.restore_more(state.get("more", {}))
         if state["scaler"] is not None and self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
 

@@ -147,7 +147,7 @@ def test_a_distilled_model_is_stored_resumed_and_loaded(tmp_path):
     assert [entry["step"] for entry in read_log(tmp_path / "run") if entry["kind"] == "eval"] == [4, 6]
     loaded = bfn.load(tmp_path / "run")
     assert loaded.info.card["distilled"]["steps"] == 6
-    assert loaded.info.card["distilled"]["weighting"] == {"name": "distance"}
+    assert loaded.info.card["distilled"]["weighting"] == {"name": "distance", "match": 1.0}
     assert set(loaded.info.tables) == {1, 2}
     for nfe in (1, 2):
         ours, theirs = (model.sample(3, nfe=nfe, seed=1) for model in (student, loaded))
