@@ -38,9 +38,9 @@ def distill(
 
     Example: bfn distill digits --out one-call
 
-    Example: bfn distill mnist --out mnist-one --guidance 1.5 --nfe 12 --paths 8000
+    Example: bfn distill mnist --out mnist-one --nfe 8 --paths 12000 --batch 64
 
-    Example: bfn distill mnist --out mnist-one --guidance 1.5 --nfe 12 --paths 8000 --resume
+    Example: bfn distill mnist --out mnist-one --nfe 8 --paths 12000 --batch 64 --resume
 
     Args:
         out: directory of the run: paths, checkpoints, log, and in the end the distilled model.
