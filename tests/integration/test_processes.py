@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import bfn
 import tiny
@@ -93,3 +94,14 @@ def test_rows_of_a_table_are_those_of_one_process(tmp_path):
     assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
     assert (pd.read_csv(tmp_path / "1.csv").a > 0).all()
     assert len(pd.read_csv(tmp_path / "1.csv")) == 2500
+
+
+def test_a_distillation_is_that_of_one_process(model, tmp_path):
+    few = ["--paths", 16, "--batch", 8, "--steps", 4, "--calls", 1, "--nfe", 3]
+    for out, count, match in (("one", 1, 0), ("two", 2, 0), ("matched", 2, 1000)):
+        launch("distill", model, "--out", tmp_path / out, *few, "--match", match, count=count)
+    one, two, matched = (bfn.load(tmp_path / name).network.state_dict() for name in ("one", "two", "matched"))
+    for name, weights in one.items():
+        torch.testing.assert_close(two[name], weights, atol=1e-5, rtol=1e-4)
+    # Both train the critic, and what it says moves the student.
+    assert any(not torch.allclose(matched[name], weights, atol=1e-5) for name, weights in one.items())

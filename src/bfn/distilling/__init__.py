@@ -27,6 +27,7 @@ __all__ = ["distill"]
 SAMPLING = ("solver", "nfe", "grid", "t_start", "g", "guidance", "temperature", "clip")
 """What a teacher's paths may be asked for, of the settings of ``model.sample``."""
 MOST_MATCH = 1e6
+"""Weight of matching beside which the paths would count for nothing."""
 
 
 def distill(

@@ -132,6 +132,6 @@ class MatchingErrors(TrainingErrors):
             self.drawn = prediction.detach(), drawn, there
             away = self.critic.direction(prediction.detach(), drawn, there, self.generator)
             moved = (prediction * away).reshape(*drawn.shape, -1).sum(-1)
-            return own.index_add(0, rows, self.weight * moved)
+            return own.index_add(0, rows, self.weight * moved)  # the factor of what is at t = 0 is 1
 
         return errors_and_values(self.model, x, t, values, conditions=conditions, eps=eps, factor=factor)
