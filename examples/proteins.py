@@ -77,7 +77,8 @@ def make_model(seed: int) -> bfn.BFN:
     """A small transformer over amino acids."""
     torch.manual_seed(seed)
     network = bfn.networks.Transformer(n_classes=20, width=64, n_blocks=3, n_heads=4, max_length=LONGEST)
-    return bfn.BFN(network, bfn.DiscreteFlow(20), "logits", (LONGEST,), bfn.ModelInfo.of_text(bfn.data.AMINO_ACIDS))
+    info = bfn.ModelInfo(text_tokenizer=bfn.data.AMINO_ACIDS)
+    return bfn.BFN(network, bfn.DiscreteFlow(20), "logits", (LONGEST,), info)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

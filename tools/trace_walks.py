@@ -78,7 +78,7 @@ class Visit:
 
 def trace(walk: Callable[[], Any]) -> Visit:
     """The calls from file to file while ``walk`` runs, as the first in its process; imports are left out."""
-    importlib.import_module("bfn.solvers.plan")._kept_table.cache_clear()
+    importlib.import_module("bfn.core.solver")._kept_table.cache_clear()
     root = Visit("", "")
     stack = [(root, "", False)]  # the visit, the file that is read, whether within the loop
     suspended: dict[int, FrameType] = {}
@@ -179,14 +179,14 @@ def one_sample() -> None:
 
 def training_step(directory: Path) -> Callable[[], None]:
     """One step of the bundled recipe, after a run has been set up."""
-    from accelerate import Accelerator  # type: ignore[import-untyped]
+    import torch
 
     from bfn.training import recipe
-    from bfn.training.trainer import Trainer
+    from bfn.training.loop import recipe_trainer
+    from bfn.training.process import OneProcess
 
     settings = recipe("digits").override({"batch": 4})
-    trainer = Trainer(settings, directory, Accelerator(cpu=True), progress=False)
-    return trainer.train_step
+    return recipe_trainer(settings, directory, OneProcess(torch.device("cpu")), False).train_step
 
 
 def one_comparison(directory: Path) -> Callable[[], None]:

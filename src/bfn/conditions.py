@@ -12,21 +12,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bfn.arguments import as_tensor
+from bfn.core.info import NOTHING, Fact, ModelInfo
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Shape
 from bfn.schedules import stratified_times
 
-__all__ = ["NO_CLASS", "Condition", "Conditions", "as_values", "dropped", "known_conditions", "null_like", "rows_of"]
+__all__ = [
+    "CLASSES", "CONDITIONS", "NO_CLASS", "Classes", "Condition", "Conditions", "Label", "as_values",
+    "conditions_in_turn", "dropped", "known_conditions", "labels_of", "null_like", "rows_of",
+]  # fmt: skip
 
 NO_CLASS = -1
 """The null of whole numbers: the label that asks a class-conditional network for its prediction without a class."""
 
 Conditions = Mapping[str, Tensor]
 """Conditions of a batch by their names, each (n, ...)."""
+
+Label = int | str | Sequence[int | str] | Tensor
+"""Classes that a user asks for: one for all samples or one for each, as numbers or names, or an array."""
 
 
 class HasConditions:
@@ -79,6 +87,68 @@ def dropped(conditions: Conditions, share: float | Mapping[str, float], draws: T
 def rows_of(conditions: Conditions | None, rows: Any) -> dict[str, Tensor]:
     """Some samples' conditions."""
     return {name: value[rows] for name, value in (conditions or {}).items()}
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of a class-conditional model: their names, and their shares in the data it was trained on."""
+
+    names: tuple[str, ...]
+    shares: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(values, list | tuple) for values in (self.names, self.shares)):
+            kinds = f"{type(self.names).__name__} of names, {type(self.shares).__name__} of shares"
+            raise UserError(f"classes from a {kinds}: expected tuples")
+        if not self.names or len(self.names) != len(self.shares):
+            raise UserError(f"{len(self.names)} class names, {len(self.shares)} shares: expected as many, at least one")
+        if len(set(self.names)) != len(self.names):
+            raise UserError(f"class names {', '.join(self.names)}: expected each name once")
+        if not all(share >= 0 for share in self.shares) or not 0.999 < sum(self.shares) < 1.001:
+            raise UserError(f"class shares {self.shares}: expected numbers from 0 up that sum to 1")
+
+    @classmethod
+    def equal(cls, n: int) -> Classes:
+        """n classes named by their numbers, all equally frequent."""
+        return cls(tuple(map(str, range(n))), (1 / n,) * n)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def draw(self, n: int, generator: torch.Generator | None = None, device: torch.device | None = None) -> Tensor:
+        """n classes in proportion to their shares, in random order: (n,) int64.
+
+        Each is drawn by the shares; together they are spread evenly, so that a class is drawn n times its share, up to
+        less than one, and a few samples already stand for the whole.
+        """
+        ends = torch.tensor(self.shares, dtype=torch.float64, device=device).cumsum(0)
+        places = stratified_times(n, generator, device) * ends[-1]
+        order = torch.randperm(n, generator=generator, device=device)
+        return torch.searchsorted(ends, places, right=True).clamp(max=len(self) - 1)[order]
+
+    def in_turn(self, n: int) -> Tensor:
+        """n classes, each in its turn: what measurements ask for, so that every class counts alike."""
+        return torch.arange(n) % len(self)
+
+    def index(self, label: int | str) -> int:
+        """The number of a class that is given by its name or its number; -1 for none."""
+        if isinstance(label, str) and label in self.names:
+            return self.names.index(label)
+        try:
+            number = int(label)
+        except ValueError:
+            number = len(self)
+        if not NO_CLASS <= number < len(self):
+            known = ", ".join(self.names[:12]) + (", ..." if len(self) > 12 else "")
+            raise UserError(
+                f"label={label!r}: expected one of the {len(self)} classes {known}, its number, or -1 for none"
+                f"{did_you_mean(label, self.names)}"
+            )
+        return number
+
+    def name(self, number: int) -> str:
+        """The name of a class; "none" for -1."""
+        return "none" if number == NO_CLASS else self.names[number]
 
 
 @dataclass(frozen=True)
@@ -214,3 +284,53 @@ def known_conditions(
         wanted = one.examples and (drawn or not one.optional)
         found[name] = one.rows((places * one.n_examples).long()) if wanted else one.null(n)
     return {name: value.to(device) for name, value in found.items()}
+
+
+def labels_of(
+    classes: Classes | None,
+    label: Label | None,
+    n: int,
+    generator: torch.Generator | None = None,
+    device: torch.device | None = None,
+) -> Tensor | None:
+    """Return the classes of n samples, (n,) int64: those asked for, or drawn by their shares in the data.
+
+    Returns None if the model has no classes and none are asked for.
+    """
+    if label is None:
+        return None if classes is None else classes.draw(n, generator, device)
+    given: Any = label.tolist() if isinstance(label, Tensor | np.ndarray | np.generic) else label
+    values = [given] * n if isinstance(given, int | str) else given
+    if not isinstance(values, Sequence) or len(values) != n:
+        raise UserError(f"label={_brief(label)}: expected one class for all samples, or one for each of the {n}")
+    wrong = next((value for value in values if isinstance(value, bool) or not isinstance(value, int | str)), None)
+    if wrong is not None:
+        raise UserError(f"label={wrong!r}: expected whole numbers, -1 for none, or names of classes")
+    if classes is not None:
+        return torch.tensor([classes.index(value) for value in values], dtype=torch.int64, device=device)
+    named = next((value for value in values if isinstance(value, str)), None)
+    if named is not None:
+        raise UserError(f"label={named!r}: this model has no names of classes; give their numbers")
+    return as_tensor("label", values, dtype=torch.int64, device=device)
+
+
+def _brief(value: object) -> str:
+    """Return a short text for a message."""
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:60]
+
+
+def conditions_in_turn(info: ModelInfo, n: int) -> dict[str, Tensor]:
+    """Return the conditions of n samples as measurements ask for them: classes in turn, others spread over the data."""
+    classes = info[CLASSES]
+    found = {} if classes is None else {"label": classes.in_turn(n)}
+    for name, one in info[CONDITIONS].items():
+        k = one.n_examples
+        found[name] = one.rows(torch.arange(n) % k if n >= k else torch.arange(n) * k // n) if k else one.null(n)
+    return found
+
+
+CLASSES: Fact[Classes | None] = Fact("classes", Classes | None, None)
+"""Classes of a class-conditional model."""
+
+CONDITIONS: Fact[Mapping[str, Condition]] = Fact("conditions", Mapping[str, Condition], NOTHING)
+"""Other conditions of the network, by name."""

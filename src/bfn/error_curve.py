@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.core.info import Fact
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import TabulatedSchedule, Time, as_float64
@@ -104,3 +105,7 @@ class ErrorCurve:
         """
         betas = flow.schedule.beta(self.equal_shares(flow, n)).tolist()
         return TabulatedSchedule(tuple(i / n for i in range(n + 1)), tuple(betas))
+
+
+ERROR_CURVE: Fact[ErrorCurve | None] = Fact("error_curve", ErrorCurve | None, None, "shared")
+"""Error of the model's predictions over time."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bfn.arguments import as_tensor
+from bfn.controls.known import DATA_END, Given, KnownAt
+from bfn.core.control import Predict
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Output
@@ -20,20 +22,6 @@ if TYPE_CHECKING:
     from bfn.model import Model
 
 __all__ = ["Given", "Known", "KnownAt", "Predict", "anything_known", "check_known", "check_known_parts"]
-
-KnownAt = Literal["data", "path"]
-"""Where the network is shown the known part: at the data end, or on its own noisy path."""
-
-DATA_END = 1e4
-"""sqrt(beta) that stands for the data end: noise of 1e-4, small beside any data, yet its square times a float32
-number still has digits left to compare data by."""
-
-
-class Predict(Protocol):
-    """One network call: the distribution over the data given the state u at that level."""
-
-    def __call__(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
-        """Like ``Model.output``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,45 +82,6 @@ class Known:
     def restore(self, x: Tensor) -> Tensor:
         """Samples with the known part as it was given, to the last bit."""
         return torch.where(self.mask, self.x.to(x.dtype), x)
-
-
-@dataclass(frozen=True)
-class Given(Output):
-    """A distribution with some of the data given: prediction and state_mask like its mean, x and mask like the data."""
-
-    output: Output
-    prediction: Tensor
-    state_mask: Tensor
-    x: Tensor
-    mask: Tensor
-
-    @cached_property
-    def mean(self) -> Tensor:
-        return self._put_in(self.output.mean)
-
-    @property
-    def mode(self) -> Tensor:
-        return self._put_in(self.output.mode)
-
-    def nearest(self, prediction: Tensor) -> Tensor:
-        return self._put_in(self.output.nearest(prediction))
-
-    def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        return self._put_in(self.output.draw(generator))
-
-    def log_prob(self, x: Tensor) -> Tensor:
-        """0 where x is what was given, minus infinity where it is not."""
-        log_prob = self.output.log_prob(x)
-        given = torch.where(x == self.x, 0.0, -torch.inf).to(log_prob)
-        return torch.where(self.mask, given, log_prob)
-
-    def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """What is given need not be sent."""
-        return torch.where(self.mask, 0.0, self.output.message_kl(x, accuracy, generator))
-
-    def _put_in(self, prediction: Tensor) -> Tensor:
-        # A network under autocast predicts in a smaller type; what is given must not be rounded to it.
-        return torch.where(self.state_mask, self.prediction, prediction.to(self.prediction.dtype))
 
 
 def anything_known(known: object, known_mask: object) -> bool:

@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from bfn import likelihood, losses, storage
 from bfn.arguments import as_tensor
 from bfn.conditions import as_values
+from bfn.core.codec import Codec, codec_for, pixels
+from bfn.core.info import VALUE_RANGE
+from bfn.core.sampling import Samples, sample
 from bfn.errors import NetworkError, UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Head, Output, PreconditionedHead, make_head
 from bfn.info import Classes, ModelInfo
-from bfn.joint_head import JointHead
 from bfn.likelihood import Likelihood
-from bfn.presence import n_present, pack_present
-from bfn.sampling import Samples, sample
+from bfn.presence import LENGTHS, n_present, pack_present
 from bfn.weightings import Weighting, weighted_loss, weighting_of
 
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
@@ -65,12 +66,8 @@ class Model(ABC):
 
     @property
     def form(self) -> str:
-        """What a sample is to a person: "text", "images", "numbers" or "parts"."""
-        if self.info.text_tokenizer is not None:
-            return "text"
-        if isinstance(self.data_shape, Mapping):
-            return "parts"
-        return "images" if len(self.data_shape) == 3 and self.data_shape[0] in (1, 3) else "numbers"
+        """What decoded samples are: "text", "images", "numbers" or "parts"."""
+        return self.codec.form
 
     @abstractmethod
     def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
@@ -167,12 +164,13 @@ class Model(ABC):
             x = as_tensor("data", x, device=self.device)
             x = x.to(self.dtype) if x.is_floating_point() else x
         shape = self.data_shape
-        if self.info.lengths is not None and isinstance(x, Tensor) and 1 < x.ndim == len(shape) + 1:
+        if self.info[LENGTHS] is not None and isinstance(x, Tensor) and 1 < x.ndim == len(shape) + 1:
             # Batches of short sequences need not be padded up to the longest of all.
             shape = (min(x.shape[1], shape[0]), *shape[1:])
         packed = self.flow.pack(x, shape)
-        if self.info.value_range is not None and isinstance(shape, tuple) and packed.numel():
-            self._check_range(packed, self.info.value_range)
+        value_range = self.info[VALUE_RANGE]
+        if value_range is not None and packed.numel():
+            self._check_range(packed, value_range)
         return packed
 
     def _check_range(self, x: Tensor, value_range: tuple[float, float]) -> None:
@@ -184,28 +182,35 @@ class Model(ABC):
                 "scale them first"
             )
 
-    def sample(self, n: int, solver: Any = "auto", nfe: int | None = None, **settings: Any) -> Samples:
-        """n samples: see :func:`bfn.sample` for the settings."""
-        return sample(self, n, solver, nfe, **settings)
+    # ``model.sample(n, ...)`` is ``bfn.sample(model, n, ...)``: one signature for both.
+    sample = sample
 
-    def decode(self, x: Tensor | Mapping[str, Tensor], present: Tensor | Mapping[str, Tensor] | None = None) -> Any:
-        """Samples as a person looks at them: strings, images as uint8 (n, height, width, channel), or the numbers.
+    @property
+    def codec(self) -> Codec:
+        """How data are encoded and samples decoded: that of the model's info, with defaults by flow and shape."""
+        return codec_for(self.info, self.flow, self.data_shape)
 
-        Of joint data a mapping, of a table a pandas DataFrame.
-        Numbers are in the units of the data that the model was trained on, classes of parts have their names.
-        present: like x, where there is data: padding is no part of a string.
+    def encode(self, data: Any) -> dict[str, Any]:
+        """Return data as people have them, such as strings or a DataFrame, in the form of :meth:`loss`.
+
+        Returns:
+            ``x``, and ``present`` if samples have different lengths: ``model.loss(**model.encode(data))``.
         """
-        if isinstance(x, Mapping):
-            if self.info.columns is not None:
-                return self.info.columns.decode(x)
-            where = present if isinstance(present, Mapping) else {}
-            return {name: self.info.decode_part(name, value, where.get(name)) for name, value in x.items()}
-        tokenizer = self.info.text_tokenizer
-        if tokenizer is not None:
-            return tokenizer.decode(x.flatten(1), present.flatten(1) if isinstance(present, Tensor) else None)
-        if self.form == "images":
-            return pixels(self.flow.values(x)).numpy()
-        return self.info.decode_part("", x)
+        x, present = self.codec.encode(data)
+        return {"x": x} if present is None else {"x": x, "present": present}
+
+    def decode(self, x: Samples | Tensor | Mapping[str, Tensor], present: Any = None) -> Any:
+        """Return samples as people look at them.
+
+        Args:
+            x: samples as :meth:`sample` returns them, or their tensors.
+            present: bool, like x, True where a sample has data, if x are tensors; padding is not decoded.
+
+        Returns:
+            Strings, images as uint8 (n, height, width, channel), numbers in units, names of classes, or a DataFrame;
+            for joint data a mapping of these.
+        """
+        return x.decoded if isinstance(x, Samples) else self.codec.decode(x, present)
 
     def log_likelihood(
         self,
@@ -240,7 +245,7 @@ class BFN(Model, nn.Module):
         self.network = network
         self.data_shape = dict(data_shape) if isinstance(data_shape, Mapping) else tuple(data_shape)
         self.flow = flow.for_shape(self.data_shape)
-        self.head = JointHead.make(predicts, flow) if isinstance(predicts, Mapping) else make_head(predicts, flow)
+        self.head = make_head(predicts, self.flow)
         self.info = ModelInfo() if info is None else info
         n_labels = _n_labels(network)
         if n_labels and self.info.classes is None:
@@ -248,9 +253,7 @@ class BFN(Model, nn.Module):
         if n_labels is not None and len(self.info.classes or ()) != n_labels:
             raise UserError(f"{len(self.info.classes or ())} classes: the network was made for {n_labels}")
         self._in_half = self._own_dtype() == torch.float16
-        tokenizer, n_values = self.info.text_tokenizer, self.flow.n_values
-        if tokenizer is not None and n_values not in (None, len(tokenizer)):
-            raise UserError(f"{len(tokenizer)} {tokenizer.unit}: the flow has {n_values} classes; expected as many")
+        self.codec.check(self.flow)
 
     def _own_dtype(self) -> torch.dtype:
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
@@ -313,7 +316,7 @@ class BFN(Model, nn.Module):
         return getattr(self.network, "draw_whole", None) is not None
 
     def data_std(self, part: str = "") -> float | None:
-        head = self.head.parts.get(part) if isinstance(self.head, JointHead) else self.head
+        head = self.head.of_part(part)
         return head.data_std if isinstance(head, PreconditionedHead) else None
 
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
@@ -326,11 +329,6 @@ def _cast(values: Any, dtype: torch.dtype) -> Any:
     if isinstance(values, Tensor):
         return values.to(dtype) if values.is_floating_point() else values
     return {name: _cast(value, dtype) for name, value in values.items()} if isinstance(values, Mapping) else values
-
-
-def pixels(values: Tensor) -> Tensor:
-    """Images as bytes: floats in [-1, 1], (n, channel, height, width) -> uint8 (n, height, width, channel)."""
-    return ((values + 1) / 2).clamp(0, 1).mul(255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu()
 
 
 def takes(network: Any, name: str) -> bool:

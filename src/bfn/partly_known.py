@@ -61,5 +61,5 @@ def known_in_training(
         mask = torch.rand(x.shape, generator=generator) < share.reshape(-1, *(1,) * (x.ndim - 1))
     else:
         shape = model.flow.shape_of(x, model.data_shape)
-        mask = pack_mask("known", known(model.flow.unpack(x), generator), shape, len(x))
+        mask = pack_mask("known", known(model.flow.unpack(x), generator), model.flow, shape, len(x))
     return mask if present is None else mask & present

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bfn.arguments import as_tensor
+from bfn.core.info import Fact
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.schedules import stratified_times
@@ -58,11 +59,14 @@ class Lengths:
         return torch.searchsorted(ends, places, right=True).clamp(max=self.longest)[order]
 
 
-def present_up_to(lengths: Any, n: int, data_shape: Any, parts: tuple[str, ...] = ("",)) -> dict[str, Tensor]:
-    """What is present of n samples of these lengths, one for all or one each, by part: bool (n, longest)."""
+def present_up_to(lengths: Any, n: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """Return what is present of n samples of these lengths, one for all or one each, by part: bool (n, longest).
+
+    Args:
+        shapes: shapes of the parts that have a length.
+    """
     lengths = as_tensor("lengths", lengths)
-    shapes = _by_part(data_shape)
-    longest = {name: shapes[name][0] if shapes[name] else 1 for name in parts}
+    longest = {name: shape[0] if shape else 1 for name, shape in shapes.items()}
     most = min(longest.values())
     if lengths.is_floating_point() or tuple(lengths.shape) not in ((), (n,)):
         raise UserError(f"lengths of shape {tuple(lengths.shape)}: expected a whole number, or one each of the {n}")
@@ -77,12 +81,13 @@ def present_up_to(lengths: Any, n: int, data_shape: Any, parts: tuple[str, ...] 
 
 
 def pack_present(flow: Flow, present: Any, data_shape: Any, n: int, device: torch.device | None = None) -> Tensor:
-    """What is present of n samples, like packed data.
+    """Return what is present of n samples, like packed data.
 
-    present: bool (n, ...), as many axes as tell variables apart, from the first one on: (n, length) serves data of
-    shape (length, 3). Of joint data a mapping of parts; a part that is left out is all there.
+    Args:
+        present: bool (n, ...), with as many leading axes as needed: (n, length) serves data of shape (length, 3). A
+            mapping for joint data; parts that are left out are present.
     """
-    packed = pack_mask("present", present, data_shape, n, device, left_out=True)
+    packed = pack_mask("present", present, flow, data_shape, n, device, left_out=True)
     empty = (~packed.reshape(n, -1).any(1)).nonzero()
     if len(empty):
         raise UserError(f"present: sample {int(empty[0])} has length 0; expected some of its data to exist")
@@ -90,28 +95,26 @@ def pack_present(flow: Flow, present: Any, data_shape: Any, n: int, device: torc
 
 
 def pack_mask(
-    what: str, mask: Any, data_shape: Any, n: int, device: torch.device | None = None, *, left_out: bool = False
+    what: str,
+    mask: Any,
+    flow: Flow,
+    data_shape: Any,
+    n: int,
+    device: torch.device | None = None,
+    *,
+    left_out: bool = False,
 ) -> Tensor:
-    """A mask of n samples, of joint data a mapping of parts, like packed data. left_out: of parts without a mask."""
-    shapes = _by_part(data_shape)
-    given = mask if isinstance(mask, Mapping) else {"": mask}
-    foreign = next((name for name in given if name not in shapes), None)
-    if foreign is not None:
-        named = ", ".join(shapes) or "a mapping"
-        expected = f"expected some of the parts {named}" if "" not in shapes else "expected one bool tensor"
-        raise UserError(f"{what} {'of ' + repr(foreign) if foreign else 'without parts'}: {expected}")
-    masks = []
-    for name, shape in shapes.items():
+    """Return a mask of n samples like packed data. ``left_out`` is the value for parts without a mask."""
+    given, masks = flow.by_part(what, mask), {}
+    for name, shape in flow.by_part("data_shape", data_shape).items():
         own = as_tensor(what, given.get(name, left_out), device=device)
         of = f"{what} of part {name!r}" if name else what
         if own.dtype is not torch.bool:
             raise UserError(f"{of} of type {own.dtype}: expected torch.bool, True where there is data")
         if own.ndim and (len(own) != n or tuple(own.shape[1:]) != tuple(shape[: own.ndim - 1])):
             raise UserError(f"{of} of shape {tuple(own.shape)}: expected (n, *data_shape) = {(n, *shape)}")
-        own = own.reshape(*own.shape, *(1,) * (1 + len(shape) - own.ndim)).expand(n, *shape)
-        masks.append(own.reshape(n, -1))
-    packed = torch.cat(masks, 1)
-    return packed if isinstance(data_shape, Mapping) else packed.reshape(n, *data_shape)
+        masks[name] = own.reshape(*own.shape, *(1,) * (1 + len(shape) - own.ndim)).expand(n, *shape)
+    return flow.lay(masks)
 
 
 def present_of(
@@ -124,21 +127,28 @@ def present_of(
     generator: torch.Generator | None = None,
     device: torch.device | None = None,
 ) -> Tensor | None:
-    """What exists of n samples, like packed data; None where it is all of them. own: the data's lengths."""
+    """Return what is present of n samples, like packed data; None if nothing is padded.
+
+    Args:
+        present, lengths: what the user gave.
+        own: lengths of the training data, drawn from if neither is given.
+    """
     if present is None and lengths is None and own is None:
         return None
-    if present is None:
-        if own is None and isinstance(data_shape, Mapping):
-            raise UserError(
-                f"lengths={lengths}: the parts {', '.join(data_shape)} of this model have none; leave them out, or say "
-                "with present={part: mask} what there is of each"
-            )
-        drawn = own.draw(n, generator, device) if lengths is None and own is not None else lengths
-        masks = present_up_to(drawn, n, data_shape, ("",) if own is None else own.parts)
-        present = masks if isinstance(data_shape, Mapping) else masks[""]
-    elif lengths is not None:
-        raise UserError("present beside lengths: both say what there is of the samples; give one of them")
-    return pack_present(flow, present, data_shape, n, device)
+    if present is not None:
+        if lengths is not None:
+            raise UserError("present beside lengths: both say what there is of the samples; give one of them")
+        return pack_present(flow, present, data_shape, n, device)
+    parts = ("",) if own is None else own.parts
+    if any(name not in flow.parts for name in parts):
+        raise UserError(
+            f"lengths={lengths}: the parts {', '.join(flow.parts)} of this model have none; leave them out, or say "
+            "with present={part: mask} what there is of each"
+        )
+    shapes = flow.by_part("data_shape", data_shape)
+    drawn = own.draw(n, generator, device) if lengths is None and own is not None else lengths
+    masks = present_up_to(drawn, n, {name: shapes[name] for name in parts})
+    return pack_present(flow, flow.from_parts(masks), data_shape, n, device)
 
 
 def mean_over_present(values: Tensor, present: Tensor | None) -> Tensor:
@@ -159,5 +169,5 @@ def n_present(x: Tensor, present: Tensor | None) -> Tensor | int:
     return math.prod(x.shape[1:]) if present is None else present.reshape(len(present), -1).sum(1)
 
 
-def _by_part(data_shape: Any) -> Mapping[str, tuple[int, ...]]:
-    return data_shape if isinstance(data_shape, Mapping) else {"": tuple(data_shape)}
+LENGTHS: Fact[Lengths | None] = Fact("lengths", Lengths | None, None)
+"""Lengths of the training data, if they differ."""

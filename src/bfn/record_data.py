@@ -80,7 +80,7 @@ def info_of_records(records: Records) -> ModelInfo:
     samples, lengths = records.samples, record_lengths(records)
     joint = len(samples) > 1
     texts = {name: own.tokenizer for name, own in samples.items() if isinstance(own, Sequences)}
-    info = ModelInfo() if joint or not texts else ModelInfo.of_text(next(iter(texts.values())))
+    info = ModelInfo() if joint or not texts else ModelInfo(text_tokenizer=next(iter(texts.values())))
     info.part_tokenizers = texts if joint else {}
     named = {name: own.names for name, own in samples.items() if isinstance(own, Categories) and _has_names(own)}
     info.part_classes = named if joint else dict.fromkeys(("",) if named else (), next(iter(named.values()), ()))

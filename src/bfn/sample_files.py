@@ -36,8 +36,7 @@ SHEET = 64
 
 def pieces_for(model: BFN, folder: Path | str, n: int, block: int, per_file: int | None = None) -> Pieces:
     """The files that n samples drawn in such blocks go to; per_file: in each, at most; by their size if None."""
-    shape = model.data_shape
-    numbers = sum(math.prod(own) for own in shape.values()) if isinstance(shape, Mapping) else math.prod(shape)
+    numbers = sum(map(math.prod, model.flow.by_part("data_shape", model.data_shape).values()))
     size = min(FILE_NUMBERS // max(1, numbers), MOST_BLOCKS * block) if per_file is None else per_file
     if per_file is None and n > size:
         size = min(size, n // LEAST_FILES)

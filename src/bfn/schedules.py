@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from bfn.arguments import check_real
+from bfn.core.registry import Registry, registry
 from bfn.errors import UserError
 
 __all__ = [
@@ -54,6 +56,8 @@ def stratified_times(n: int, generator: torch.Generator | None = None, device: t
 
 class Schedule(ABC):
     """beta(t), its slope, its inverse, and increments of it that do not cancel."""
+
+    registry: ClassVar[str] = "schedule"
 
     @abstractmethod
     def beta(self, t: Time) -> Tensor:
@@ -313,10 +317,5 @@ def _rise(piece: Tensor, start: Tensor, end: Tensor) -> Tensor:
     return (end - start) * _mean_slope(piece, _place(piece, start), _place(piece, end))
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
-    "exponential": ExponentialSchedule,
-    "quadratic": QuadraticSchedule,
-    "logarithmic": LogarithmicSchedule,
-    "tabulated": TabulatedSchedule,
-}
+SCHEDULES: Registry[type[Schedule]] = registry("schedule")
 """Schedules by the name that a stored config has."""

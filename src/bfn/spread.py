@@ -1,10 +1,12 @@
 """How far apart data of numbers lie: what sets the scale on which their flow is resolved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bfn.core.info import NOTHING, Fact
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import Flow
@@ -54,3 +56,7 @@ class Spread:
             return None
         std = first**0.5
         return cls(std, max(std, 1 / float(flow.schedule.s(fallen))))
+
+
+SPREADS: Fact[Mapping[str, Spread]] = Fact("spreads", Mapping[str, Spread], NOTHING, "parts")
+"""Scale of the data, by part; only for numbers."""

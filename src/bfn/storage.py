@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from bfn import config as configs
 from bfn import weights_file
 from bfn.config import FORMAT, StorageError
+from bfn.core.codec import CODEC
 from bfn.errors import UserError, did_you_mean
 from bfn.files import atomic, atomic_write, locked, read_text, sweep
 from bfn.flows import Flow
@@ -104,9 +105,8 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
         flow = configs.decode(Flow, config["flow"], "flow")
         head = configs.decode(Head, config["head"], "head")
         info = configs.decode(ModelInfo, config.get("info", {}), "info")
-        text = info.text_tokenizer
-        if text is not None and len(text) != flow.n_values:
-            raise StorageError(f"a text of {len(text)} symbols or tokens: the flow has {flow.n_values} classes")
+        if info[CODEC] is not None:
+            info[CODEC].check(flow)
         if network is None:
             network = build_for(config["network"], weights)
         compare(network, weights)

@@ -25,7 +25,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,6 +49,8 @@ __all__ = [
 
 class Weighting(ABC):
     """Times for a batch, and the factor of the squared error at each."""
+
+    registry: ClassVar[str] = "weighting"
 
     @abstractmethod
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -207,7 +209,7 @@ class JointWeighting(Weighting):
 
     def weight(self, flow: Flow, t: Tensor) -> Tensor:
         times = flow.times_of(t)
-        return flow.over_data({name: own.weight(flow.parts[name], times[name]) for name, own in self.parts.items()})
+        return flow.over_data({name: own.weight(flow.parts[name], times[name]) for name, own in self.parts.items()}, 1)
 
     def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
         """Of each kind of loss once for all parts, taken where it is wanted: no small operation a part."""
@@ -217,7 +219,7 @@ class JointWeighting(Weighting):
             if kind.values is Weighting.values:
                 continue
             wanted = {name: torch.tensor(type(this) is kind) for name, this in self.parts.items()}
-            result = torch.where(flow.over_data(wanted).to(x.device), own.values(flow, output, x, errors), result)
+            result = torch.where(flow.over_data(wanted, 1).to(x.device), own.values(flow, output, x, errors), result)
         return result
 
 
@@ -241,7 +243,7 @@ def weighting_of(
     if isinstance(weighting, JointWeighting):
         return weighting
     if not isinstance(weighting, Mapping):
-        if not isinstance(model.data_shape, Mapping):
+        if tuple(model.flow.parts) == ("",):
             return _of_part(model, "", weighting, stds or {})
         pair = isinstance(weighting, str) and weighting in FOR_SAMPLES
         parts = model.flow.parts.items()

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 import bfn
 import tiny
 from bfn import grids, heads, networks, solvers
-from bfn.config import REGISTRIES
+from bfn.core.registry import registry
 from bfn.schedules import SCHEDULES
 from bfn.weightings import WEIGHTINGS
 from fuzzing import allowed, assert_finite, calls, cases, run, values
 
 KINDS = ("vectors", "images", "text", "exact")
+STORED = ("flow", "schedule", "head", "weighting", "tokenizer")
 
 
 @cache
@@ -101,7 +102,7 @@ def test_likelihoods(n):
 
 def parts():
     """Everything that a config may name, and the grids, with arguments of any kind."""
-    found = [kind for _, known in REGISTRIES.values() for kind in known.values()]
+    found = [kind for name in STORED for kind in registry(name).values()]
     return [*found, *SCHEDULES.values(), *heads.HEADS.values(), bfn.ModelInfo, bfn.Classes]
 
 

@@ -4,7 +4,7 @@ A model made of them is trained, stored, loaded, sampled and judged.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bfn.schedules import SCHEDULES
 from bfn.solvers import SOLVERS
 
 ROOT = Path(__file__).parents[2]
-REGISTRIES: tuple[dict[str, Any], ...] = (SOLVERS, GRIDS, SCHEDULES, HEADS, NETWORKS, METRICS, SOURCES)
+REGISTRIES: tuple[MutableMapping[str, Any], ...] = (SOLVERS, GRIDS, SCHEDULES, HEADS, NETWORKS, METRICS, SOURCES)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def recipes() -> Iterator[dict[str, Any]]:
     assert all(len(registry) == len(old) + 1 for registry, old in zip(REGISTRIES, before, strict=True))
     yield namespace
     for registry, old in zip(REGISTRIES, before, strict=True):
-        registry.clear()
-        registry.update(old)
+        for name in set(registry) - set(old):
+            del registry[name]
 
 
 @pytest.fixture(scope="module")

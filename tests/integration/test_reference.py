@@ -18,8 +18,9 @@ MODULES = sorted(
     for name in re.findall(r"^::: (bfn[\w.]*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 )
 NOT_FOR_USERS = {
-    *("app", "arguments", "bench", "cli", "config", "eval_mode", "files"),
-    *("joint_places", "ngrams", "partly_known", "pieces", "progress", "record_data", "seeds", "weights_file"),
+    *("app", "arguments", "bench", "cli", "config", "core", "eval_mode", "files"),
+    *("joint_places", "ngrams", "output_controls", "partly_known", "pieces", "progress", "record_data", "seeds"),
+    "weights_file",
 }
 """Entrances, and what only the library itself uses."""
 MOST_NAMES = 371

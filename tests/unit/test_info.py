@@ -10,6 +10,7 @@ from torch import nn
 import bfn
 import tiny
 from bfn import BFN, Classes, ContinuousFlow, DiscreteFlow, ModelInfo, UserError
+from bfn.conditions import labels_of
 from bfn.info import NO_CLASS
 
 SHAPES = ModelInfo(classes=Classes(("circle", "square", "star"), (0.7, 0.2, 0.1)))
@@ -30,7 +31,7 @@ SHAPES = ModelInfo(classes=Classes(("circle", "square", "star"), (0.7, 0.2, 0.1)
     ],
 )
 def test_classes_are_taken_in_any_form(label: object, expected: list[int]) -> None:
-    labels = SHAPES.labels(label, 3)  # type: ignore[arg-type]
+    labels = labels_of(SHAPES.classes, label, 3)  # type: ignore[arg-type]
     assert labels is not None
     assert labels.dtype == torch.int64
     assert labels.tolist() == expected
@@ -50,7 +51,7 @@ def test_classes_are_taken_in_any_form(label: object, expected: list[int]) -> No
 )
 def test_wrong_classes_are_told_in_one_line(label: object, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        SHAPES.labels(label, 3)  # type: ignore[arg-type]
+        labels_of(SHAPES.classes, label, 3)  # type: ignore[arg-type]
 
 
 def test_classes_are_drawn_by_their_shares() -> None:
@@ -66,7 +67,7 @@ def test_classes_are_drawn_by_their_shares() -> None:
         assert bool(((counts - n * share).abs() < 1).all())
         error = (share * (1 - share) / repeats) ** 0.5
         assert bool((((drawn == k).double().mean(0) - share).abs() < 5 * error).all())
-    assert ModelInfo().labels(None, 3) is None
+    assert labels_of(None, None, 3) is None
 
 
 def test_what_is_known_is_not_contradicted_by_a_class_drawn_at_random() -> None:

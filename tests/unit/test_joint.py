@@ -205,7 +205,7 @@ GOOD = {"x": torch.zeros(2, 2), "y": torch.zeros(2), "kind": torch.zeros(2, 3, d
     ("change", "message"),
     [
         ({"y": None}, "part 'y' is missing: expected x, y, kind"),
-        ({"z": torch.zeros(2)}, "part 'z' is not a part of this model"),
+        ({"z": torch.zeros(2)}, "data for part 'z': expected one of x, y, kind"),
         ({"y": torch.zeros(3)}, "expected as many samples of each part"),
         ({"kind": torch.zeros(2, 3)}, "part 'kind': data of type torch.float32"),
         ({"kind": torch.full((2, 3), 7)}, "part 'kind': classes from 7 to 7"),

@@ -49,7 +49,7 @@ def test_what_training_makes_small_is_the_same_for_all_parts_at_once(flow, x, sc
     torch.testing.assert_close(
         errors, JointOutput(output.layout, dict(output.parts)).fit_errors(x), rtol=1e-4, atol=1e-5
     )
-    classes = flow.over_data({name: torch.tensor(own.n_values is not None) for name, own in flow.parts.items()})
+    classes = flow.over_data({name: torch.tensor(own.n_values is not None) for name, own in flow.parts.items()}, 1)
     torch.testing.assert_close(errors[:, classes], -output.log_prob(x)[:, classes], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(errors[:, ~classes], flow.errors(x, output.mean)[:, ~classes])
 

@@ -9,6 +9,7 @@ from torch import nn
 import bfn
 import tiny
 from bfn import BFN, Classes, ContinuousFlow, DiscreteFlow, ModelInfo, networks, storage
+from bfn.core.codec import Scaling
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.heads import DiscretisedHead, PreconditionedHead
@@ -109,7 +110,7 @@ def test_missing_and_foreign_things_are_named(tmp_path):
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
     for change, message in [
-        ({"format": 99}, "format 99: this version reads formats 1 and 2"),
+        ({"format": 99}, "format 99: this version reads formats 1 to 3"),
         ({"flow": {**config["flow"], "name": "wavy"}}, "flow 'wavy': expected one of continuous, discrete"),
         ({"head": {"name": "logits"}}, "it is for discrete data, the flow is continuous"),
         ({"head": {"name": "data", "depth": 2}}, "head data: has no 'depth'"),
@@ -182,6 +183,14 @@ FORMAT_1 = {
     "alphabet": None,
     "card": {"settings": {"data": {"name": "points"}}, "loss_by_t": {"t": [0.25, 0.75], "squared_error": [2.0, 3.0]}},
 }
+
+
+def test_the_scaling_of_a_model_of_format_2_is_read(tmp_path):
+    randomised(small()).save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    scaling = {"": {"shift": [1.0, 2.0, 3.0], "scale": [1.0, 1.0, 2.0]}}  # without the name of its class
+    edited(tmp_path, {**config, "format": 2, "info": {"scaling": scaling}})
+    assert bfn.load(tmp_path).info.scaling == {"": Scaling((1.0, 2.0, 3.0), (1.0, 1.0, 2.0))}
 
 
 def test_a_model_of_format_1_is_read_as_it_was_meant(tmp_path):
@@ -264,7 +273,7 @@ def test_a_bundled_model_loses_nothing_on_the_way_through_a_directory(tmp_path, 
         (lambda c: c.update(data_shape="abc"), "data_shape 'abc': expected a list"),
         (lambda c: c.update(data_shape=[0]), r"data_shape \[0\]: expected whole numbers above 0"),
         (lambda c: c["info"].update(alphabet=5), "info.alphabet 5: expected a string"),
-        (lambda c: c["info"].update(alphabet="abca"), "expected each symbol once"),
+        (lambda c: c["info"].update(alphabet="abca"), "is in it more than once"),
         (lambda c: c["info"].update(value_range=[1.0]), "expected 2 values"),
         (lambda c: c["info"].update(value_range=[1.0, -1.0]), r"expected \(lowest, highest\)"),
         (lambda c: c["info"].update(card=[]), r"card \[\]: expected an object"),
@@ -298,7 +307,7 @@ def test_a_part_that_no_registry_knows_is_not_stored_in_silence(tmp_path):
         pass
 
     model = BFN(networks.MLP(3, width=8, n_blocks=1, condition_features=8), ContinuousFlow(0.02), Own(0.7), (3,))
-    with pytest.raises(UserError, match=r"head Own: only .* can be stored; add it to the registry bfn.heads.HEADS"):
+    with pytest.raises(UserError, match=r"head Own: only .* can be stored; register it"):
         model.save(tmp_path)
 
 

@@ -261,9 +261,9 @@ def test_of_several_writers_of_tables_none_is_lost(tmp_path):
         (lambda c: c["network"].update(n_blocks="many"), "config.json"),
         (lambda c: c["network"].update(n_labels=10**12), "weights of another architecture"),
         (lambda c: c.update(data_shape=[2**40, 2**40]), "data_shape"),
-        (lambda c: c.update(colour="blue"), "'colour': a config of format 2 has format, flow"),
-        (lambda c: c["info"].update(alphabet="ab"), "a text of 2 symbols or tokens: the flow has None classes"),
-        (lambda c: c["info"]["card"].update(deep=json.loads("[" * 60 + "]" * 60)), "more than 50 deep"),
+        (lambda c: c.update(colour="blue"), "'colour': a config of format 3 has format, flow"),
+        (lambda c: c["info"].update(alphabet="ab"), "2 characters: the flow has None classes"),
+        (lambda c: c["info"].setdefault("card", {}).update(deep=json.loads("[" * 60 + "]" * 60)), "more than 50 deep"),
     ],
 )
 def test_a_config_that_asks_for_too_much_costs_little(tmp_path, change, message):

@@ -47,20 +47,19 @@ def kernel(quick: bool) -> Iterator[Figure]:
 
 def training(quick: bool) -> Iterator[Figure]:
     """A bare loop of forward pass, backward pass and optimiser step over the trainer's step."""
-    from accelerate import Accelerator  # type: ignore[import-untyped]
-
     from bfn.training import recipe
+    from bfn.training.loop import recipe_trainer
+    from bfn.training.process import OneProcess
     from bfn.training.trainer import Trainer
 
     for name, batch in (("digits", 64),) if quick else (("digits", 64), ("digits", 256)):
         with tempfile.TemporaryDirectory() as folder:
             settings = recipe(name).override({"threads": 1, "tensorboard": False, "batch": batch})
-            trainer = Trainer(settings, Path(folder), Accelerator(cpu=True), progress=False)
-            x, conditions, t, factor, eps = trainer.batch(0)
+            trainer = recipe_trainer(settings, Path(folder), OneProcess(torch.device("cpu")), False)
+            batch_0 = trainer.objective.batch(0, trainer.rows)
 
             def plain(trainer: Trainer = trainer) -> None:
-                _, values = trainer.module(x, t, eps, factor, conditions)  # noqa: B023
-                values.mean().backward()
+                trainer.devices.backward(trainer.objective.next_loss(trainer.module, batch_0))  # noqa: B023
                 trainer.optimiser.step()
                 trainer.optimiser.zero_grad(set_to_none=True)
 

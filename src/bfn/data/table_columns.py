@@ -15,17 +15,18 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bfn.core.codec import Codec, Encoded
 from bfn.data.table_cells import CellType, Raw, pandas, shown
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["Quantiles", "TableColumn", "TableColumns"]
+__all__ = ["Quantiles", "TableCodec", "TableColumn", "TableColumns"]
 
 Floats = NDArray[np.float64]
 
@@ -313,3 +314,21 @@ class TableColumns:
             assert column.quantiles is not None
             total[number] += column.quantiles.log_slope(raw[number])
         return total
+
+
+@dataclass(frozen=True)
+class TableCodec(Codec):
+    """Rows of a table as a pandas DataFrame.
+
+    Args:
+        columns: the columns.
+    """
+
+    form: ClassVar[str] = "parts"
+    columns: TableColumns
+
+    def encode(self, data: Any) -> Encoded:
+        return self.columns.encode(data), None
+
+    def decode(self, x: Mapping[str, Tensor], present: Any = None) -> Any:
+        return self.columns.decode(x)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import string
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Self
@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 
 from bfn.arguments import check_text, check_whole
+from bfn.core.codec import Codec, Encoded
+from bfn.core.flows import Flow
 from bfn.errors import UserError, did_you_mean
 
-__all__ = ["AMINO_ACIDS", "NOTATIONS", "PATTERNS", "TEXT8", "Alphabet", "TokenList", "Tokenizer"]
+__all__ = ["AMINO_ACIDS", "NOTATIONS", "PATTERNS", "TEXT8", "Alphabet", "Text", "TokenList", "Tokenizer"]
 
 MOST_LENGTH = 10**9
 _MOST_TOKENS = 8192  # found in data: beyond it, the pattern does not fit the data or the network would be all embedding
@@ -42,6 +44,8 @@ NOTATIONS = ("smiles", "selfies")
 
 class Tokenizer(ABC):
     """Text as classes 0 .. K - 1 and back; K is its length."""
+
+    registry: ClassVar[str] = "tokenizer"
 
     unit: ClassVar[str] = "tokens"
     """What one class stands for, in the plural."""
@@ -266,3 +270,38 @@ TEXT8 = Alphabet(" " + string.ascii_lowercase)
 
 AMINO_ACIDS = Alphabet("ACDEFGHIKLMNPQRSTVWY")
 """The twenty amino acids of proteins, in the order of their letters."""
+
+
+@dataclass(frozen=True)
+class Text(Codec):
+    """Strings, one for each sample: characters, words, SMILES.
+
+    Args:
+        tokenizer: cuts strings into tokens, one for each class.
+
+    >>> Text(Alphabet("abc")).encode(["cab", "b"])
+    (tensor([[2, 0, 1],
+            [1, 0, 0]]), tensor([[ True,  True,  True],
+            [ True, False, False]]))
+    """
+
+    form: ClassVar[str] = "text"
+    tokenizer: Tokenizer
+
+    def encode(self, data: Sequence[str]) -> Encoded:
+        rows = [self.tokenizer.encode(text) for text in ([data] if isinstance(data, str) else data)]
+        lengths = torch.tensor([len(row) for row in rows])
+        x = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        present = torch.arange(x.shape[1]) < lengths[:, None]
+        return x, None if bool(present.all()) else present
+
+    def decode(self, x: Tensor, present: Tensor | None = None) -> list[str]:
+        return self.tokenizer.decode(x.flatten(1), None if present is None else present.flatten(1))
+
+    def check(self, flow: Flow) -> None:
+        own = flow.parts.get("")
+        n_values = None if own is None else own.n_values
+        if n_values != len(self.tokenizer):
+            raise UserError(
+                f"{len(self.tokenizer)} {self.tokenizer.unit}: the flow has {n_values} classes; expected as many"
+            )

@@ -9,6 +9,7 @@ may come from. It is stored, loaded, compared and tuned like any model.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from bfn.arguments import MOST_COUNT, check_real, check_whole
-from bfn.distilling.distiller import Distiller
+from bfn.distilling.distiller import Distillation
 from bfn.errors import UserError, did_you_mean
 from bfn.model import BFN, Model
-from bfn.progress import Shown
-from bfn.training import Settings, train
+from bfn.progress import Shown, say
+from bfn.training import Settings
+from bfn.training.loop import train_with
+from bfn.training.trainer import Trainer
 
 __all__ = ["distill"]
 
@@ -81,18 +84,26 @@ def distill(
         warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
         tensorboard=False, calibration=0.0,
     )  # fmt: skip
-    made: list[Distiller] = []
+    made: list[Distillation] = []
 
     def call_again(rate: float | None) -> str:
         return f"distill(..., {'' if rate is None else f'lr={rate:.3g}, '}run={str(run)!r}, resume=True)"
 
-    def make(*parts: Any) -> Distiller:
-        made.append(Distiller(model, first, run is None, again or call_again, *parts))
-        return made[0]
+    resume_hint = again or call_again
+
+    def make(*parts: Any) -> Trainer:
+        made.append(Distillation(model, first, resume_hint, *parts))
+        return made[0].trainer
+
+    def tell(line: str) -> None:  # standard output is for the result
+        if run is not None:
+            say(line, progress, sys.stderr)
 
     with tempfile.TemporaryDirectory() if run is None else nullcontext(run) as folder:
-        on_cpu = model.device.type == "cpu"
-        result = train(settings, folder, resume=resume, progress=progress, cpu=on_cpu, trainer_type=make)
+        result = train_with(
+            make, settings, folder, resume=resume, progress=progress, cpu=model.device.type == "cpu",
+            again=lambda: resume_hint(None), tell=tell,
+        )  # fmt: skip
         if result.stopped_by is not None:
             raise KeyboardInterrupt(result.stopped_by)
         distilled = made[0].finish(calls)

@@ -18,19 +18,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from accelerate import Accelerator  # type: ignore[import-untyped]
 from torch import Tensor
 
 from bfn.conditioning import conditioned
 from bfn.conditions import Conditions, rows_of
-from bfn.controls import controlled
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow
 from bfn.heads import Output
 from bfn.losses import errors_and_values
 from bfn.model import BFN, Model
+from bfn.output_controls import controlled
 from bfn.presence import mean_over_present
-from bfn.training.trainer import TrainingErrors
+from bfn.training.objective import DenoisingLoss
 from bfn.weightings import Weighting
 
 __all__ = ["Critic", "MatchingErrors"]
@@ -52,7 +51,7 @@ class Critic:
         own: BFN,
         sampling: Mapping[str, Any],
         weighting: Weighting,
-        accelerator: Accelerator,
+        accelerator: Any,
         lr: float,
         grad_clip: float,
     ) -> None:
@@ -60,7 +59,7 @@ class Critic:
         self.accelerator, self.grad_clip = accelerator, grad_clip
         self.model = copy.deepcopy(own).to(accelerator.device).train().requires_grad_()
         optimiser = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0)
-        self.module, self.optimiser = accelerator.prepare(TrainingErrors(self.model, weighting), optimiser)
+        self.module, self.optimiser = accelerator.prepare(DenoisingLoss(self.model, weighting), optimiser)
 
     def direction(self, prediction: Tensor, x: Tensor, conditions: Conditions, generator: torch.Generator) -> Tensor:
         """Where predictions go to be less likely under the teacher, like them; x: the data that they stand for."""
@@ -104,7 +103,7 @@ class Critic:
         self.optimiser.load_state_dict(state["optimiser"])
 
 
-class MatchingErrors(TrainingErrors):
+class MatchingErrors(DenoisingLoss):
     """The errors of a distillation, with the direction of the critic for samples of one call.
 
     weight: how much it counts beside the paths; set, with the generator, before each step. The samples are kept for the

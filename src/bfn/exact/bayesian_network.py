@@ -7,7 +7,6 @@ the sum over all other nodes, which a tree of cliques gives where they are small
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ class BayesianNetwork(ExactModel):
         nodes = {node.name: node for node in self.nodes}
         text = CellType("text", "object")
         columns = TableColumns(tuple(TableColumn(name, text, nodes[name].levels) for name in self._columns))
-        return replace(ModelInfo(exact=True), columns=columns)
+        return ModelInfo(exact=True, columns=columns)
 
     @cached_property
     def cliques(self) -> CliqueTree:

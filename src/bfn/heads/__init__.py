@@ -3,8 +3,11 @@
 A head says what the network is shown and what its output means.
 """
 
+from collections.abc import Mapping
+
+from bfn.core.flows import Flow, PartFlow
+from bfn.core.registry import Registry, registry
 from bfn.errors import UserError, did_you_mean
-from bfn.flows import Flow
 from bfn.heads.angle import AngleHead, VonMises, angles_of, pairs_of
 from bfn.heads.base import Categorical, Head, Output, Point, unknown_scale
 from bfn.heads.basic import DataHead, LogitsHead, NoiseHead, PreconditionedHead
@@ -33,31 +36,36 @@ __all__ = [
     "unknown_scale",
 ]
 
-HEADS: dict[str, type[Head]] = {
-    "noise": NoiseHead,
-    "data": DataHead,
-    "preconditioned": PreconditionedHead,
-    "discretised": DiscretisedHead,
-    "clipped-noise": ClippedNoiseHead,
-    "angle": AngleHead,
-    "logits": LogitsHead,
-    "logit": LogitHead,
-}
+HEADS: Registry[type[Head]] = registry("head")
 """Heads by the name that ``BFN(predicts=...)`` takes."""
 
 
-def make_head(predicts: str | Head, flow: Flow) -> Head:
-    """The head of that name, or the head itself, checked against the kind of data."""
+def make_head(predicts: str | Head | Mapping[str, str | Head], flow: Flow) -> Head:
+    """Make the head of that name, or one for each part, and check that it fits the data."""
     if isinstance(predicts, Head):
-        if predicts.kind != flow.kind:
-            raise UserError(f"predicts={predicts}: it is for {predicts.kind} data, the flow is {flow.kind}")
+        own = getattr(flow, "kind", None)
+        if predicts.kind != own:
+            raise UserError(f"predicts={predicts}: it is for {predicts.kind} data, the flow is {own}")
         return predicts
+    named = flow.by_part("predicts", predicts)
+    if set(named) != set(flow.parts):
+        raise UserError(f"predicts={dict(named)}: expected a head for each of the parts {', '.join(flow.parts)}")
+    heads = flow.from_parts({name: _part_head(named[name], part) for name, part in flow.parts.items()})
+    if isinstance(heads, Head):
+        return heads
+    joint: Head = HEADS["joint"](heads)  # type: ignore[call-arg]
+    return joint
+
+
+def _part_head(predicts: str | Head, flow: PartFlow) -> Head:
+    """Make the head of one part."""
+    if isinstance(predicts, Head):
+        return make_head(predicts, flow)
+    if predicts in HEADS and HEADS[predicts].kind == flow.kind:
+        return HEADS[predicts]()
     fitting = [name for name, head in HEADS.items() if head.kind == flow.kind]
-    if predicts not in HEADS:
-        hint = did_you_mean(predicts, fitting)
-        raise UserError(f"predicts={predicts!r}: expected one of {', '.join(fitting)}{hint}")
-    if predicts not in fitting:
-        raise UserError(
-            f"predicts={predicts!r} is for {HEADS[predicts].kind} data: {flow.kind} data take {', '.join(fitting)}"
-        )
-    return HEADS[predicts]()
+    if predicts in HEADS:
+        kind = HEADS[predicts].kind
+        raise UserError(f"predicts={predicts!r} is for {kind} data: {flow.kind} data take {', '.join(fitting)}")
+    hint = did_you_mean(predicts, fitting)
+    raise UserError(f"predicts={predicts!r}: expected one of {', '.join(fitting)}{hint}")

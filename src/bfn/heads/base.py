@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bfn.flows import Flow, NoiseLevel
+from bfn.core.flows import Flow, NoiseLevel, Part
 
 __all__ = ["Categorical", "Head", "Output", "Point", "beyond", "unknown_scale"]
 
@@ -61,6 +61,11 @@ class Output(ABC):
         """
         conditional = self.mean.chunk(len(scales) + 1)[0]
         return Point(_rescaled(beyond(self.mean, scales), conditional, rescale), unknown_scale(level))
+
+    def with_parts(self, change: Callable[[Part, "Output"], "Output"], flow: Flow) -> "Output":
+        """Return the distribution with that of each part replaced by ``change(part, distribution)``."""
+        (part,) = flow.layout
+        return change(part, self)
 
     @abstractmethod
     def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -152,11 +157,16 @@ class Categorical(Output):
 class Head(ABC):
     """What the network is shown, and what its output means."""
 
+    registry: ClassVar[str] = "head"
     kind: ClassVar[str]
     starts_at_zero: ClassVar[bool] = True
     """Whether the prediction is defined at t = 0, where nothing is known."""
     shows_start: ClassVar[bool] = False
     """Whether the network is shown the state at t = 0, where it is nothing but noise."""
+
+    def of_part(self, name: str) -> "Head":
+        """Return the head of a part."""
+        return self
 
     def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
         """The network's input: mu or theta, like u."""

@@ -24,16 +24,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfn.conditions import rows_of
+from bfn.core.joint import SlicedPart as Part
+from bfn.core.joint import flat, sliced_parts
 from bfn.errors import NetworkError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
-from bfn.joint import JointFlow, Part, flat
 from bfn.likelihood.batches import Batch
 from bfn.likelihood.bits import Likelihood
 from bfn.likelihood.integrators import adams, dormand_prince
@@ -53,7 +53,7 @@ class Ode:
         self.model, self.flow, self.settings, self.on_call = model, model.flow, settings, batch.on_call
         self.draws = settings.importance
         self.state_shape = self.flow.state_shape(model.data_shape)
-        self.parts = _parts_of(self.flow, model.data_shape)
+        self.parts = sliced_parts(self.flow, model.data_shape)
         # Numbers resolve last; near t = 0 their s is the steepest, so that along theirs all others are smooth.
         self.leader = max(self.parts, key=lambda part: (part.flow.has_range, part.data.stop - part.data.start))
         self.probes = None if settings.is_exact(math.prod(self.state_shape)) else settings.probes
@@ -190,14 +190,6 @@ class Ode:
         ).sum(0)
         self.on_call(len(rows))
         return output, torch.cat([drift, trace - shrinks.unsqueeze(1)], 1)
-
-
-def _parts_of(flow: Flow, data_shape: Any) -> tuple[Part, ...]:
-    """The parts of joint data; data of one kind are one part."""
-    if isinstance(flow, JointFlow):
-        return flow.layout
-    shape = tuple(data_shape)
-    return (Part("", flow, shape, slice(0, math.prod(shape)), slice(0, math.prod(flow.state_shape(shape)))),)
 
 
 def _c(flow: Flow, t: Tensor) -> Tensor:

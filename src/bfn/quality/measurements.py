@@ -19,6 +19,7 @@ from torch import nn
 
 from bfn import solvers
 from bfn.batched_sampling import BatchedSamples, sample_in_batches
+from bfn.conditions import conditions_in_turn
 from bfn.config import encode
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
@@ -154,7 +155,7 @@ def draw(
 
     drawn = sample_in_batches(
         model, n, **setting.arguments(model.flow), guidance=setting.guidance, batch=batch, seed=generators,
-        condition=model.info.in_turn(n), processes=processes,
+        condition=conditions_in_turn(model.info, n), processes=processes,
         on_step=None if on_calls is None else lambda step: on_calls(len(step.u)),
     )  # fmt: skip
     # A judge of text sees no token where there is none.

@@ -13,13 +13,15 @@ from itertools import pairwise
 from math import exp, expm1, inf, log, log1p
 from typing import TYPE_CHECKING, Any
 
+from bfn.core.flows import PartFlow
+from bfn.core.info import EXACT, VALUE_RANGE, Fact
+from bfn.error_curve import ERROR_CURVE
 from bfn.errors import UserError
-from bfn.flows import Flow
 from bfn.grids import Grid, Log1p, Power, Uniform
-from bfn.solvers.base import Solver
+from bfn.solvers.base import Sharing, Solver
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.table import Table
-from bfn.spread import Spread
+from bfn.spread import SPREADS, Spread
 
 if TYPE_CHECKING:
     from bfn.info import ModelInfo
@@ -60,9 +62,9 @@ class Anchor:
     in_t: bool = False
     unseen: float = 1.0
 
-    def solver(self, flow: Flow, info: ModelInfo | None = None, name: str = "fast-sde") -> Multistep:
+    def solver(self, flow: PartFlow, info: ModelInfo | None = None, name: str = "fast-sde") -> Multistep:
         """The solver that it stands for, for a model of which that is known."""
-        curve, spread = None if info is None else info.error_curve, spread_of(flow, info)
+        curve, spread = None if info is None else info[ERROR_CURVE], spread_of(flow, info)
         first = 0.0 if curve is None or self.unseen >= 1 else curve.time_of_share(self.unseen)
         settings: dict[str, Any] = {"order": self.order, "g": self.g, "t_start": first, "has_dial": True,
                                     "quiet": self.quiet, "corrector": self.corrector}  # fmt: skip
@@ -135,37 +137,39 @@ class Rule(Solver):
     tables: tuple[tuple[Anchor, ...], tuple[Anchor, ...]] | None = None
     adapts: bool = False
 
-    def anchors(self, flow: Flow, info: ModelInfo | None = None) -> tuple[Anchor, ...]:
+    def anchors(self, flow: PartFlow, info: ModelInfo | None = None, sharing: Sharing = "alone") -> tuple[Anchor, ...]:
         """Those for a kind of data, or a model's own."""
-        if self.adapts and info is not None and info.calibration is not None:
-            return info.calibration.anchors
-        if self.adapts and info is not None and info.exact:
+        calibration = None if info is None else info[CALIBRATION]
+        if self.adapts and calibration is not None:
+            return calibration.anchors
+        if self.adapts and info is not None and info[EXACT]:
             return ODE_NUMBERS if flow.has_range else ODE_CLASSES
-        if info is not None and info.shares_times:
-            shared = self.shared if info.columns is None else self.tables
+        if sharing != "alone":
+            shared = self.shared if sharing == "parts" else self.tables
             if shared is not None:
                 return shared[0 if flow.has_range else 1]
         if flow.has_range:
             return self.numbers
         return self.two_classes if flow.n_values == 2 else self.classes
 
-    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
-        anchor = interpolated(self.anchors(flow, info), nfe)
+    def resolve(self, flow: PartFlow, nfe: int, info: ModelInfo | None = None, sharing: Sharing = "alone") -> Solver:
+        anchor = interpolated(self.anchors(flow, info, sharing), nfe)
         name = "fast-ode" if anchor.g == 0 and anchor.corrector else "fast-sde"
         return replace(anchor.solver(flow, info, name), has_dial=self.has_dial)
 
-    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
 
 
-def spread_of(flow: Flow, info: ModelInfo | None) -> Spread:
+def spread_of(flow: PartFlow, info: ModelInfo | None) -> Spread:
     """The spread of a model's data: as its info has it, or by its error curve, or a guess."""
     if info is None:
         return UNKNOWN
-    if info.spread is not None:
-        return info.spread
-    found = Spread.from_curve(info.error_curve, flow) if info.error_curve is not None and flow.has_range else None
-    return found or (UNKNOWN if info.value_range is None else UNKNOWN_IMAGES)
+    spread, curve = info[SPREADS].get(""), info[ERROR_CURVE]
+    if spread is not None:
+        return spread
+    found = Spread.from_curve(curve, flow) if curve is not None and flow.has_range else None
+    return found or (UNKNOWN if info[VALUE_RANGE] is None else UNKNOWN_IMAGES)
 
 
 # The end of numbers is calls^2 / 5, where an exact model's last prediction is as good as the steps before it: at few
@@ -219,10 +223,10 @@ class Fixed(Solver):
     numbers: Multistep
     classes: Multistep
 
-    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
+    def resolve(self, flow: PartFlow, nfe: int, info: ModelInfo | None = None, sharing: Sharing = "alone") -> Solver:
         return self.numbers if flow.has_range else self.classes
 
-    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
         return self.resolve(flow, len(nodes)).table(flow, nodes)
 
 
@@ -245,14 +249,16 @@ def multistep_by_name(name: str) -> Solver:
     return Fixed(name, base.summary, BOTH, order=order, has_dial=True, numbers=numbers, classes=classes)
 
 
-_DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES,
+DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES,
                          "shared": (SHARED_NUMBERS, SHARED_CLASSES), "tables": (TABLE_NUMBERS, TABLE_CLASSES),
                          "order": 2, "g": 2.0, "has_dial": True}  # fmt: skip
 
 SOLVERS: tuple[Solver, ...] = (
     Rule("fast-ode", "our best deterministic few-step solver", BOTH, order=3, numbers=ODE_NUMBERS,
          two_classes=ODE_CLASSES, classes=ODE_CLASSES),
-    Rule("fast-sde", "our best with the stochasticity dial", BOTH, **_DIAL),
-    Rule("auto", "the default: calibrated to the model, or fast-ode on exact models, or fast-sde", BOTH, adapts=True,
-         prefers_tuned=True, **_DIAL),
+    Rule("fast-sde", "our best with the stochasticity dial", BOTH, **DIAL),
 )  # fmt: skip
+
+
+CALIBRATION: Fact[Calibration | None] = Fact("calibration", Calibration | None, None)
+"""Settings of the solver "auto" that were found for the model."""

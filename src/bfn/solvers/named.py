@@ -1,13 +1,13 @@
 """Solvers by name. A family is one file with a tuple ``SOLVERS``; one line here makes it known everywhere."""
 
 from bfn.errors import UserError, did_you_mean
-from bfn.solvers import diffusion, few_step, optimal_variance, paper
+from bfn.solvers import auto, diffusion, few_step, optimal_variance, paper
 from bfn.solvers.base import Solver
 
 __all__ = ["SOLVERS", "get", "names"]
 
 SOLVERS: dict[str, Solver] = {
-    solver.name: solver for family in (paper, optimal_variance, diffusion, few_step) for solver in family.SOLVERS
+    solver.name: solver for family in (paper, optimal_variance, diffusion, few_step, auto) for solver in family.SOLVERS
 }
 """Solvers by the name that ``sample(solver=...)`` takes."""
 

@@ -34,7 +34,7 @@ class OptimalVariance(Multistep):
 
     curve: ErrorCurve | None = None
 
-    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None) -> Solver:
+    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None, sharing: str = "alone") -> Solver:
         return self if info is None or info.error_curve is None else replace(self, curve=info.error_curve)
 
     def table(self, flow: Flow, nodes: Sequence[float]) -> Table:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 from torch import Tensor
 
+from bfn.core.solver import Solver, side_by_side, table_of
+from bfn.core.table import Row, Table
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
-from bfn.solvers.table import Row, Table
 
-__all__ = ["Path", "path_times", "waiting"]
+__all__ = ["Path", "path_times", "table_along", "waiting"]
 
 Path = str | Sequence[str] | Mapping[str, Sequence[float]] | Callable[[float], Mapping[str, float]]
 """How a sample goes through the times of its parts: "together"; the name of a part, or several in order, that come
@@ -26,6 +28,17 @@ the time of each part."""
 
 Lay = Callable[[Flow, int], Tensor]
 """The times of a grid with that many intervals, by the schedule of a flow."""
+
+
+def table_along(
+    solvers: Mapping[str, Solver], flow: Flow, path: Path, times: tuple[float, ...], lay: Lay | None
+) -> Table:
+    """Make the table of parts that go along a path. The arguments are those of :func:`path_times`."""
+    columns = path_times(path, flow, times, lay)
+    tables = {
+        name: waiting(partial(table_of, solver, flow.parts[name]), columns[name]) for name, solver in solvers.items()
+    }
+    return side_by_side(tables, flow)
 
 
 def path_times(path: Path, flow: Flow, times: Sequence[float], lay: Lay | None) -> dict[str, tuple[float, ...]]:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from bfn.batched_sampling import sample_in_batches
 from bfn.data.table_columns import TableColumn, TableColumns
-from bfn.joint import JointFlow
 from bfn.model import BFN
 from bfn.sampling import sample
 from bfn.tables.row_sampling import ROWS
@@ -100,7 +99,6 @@ class Gaps:
         """Of the states of each class column, given what is known, (rows, states)."""
         found: dict[str, list[Floats]] = {}
         flow = self.model.flow
-        assert isinstance(flow, JointFlow)
         nothing = torch.zeros(flow.state_shape(self.model.data_shape), dtype=self.model.dtype, device=self.model.device)
         for first in range(0, len(self.rows), ROWS):
             some = slice(first, first + ROWS)

@@ -20,12 +20,11 @@ from torch import Tensor
 
 from bfn.arguments import check_seed, check_whole
 from bfn.batched_sampling import sample_in_batches
-from bfn.conditioning import Steering
+from bfn.controls.steering import Steering
 from bfn.data.table_cells import pandas
 from bfn.data.table_columns import TableColumns
 from bfn.errors import UserError
 from bfn.estimate import share_estimate
-from bfn.joint import JointFlow
 from bfn.model import Model
 from bfn.particles import Particles
 from bfn.processes import ALONE, Processes
@@ -196,7 +195,6 @@ class RowRequest:
 
     def _steering(self, model: Model) -> Steering | None:
         """Towards the ranges of numbers, 0 within them; None where there is none that is a number alone."""
-        assert isinstance(model.flow, JointFlow)
         part = next((p for p in model.flow.layout if p.name == self.columns.numbers_part), None)
         bounds = []
         for condition in self.checks:

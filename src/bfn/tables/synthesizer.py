@@ -19,15 +19,18 @@ from bfn.data.table_columns import TableColumns
 from bfn.data.table_inference import UnlearnableColumnsError, as_frame, check_kinds_and_drop
 from bfn.data.table_streaming import TableStream, columns_in, open_table
 from bfn.errors import UserError
+from bfn.info import ModelInfo
 from bfn.model import BFN, load
 from bfn.networks.arguments import MOST_BLOCKS
-from bfn.progress import Shown, say
+from bfn.progress import Progress, Shown, say
 from bfn.sampling import MOST_NUMBERS
 from bfn.tables.imputation import Gaps
 from bfn.tables.row_files import check_row_file, write_rows
 from bfn.tables.row_sampling import CALLS, RowRequest, SamplingReport, draw_rows
-from bfn.tables.training import TableTraining, check_network, table_model, train
+from bfn.tables.training import TableObjective, check_network, table_model, table_trainer
 from bfn.training import checkpoints
+from bfn.training.source import TensorSource
+from bfn.training.trainer import Checkpointing, HeldOutLoss
 
 __all__ = ["TableSynthesizer"]
 
@@ -122,19 +125,13 @@ class TableSynthesizer:
             model is stored there too.
         """
         with tempfile.TemporaryDirectory() as folder:
-            return self._fit(open_table(table), run, Path(folder) / "rows")
+            return self._fit(open_table(table), None if run is None else Path(run), Path(folder) / "rows")
 
-    def _fit(self, table: Any, run: Path | str | None, file: Path) -> TableSynthesizer:
+    def _fit(self, table: Any, run: Path | None, file: Path) -> TableSynthesizer:
         shown = True if self.progress is None else self.progress
-        goes_on = run is not None and checkpoints.latest(Path(run)) is not None
-        columns, n = self._columns_in(table, shown and not goes_on), len(table)
-        batch = min(MOST_BATCH, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
-        steps = min(MOST_STEPS, max(LEAST_STEPS, EPOCHS * n // batch)) if self.steps is None else self.steps
-        dropout = 0.3 if n < FEWEST_ROWS else 0.1 if n < FEW_ROWS else 0.0
-        dropout = dropout if self.dropout is None else self.dropout
-        lr = self.lr or (1e-3 if n < FEWEST_ROWS else 3e-3)
-        small = self.width is None and self.network == "mlp" and n < FEWEST_ROWS
-        sizes = {"width": 128 if small else self.width, "n_blocks": self.n_blocks, "dropout": dropout}
+        newest = None if run is None else checkpoints.latest(run)
+        columns, n = self._columns_in(table, shown and newest is None), len(table)
+        sizes, settings, steps = self._settings(n)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = table_model(columns, self.network, **sizes)
@@ -143,20 +140,39 @@ class TableSynthesizer:
                 x = table.encoded(columns, model.as_data, file)
             else:
                 x = model.as_data(columns.encode(table)).to(model.dtype).to(model.device)
-            training = TableTraining(model, x, steps, batch, lr, self.seed)
-            settings = {"batch": batch, "dropout": dropout, "lr": lr, "seed": self.seed}
             facts = {"steps": steps, **settings, "rows": n, "columns": list(columns.names)}
-            self.stopped_by = train(training, shown, None if run is None else Path(run), facts)
-        if self.stopped_by == "SIGINT" and training.kept_step == 0:
+            source = TensorSource(x, {}, ModelInfo())
+            objective = TableObjective(model, source, settings["batch"], self.seed, facts)
+            trainer = table_trainer(objective, steps, settings["lr"])
+            if run is not None:
+                trainer.checkpointing = Checkpointing(run, BFN.save, minutes=1.0)
+            if newest is not None:
+                trainer.restore(newest)
+            bar = Progress(steps, "training", "step", shown, start=trainer.step)
+            self.stopped_by = trainer.run(bar)
+        kept = trainer.stopping
+        assert isinstance(kept, HeldOutLoss)
+        if self.stopped_by == "SIGINT" and kept.kept_step == 0:
             raise KeyboardInterrupt
-        settings = {"steps": training.kept_step, **settings}
-        training.kept.info.card = {"rows": n, "held_out_loss": training.kept_loss, "table_training": settings}
-        self._model = training.kept.eval()
-        if run is not None and training.kept_step:
+        settings = {"steps": kept.kept_step, **settings}
+        trainer.result.info.card = {"rows": n, "held_out_loss": kept.kept_loss, "table_training": settings}
+        self._model = trainer.result.eval()
+        if run is not None and kept.kept_step:
             self.save(run)
         if self.stopped_by == "SIGTERM":
             signal.raise_signal(signal.SIGTERM)
         return self
+
+    def _settings(self, n: int) -> tuple[dict[str, Any], dict[str, Any], int]:
+        """Return the sizes of the network, the settings of training, and the number of steps, for n rows."""
+        batch = min(MOST_BATCH, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
+        steps = min(MOST_STEPS, max(LEAST_STEPS, EPOCHS * n // batch)) if self.steps is None else self.steps
+        dropout = 0.3 if n < FEWEST_ROWS else 0.1 if n < FEW_ROWS else 0.0
+        dropout = dropout if self.dropout is None else self.dropout
+        lr = self.lr or (1e-3 if n < FEWEST_ROWS else 3e-3)
+        small = self.width is None and self.network == "mlp" and n < FEWEST_ROWS
+        sizes = {"width": 128 if small else self.width, "n_blocks": self.n_blocks, "dropout": dropout}
+        return sizes, {"batch": batch, "dropout": dropout, "lr": lr, "seed": self.seed}, steps
 
     def _columns_in(self, table: Any, shown: Shown) -> TableColumns:
         try:

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from bfn.config import decode
 from bfn.errors import UserError
@@ -21,20 +20,24 @@ from bfn.networks.ngram_posterior import NGramPosterior
 from bfn.schedules import Schedule
 from bfn.seeds import derived_seed
 from bfn.training import muon
-from bfn.training.batches import Source, flow_type
+from bfn.training.opening import flow_type
 from bfn.training.own_networks import build_network
 from bfn.training.settings import Settings
+from bfn.training.source import ImageSource, RecordSource, Source, TextSource
 from bfn.weightings import WEIGHTINGS, Weighting
 
 __all__ = [
-    "begin_with", "build_model", "count_chains", "learning_rate", "make_optimiser", "make_weighting", "warm_average",
+    "begin_with", "build_model", "count_chains", "learning_rate", "make_optimiser", "make_weighting",
 ]  # fmt: skip
+
+RecipeSource = ImageSource | TextSource | RecordSource
+"""A source with the sizes that a network is built from."""
 
 MOST_COUNTED = 2**26
 """Symbols of the data that a chain is counted in, at most."""
 
 
-def build_model(settings: Settings, source: Source) -> BFN:
+def build_model(settings: Settings, source: RecipeSource) -> BFN:
     """The model of the settings, with what follows from the data: its sizes and its info.
 
     Its weights follow from the seed.
@@ -153,12 +156,3 @@ def learning_rate(settings: Settings, step: int) -> float:
     start = max(settings.warmup, round(settings.decay_from * settings.steps))
     progress = min(1.0, max(0.0, (step - start) / max(1, settings.steps - start)))
     return settings.lr * (settings.final_lr + (1 - settings.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
-
-
-def warm_average(decay: float) -> Any:
-    """torch's average whose decay starts low, so that early steps are soon forgotten."""
-
-    def average(averaged: list[Tensor], current: list[Tensor], n: Tensor | int) -> None:
-        get_ema_multi_avg_fn(min(decay, (1 + int(n)) / (10 + int(n))))(averaged, current, n)  # type: ignore[no-untyped-call]
-
-    return average

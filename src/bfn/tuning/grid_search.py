@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from bfn.conditions import conditions_in_turn
 from bfn.errors import UserError
 from bfn.model import Model
 from bfn.sampling import sample
@@ -47,7 +48,7 @@ def search_grid(
         raise UserError(f"solver={chosen.name!r} makes more than one call a step: search with a multistep solver")
     shape = (n, *flow.state_shape(model.data_shape))
     initial = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
-    condition = model.info.in_turn(n)
+    condition = conditions_in_turn(model.info, n)
 
     def end(by: Solver | str, calls: int | None, grid: Tensor | None) -> Tensor:
         return sample(model, n, by, calls, grid=grid, initial=initial, condition=condition).final

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.conditions import Conditions, rows_of
+from bfn.conditions import Conditions, conditions_in_turn, rows_of
 from bfn.data import Tokenizer
 from bfn.errors import UserError
 from bfn.flows import Flow
@@ -77,7 +77,7 @@ class Draws:
 
         u = normal()
         u = u * model.flow.noise_scale(u)
-        conditions = {name: value.to(model.device) for name, value in model.info.in_turn(n).items()}
+        conditions = {name: value.to(model.device) for name, value in conditions_in_turn(model.info, n).items()}
         return cls(u, tuple(normal() for _ in range(nfe - 1)), conditions)
 
     def split(self, size: int) -> Iterator["Draws"]:

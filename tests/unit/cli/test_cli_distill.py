@@ -9,7 +9,7 @@ import torch
 import bfn
 import tiny
 from bfn.cli import main
-from bfn.distilling.distiller import Distiller
+from bfn.training.trainer import Trainer
 
 
 def test_the_command_stores_a_model_that_samples_in_one_call(tmp_path, capsys):
@@ -45,14 +45,14 @@ def test_what_is_told_to_go_on_with_is_a_command_that_does(tmp_path, capsys, mon
     first = tiny.save("binary", tmp_path / "first")
     options = ["--steps", "4", "--paths", "8", "--batch", "4", "--nfe", "3", "--calls", "1", "--seed", "3"]
     options += ["--start", str(first)]
-    step = Distiller.train_step
+    step = Trainer.train_step
 
     def interrupted(self):
         step(self)
         if self.step == 2:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(Distiller, "train_step", interrupted)
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
     assert main(["distill", str(folder), "--out", str(out), *options]) != 0
     told = next(line for line in capsys.readouterr().err.splitlines() if "to go on: " in line)
     bfn_, *words = shlex.split(told.partition("to go on: ")[2])

@@ -120,7 +120,7 @@ def test_a_value_error_from_inside_torch_keeps_its_traceback(models, monkeypatch
     def broken(*_: object, **__: object) -> None:
         torch.distributions.Normal(0.0, -1.0, validate_args=True)
 
-    monkeypatch.setattr("bfn.batched_sampling.sample", broken)
+    monkeypatch.setattr("bfn.core.sampling.BoundRequest.draw", broken)
     with pytest.raises(ValueError, match="constraint") as caught:
         main(["sample", str(models / "text"), "--out", str(tmp_path)])
     assert not isinstance(caught.value, bfn.UserError)

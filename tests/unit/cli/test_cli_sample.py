@@ -230,7 +230,7 @@ def test_temperature_is_the_librarys(models, tmp_path):
 def test_a_model_of_tokens_is_sampled_and_told(tmp_path, capsys):
     tokens = bfn.data.TokenList(("Ala", "Gly", *(f"[{number}]" for number in range(25))))
     model = tiny.build("text")
-    model.info = bfn.ModelInfo.of_text(tokens)
+    model.info = bfn.ModelInfo(text_tokenizer=tokens)
     model.save(tmp_path / "model")
     run("sample", tmp_path / "model", "--prompt", "Gly_Ala", "--nfe", 3, "--n", 4, "--seed", 5, "--out", tmp_path)
     lines = (tmp_path / "samples.txt").read_text(encoding="utf-8").splitlines()

@@ -158,17 +158,16 @@ def test_training_on_a_table_goes_on_after_an_interrupt(
     strangers(tmp_path / "people.csv")
     whole, halved = tmp_path / "whole", tmp_path / "halved"
     do("train", tmp_path / "people.csv", "--out", whole, *SMALL)
-    from bfn.tables import training
+    from bfn.training.trainer import Trainer
 
-    step = training.TableTraining.train_step
+    step = Trainer.train_step
 
-    def interrupted(self: training.TableTraining) -> float | None:
-        found = step(self)
+    def interrupted(self: Trainer) -> None:
+        step(self)
         if self.step == 5:
             signal.raise_signal(signal.SIGINT)
-        return found
 
-    monkeypatch.setattr(training.TableTraining, "train_step", interrupted)
+    monkeypatch.setattr(Trainer, "train_step", interrupted)
     assert main(["train", str(tmp_path / "people.csv"), "--out", str(halved), *SMALL]) == 130
     monkeypatch.undo()
     assert "--resume" in capsys.readouterr().out
@@ -204,4 +203,4 @@ def test_wrong_wishes_leave_nothing_behind(tmp_path: Path, refused: Refused) -> 
         assert expected in told(data="wrong.csv")
     do("train", tmp_path / "people.csv", "--out", run, *SMALL)
     assert "holds a run already" in refused("train", tmp_path / "people.csv", "--out", run, *SMALL)
-    assert "steps=9: the run in" in refused("train", tmp_path / "people.csv", "--out", run, "--resume", "steps=9")
+    assert "steps=9: the run has" in refused("train", tmp_path / "people.csv", "--out", run, "--resume", "steps=9")

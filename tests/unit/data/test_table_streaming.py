@@ -101,14 +101,16 @@ import resource, sys
 from pathlib import Path
 import torch
 from bfn.data.table_streaming import TableStream
-from bfn.tables.training import TableTraining, table_model
+from bfn.info import ModelInfo
+from bfn.tables.training import TableObjective, table_model, table_trainer
+from bfn.training.source import TensorSource
 torch.set_num_threads(1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 stream = TableStream.open(sys.argv[1])
 columns = stream.columns()
 model = table_model(columns, width=32, n_blocks=1)
 x = stream.encoded(columns, model.as_data, Path(sys.argv[2]))
-training = TableTraining(model, x, 20, 256, 1e-3, 0)
+training = table_trainer(TableObjective(model, TensorSource(x, {}, ModelInfo()), 256, 0), 20, 1e-3)
 for _ in range(20):
     training.train_step()
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)

@@ -175,10 +175,10 @@ def test_a_tokenizer_is_stored_with_a_model(tokenizer: Tokenizer, tmp_path) -> N
 
 
 def test_characters_are_stored_as_an_alphabet() -> None:
-    info = bfn.ModelInfo.of_text(AMINO_ACIDS)
+    info = bfn.ModelInfo(text_tokenizer=AMINO_ACIDS)
     assert (info.alphabet, info.tokenizer) == (AMINO_ACIDS.symbols, None)
     assert info.text_tokenizer == AMINO_ACIDS
-    assert bfn.ModelInfo.of_text(SMILES).tokenizer == SMILES
+    assert bfn.ModelInfo(text_tokenizer=SMILES).tokenizer == SMILES
     assert bfn.ModelInfo().text_tokenizer is None
     with pytest.raises(UserError, match="alphabet 'ab' beside a tokenizer"):
         bfn.ModelInfo(alphabet="ab", tokenizer=SMILES)

@@ -9,10 +9,10 @@ from accelerate import Accelerator
 import bfn
 import tiny
 from bfn.distilling import distill
-from bfn.distilling.distiller import Distiller
 from bfn.distilling.matching import Critic
 from bfn.exact import GaussianMixture
 from bfn.networks import MLP
+from bfn.training.trainer import Trainer
 from bfn.weightings import EDM, Bound
 
 
@@ -73,17 +73,17 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path, monkeypatch):
     options = {"paths": 16, "batch": 8, "calls": 1, "teacher": {"nfe": 3}}
     teacher = tiny.build("images")
     whole = distill(teacher, 6, run=tmp_path / "whole", **options)
-    step = Distiller.train_step
+    step = Trainer.train_step
 
     def stopped(self):
         step(self)
         if self.step == 4:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(Distiller, "train_step", stopped)
+    monkeypatch.setattr(Trainer, "train_step", stopped)
     with pytest.raises(KeyboardInterrupt):
         distill(teacher, 6, run=tmp_path / "stopped", **options)
-    monkeypatch.setattr(Distiller, "train_step", step)
+    monkeypatch.setattr(Trainer, "train_step", step)
     resumed = distill(teacher, 6, run=tmp_path / "stopped", resume=True, **options)
     for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
         assert torch.equal(ours, theirs)

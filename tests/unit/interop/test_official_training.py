@@ -11,8 +11,8 @@ import torch
 import bfn
 from bfn.interop import configuration
 from bfn.training import Settings, read_log, recipe, train
-from bfn.training.batches import open_source
 from bfn.training.building import build_model
+from bfn.training.opening import open_recipe_data as open_source
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "official-checkpoints" / "small-cases.json").read_text())
 RECIPES = {

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 import torch
 
-import bfn
 import tiny
 from bfn import ContinuousFlow, solvers
+from bfn.core.sampling import BoundRequest
 from bfn.estimate import Estimate
 from bfn.exact import GaussianMixture
 from bfn.quality import Judge, Measure, Setting, draw, measure, measurements
@@ -48,8 +48,8 @@ SEED_OF_BATCH = 0x6474F6AC3598282
 SETTINGS = [Setting("bfn", 3), Setting("bfn-solver++2", 3, t_start=0.01)]
 
 
-def watched_sample(keep, *arguments, **settings):
-    return bfn.sample(*arguments, **{**settings, "on_step": keep})
+def watched_draw(draw_rows, keep, *arguments, **settings):
+    return draw_rows(*arguments, **{**settings, "on_step": keep})
 
 
 def test_every_setting_starts_from_the_same_noise(model, monkeypatch) -> None:
@@ -62,8 +62,8 @@ def test_every_setting_starts_from_the_same_noise(model, monkeypatch) -> None:
                 first.append(step.u)
 
         with monkeypatch.context() as patched:
-            watched = partial(watched_sample, keep)
-            patched.setattr("bfn.batched_sampling.sample", watched)
+            watched = partial(watched_draw, BoundRequest.draw, keep)
+            patched.setattr(BoundRequest, "draw", lambda rows, watched=watched, **given: watched(rows, **given))
             draw(model, setting, 10, seed=4, batch=4)
         starts.append(torch.cat(first))
     assert len(starts[0]) == 10

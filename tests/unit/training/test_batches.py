@@ -5,8 +5,12 @@ import torch
 from bfn import Classes, ModelInfo, data
 from bfn.heads.discretised import quantise
 from bfn.seeds import derived_seed
-from bfn.training.batches import ImageSource, TextSource, open_source
-from bfn.training.order import order
+from bfn.training.opening import open_recipe_data as open_source
+from bfn.training.source import ImageSource, Position, TextSource, run_rows
+
+
+def taken(source, seed, start, count):
+    return source.take(run_rows(seed, start, count, len(source)), Position(seed, start))
 
 
 def text(tmp_path, content):
@@ -17,7 +21,7 @@ def text(tmp_path, content):
 
 def test_every_item_comes_once_an_epoch_in_an_order_that_only_the_seed_decides():
     def items(seed, start, count):
-        return torch.cat([index for _, index in order(seed, start, count, 10)]).tolist()
+        return run_rows(seed, start, count, 10).tolist()
 
     assert sorted(items(0, 0, 10)) == sorted(items(0, 10, 10)) == list(range(10))
     assert items(0, 0, 10) != items(0, 10, 10)
@@ -37,7 +41,7 @@ def test_text_windows_are_stretches_of_the_text_without_overlap_in_an_epoch(tmp_
     source = TextSource(text(tmp_path, content), length)
     per_epoch = max(1, n // length - 1)
     for epoch in range(5):
-        x, conditions = source.take(3, epoch * per_epoch, per_epoch)
+        x, conditions = taken(source, 3, epoch * per_epoch, per_epoch)
         lines = source.text.tokenizer.decode(x)
         assert conditions == {}
         assert all(line in content for line in lines)
@@ -48,16 +52,16 @@ def test_text_windows_are_stretches_of_the_text_without_overlap_in_an_epoch(tmp_
 
 def test_text_windows_start_elsewhere_each_time_round(tmp_path):
     source = TextSource(text(tmp_path, "abcdefghijklmnopqrstuvwxyz" * 4), 8)
-    starts = [int(source.take(0, epoch * 12, 12)[0][:, 0].min()) for epoch in range(6)]
-    assert len({int(source.take(0, epoch * 12, 1)[0][0, 0]) % 8 for epoch in range(12)}) > 3, starts
+    starts = [int(taken(source, 0, epoch * 12, 12)[0][:, 0].min()) for epoch in range(6)]
+    assert len({int(taken(source, 0, epoch * 12, 1)[0][0, 0]) % 8 for epoch in range(12)}) > 3, starts
 
 
 def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):
     rng = np.random.default_rng(0)
     images = data.from_array(rng.integers(0, 256, (40, 4, 4)).astype(np.uint8), np.arange(40) % 5)
     floats, classes = ImageSource(images, True, True), ImageSource(images, False, False)
-    x, conditions = floats.take(0, 0, 40)
-    codes, none = classes.take(0, 0, 40)
+    x, conditions = taken(floats, 0, 0, 40)
+    codes, none = taken(classes, 0, 0, 40)
     torch.testing.assert_close(x, codes.float() / 127.5 - 1)
     assert none == {}
     assert conditions["label"].bincount().tolist() == [8] * 5
@@ -99,11 +103,11 @@ def test_dynamic_binarisation_is_fresh_at_each_draw_and_the_same_however_a_batch
     config = {"name": gradient, "binarise": "dynamic"}
     source = open_source(config, "discrete", "train")
     n = len(source.images)
-    x, _ = source.take(0, 0, 60 * n)
+    x, _ = taken(source, 0, 0, 60 * n)
     assert source.n_values == 2
-    assert torch.equal(x[5:9], source.take(0, 5, 4)[0])
+    assert torch.equal(x[5:9], taken(source, 0, 5, 4)[0])
     assert not torch.equal(x[:n].sum(0), x[n : 2 * n].sum(0))
-    assert not torch.equal(x[:4], source.take(1, 0, 4)[0])
+    assert not torch.equal(x[:4], taken(source, 1, 0, 4)[0])
     p = torch.arange(256).view(1, 16, 16) / 255
     z = (x.double().mean(0) - p) / (p * (1 - p) / len(x)).sqrt().clamp(min=1e-9)
     assert float(z.abs().max()) < 5

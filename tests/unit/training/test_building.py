@@ -3,8 +3,8 @@ import pytest
 from PIL import Image
 
 from bfn import ContinuousFlow, QuadraticSchedule, TabulatedSchedule
-from bfn.training.batches import open_source
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting
+from bfn.training.opening import open_recipe_data as open_source
 
 
 def test_the_learning_rate_rises_stays_and_falls(settings):

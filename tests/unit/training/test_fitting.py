@@ -12,7 +12,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 import bfn
 from bfn.networks import MLP, Transformer
-from bfn.training.given_data import Wishes, open_given
+from bfn.training.opening import DataOptions, open_data
+from bfn.training.source import take_batch
 
 Y = torch.arange(300) % 3
 X = torch.randn(300, 2, generator=torch.Generator().manual_seed(0)) * 0.1 + torch.stack([Y - 1.0, (Y == 1) * 1.0], 1)
@@ -97,9 +98,9 @@ def test_names_of_classes_and_lengths_are_taken_from_the_data():
     assert model.info.classes.names == ("even", "odd")
     assert model.info.lengths.shares == pytest.approx([0, 0, 0.2, 0.2, 0.2, 0.2, 0.2])
     assert model.sample(4, nfe=2, label="odd", lengths=3).present.sum(1).tolist() == [3] * 4
-    source = open_given(model, x, Wishes(8, present=present))
+    source = open_data(model, x, DataOptions(present=present))
     for step in range(5):
-        taken, conditions = source.take(0, 8 * step, 8)
+        taken, conditions = take_batch(source, 0, step, 8)
         assert taken.shape[1] == int(conditions["present"].sum(1).max())
 
 

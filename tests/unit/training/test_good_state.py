@@ -59,7 +59,7 @@ def test_a_state_whose_next_loss_is_not_finite_is_not_good(settings, tmp_path, m
         original(self)
         if self.step == 3:
             with torch.no_grad():
-                for parameter in self.model.parameters():
+                for parameter in self.objective.model.parameters():
                     parameter.mul_(1e30)
 
     original = Trainer.train_step

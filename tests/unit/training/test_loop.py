@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 import bfn
+import bfn.training.objective as objective
 import bfn.training.trainer as trainer
 from bfn import storage
 from bfn.solvers import plan
@@ -62,7 +63,7 @@ def stop_at(monkeypatch, *steps):
     ids=["edm", "importance-muon", "discrete", "cross-entropy"],
 )
 def test_a_run_that_was_stopped_ends_with_the_same_weights_to_the_bit(settings, change, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(trainer, "REFRESH", 3)
+    monkeypatch.setattr(objective, "REFRESH", 3)
     settings = settings.override(change)
     assert train(settings, tmp_path / "whole", progress=False) == Result(tmp_path / "whole", 12)
     stop_at(monkeypatch, 4, 7)
@@ -243,7 +244,7 @@ LAUNCHED = """
 import sys
 import torch
 torch.set_num_threads(1)
-import bfn.training.loop as loop
+import accelerate
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from bfn.solvers import plan
@@ -257,7 +258,7 @@ def fsdp(**options):
     return accelerator
 
 if sys.argv[3] == "fsdp":
-    loop.Accelerator = fsdp
+    accelerate.Accelerator = fsdp
 settings = read_settings(sys.argv[1])
 for steps in (8, settings.steps):
     train(settings.override({"steps": steps}), sys.argv[2], resume=True, progress=False, cpu=True)

@@ -10,8 +10,8 @@ import bfn
 from bfn import UserError, training
 from bfn.model_data import read_model_data
 from bfn.schedules import QuadraticSchedule
-from bfn.training.batches import open_source
-from bfn.training.order import grouped_batch
+from bfn.training.opening import open_recipe_data as open_source
+from bfn.training.source import TensorSource, batch_rows, take_batch
 
 QUICK = {
     "steps": 6, "batch": 8, "warmup": 2, "log_every": 3, "eval_every": 0, "eval_count": 8, "sample_every": 0,
@@ -95,13 +95,13 @@ def test_a_run_that_goes_on_ends_where_one_in_a_piece_does(folder, tmp_path):
 
 
 def test_batches_are_of_like_lengths_cut_to_the_longest_and_the_same_however_they_are_shared(folder):
-    source = open_source({"name": str(folder / "drugs.csv"), **DRUGS}, "discrete", "train", batch=8)
-    lengths = [source.take(0, 8 * step, 8)[1]["present"].sum(1) for step in range(13)]
+    source = open_source({"name": str(folder / "drugs.csv"), **DRUGS}, "discrete", "train")
+    lengths = [take_batch(source, 0, step, 8)[1]["present"].sum(1) for step in range(13)]
     for step in range(13):
-        x, conditions = source.take(0, 8 * step, 8)
+        x, conditions = take_batch(source, 0, step, 8)
         assert x.shape == conditions["present"].shape
         assert x.shape[1] == int(lengths[step].max())
-        half, its_own = source.take(0, 8 * step + 4, 4)
+        half, its_own = take_batch(source, 0, step, 8, slice(4, 8))
         assert torch.equal(half, x[4:])
         assert all(torch.equal(its_own[name], conditions[name][4:]) for name in conditions)
     spread = torch.stack([own.float().std() for own in lengths]).mean()
@@ -112,15 +112,15 @@ def test_batches_are_of_like_lengths_cut_to_the_longest_and_the_same_however_the
 
 
 def test_grouped_batches_take_every_item_once_each_time_round():
-    lengths = torch.arange(40) % 7
-    items = torch.cat([grouped_batch(3, step, 4, lengths) for step in range(10)])
+    source = TensorSource(torch.zeros(40), {}, bfn.ModelInfo(), torch.arange(40) % 7)
+    items = torch.cat([batch_rows(source, 3, step, 4) for step in range(10)])
     assert items.sort().values.tolist() == list(range(40))
-    assert not torch.equal(grouped_batch(3, 0, 4, lengths), grouped_batch(4, 0, 4, lengths))
+    assert not torch.equal(batch_rows(source, 3, 0, 4), batch_rows(source, 4, 0, 4))
 
 
 def test_padding_counts_nowhere_in_the_loss(folder):
     settings = settings_of(folder, "drugs.csv", **DRUGS)
-    source = open_source(settings.data, "discrete", "train", batch=8)
+    source = open_source(settings.data, "discrete", "train")
     model = training.build_model(settings, source)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)

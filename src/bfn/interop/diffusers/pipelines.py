@@ -12,6 +12,7 @@ from diffusers.utils.outputs import BaseOutput
 from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
+from bfn.conditions import labels_of
 from bfn.config import decode, encode
 from bfn.data import Tokenizer
 from bfn.errors import UserError
@@ -123,7 +124,7 @@ class _Generation(DiffusionPipeline):
         if none is None and given is not None:
             raise UserError(f"class_labels={given}: this network knows no classes; leave them out")
         draws = generator[0] if isinstance(generator, list) else generator
-        label = None if none is None else self.info.labels(given, n, draws, device)
+        label = None if none is None else labels_of(self.info.classes, given, n, draws, device)
         if scale != 1 and label is None:
             raise UserError(f"guidance_scale={scale}: it needs classes to guide to; give class_labels")
         if none is None:

@@ -18,8 +18,6 @@ from bfn.arguments import as_tensor
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel, Shape
 from bfn.heads import Categorical, Output
-from bfn.joint import JointFlow
-from bfn.joint_head import JointOutput
 from bfn.known import Given, Known, Predict
 from bfn.solvers.table import Row, Table
 
@@ -53,10 +51,7 @@ class Controlled:
     def _act(self, output: Output) -> Output:
         if isinstance(output, Given):
             return replace(output, output=self._act(output.output))
-        if not isinstance(output, JointOutput):
-            return self._act_on_part("", self.flow, output)
-        acted = {p.name: self._act_on_part(p.name, p.flow, output.parts[p.name]) for p in output.layout}
-        return JointOutput(output.layout, acted)
+        return output.with_parts(lambda part, own: self._act_on_part(part.name, part.flow, own), self.flow)
 
     def _act_on_part(self, name: str, flow: Flow, output: Output) -> Output:
         if flow.n_values is None:
@@ -164,21 +159,14 @@ def _check_temperature(model: Model, temperature: float) -> None:
 
 def _check_allowed(model: Model, n: int, allowed: Any, each: int) -> dict[str, Tensor]:
     """The masks of the parts, each to broadcast against the class probabilities of n samples."""
-    if not isinstance(model.flow, JointFlow):
-        if isinstance(allowed, Mapping):
-            raise UserError("allowed is a mapping: this model's data have no parts; give one bool tensor")
-        return {"": _check_mask(allowed, "allowed", model.flow, n, model.data_shape, model.device, each)}
-    if not isinstance(allowed, Mapping):
-        raise UserError(f"allowed of type {type(allowed).__name__}: expected a mapping of parts to bool tensors")
-    foreign = next((name for name in allowed if name not in model.flow.parts), None)
-    if foreign is not None:
-        raise UserError(f"allowed for part {foreign!r}: expected one of {', '.join(model.flow.parts)}")
+    flow, shapes = model.flow, model.flow.by_part("data_shape", model.data_shape)
     return {
         name: _check_mask(
-            mask, f"allowed for part {name!r}", model.flow.parts[name], n, model.data_shape[name], model.device, each
+            mask, f"allowed for part {name!r}" if name else "allowed", flow.parts[name], n, shapes[name], model.device,
+            each,
         )
-        for name, mask in allowed.items()
-    }
+        for name, mask in flow.by_part("allowed", allowed).items()
+    }  # fmt: skip
 
 
 def _check_mask(

@@ -1,0 +1,3 @@
+"""What every sample and every loss passes through."""
+
+__all__: list[str] = []
