@@ -21,8 +21,10 @@ if TYPE_CHECKING:
         tuning,
         viz,
     )
-    from bfn.conditioning import Guidance, Steering
     from bfn.conditions import Condition
+    from bfn.controls.guidance import Guidance
+    from bfn.controls.particles import Particles
+    from bfn.controls.steering import Steering
     from bfn.distilling import distill
     from bfn.errors import NetworkError, UserError
     from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from bfn.info import Classes, ModelInfo
     from bfn.joint import JointFlow
     from bfn.model import BFN, Model, load
-    from bfn.particles import Particles
     from bfn.presence import Lengths
     from bfn.sampling import Samples, Step, sample
     from bfn.schedules import (

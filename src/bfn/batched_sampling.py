@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
-from bfn.conditions import Conditions, HasConditions
+from bfn.conditions import ConditionTensors, HasConditions
+from bfn.controls.particles import Particles
 from bfn.core.sampling import Request, Samples, Step
 from bfn.core.solver import Plan
 from bfn.errors import UserError
-from bfn.particles import Particles
 from bfn.processes import ALONE, Processes
 from bfn.progress import Progress, Shown
 from bfn.seeds import block_generator
@@ -27,7 +27,7 @@ class BatchedSamples(HasConditions):
     """Samples on the CPU and how they were drawn."""
 
     x: Any
-    conditions: Conditions
+    conditions: ConditionTensors
     plan: Plan
     calls: int
     seconds: float

@@ -23,14 +23,14 @@ from bfn.flows import Shape
 from bfn.schedules import stratified_times
 
 __all__ = [
-    "CLASSES", "CONDITIONS", "NO_CLASS", "Classes", "Condition", "Conditions", "Label", "as_values",
+    "CLASSES", "CONDITIONS", "NO_CLASS", "Classes", "Condition", "ConditionTensors", "Label", "as_values",
     "conditions_in_turn", "dropped", "known_conditions", "labels_of", "null_like", "rows_of",
 ]  # fmt: skip
 
 NO_CLASS = -1
 """The null of whole numbers: the label that asks a class-conditional network for its prediction without a class."""
 
-Conditions = Mapping[str, Tensor]
+ConditionTensors = Mapping[str, Tensor]
 """Conditions of a batch by their names, each (n, ...)."""
 
 Label = int | str | Sequence[int | str] | Tensor
@@ -41,7 +41,7 @@ class HasConditions:
     """Samples with the conditions that they were made with."""
 
     x: Any
-    conditions: Conditions
+    conditions: ConditionTensors
 
     @property
     def label(self) -> Tensor | None:
@@ -67,7 +67,7 @@ def null_like(value: Tensor) -> Tensor:
     return torch.full_like(value, math.nan if value.is_floating_point() else NO_CLASS)
 
 
-def dropped(conditions: Conditions, share: float | Mapping[str, float], draws: Tensor) -> dict[str, Tensor]:
+def dropped(conditions: ConditionTensors, share: float | Mapping[str, float], draws: Tensor) -> dict[str, Tensor]:
     """Conditions with some samples' made null, each with its probability; what is present is never dropped.
 
     share: one for all, or one each by name, 0 for others. draws: (batch, conditions), uniform in [0, 1).
@@ -84,7 +84,7 @@ def dropped(conditions: Conditions, share: float | Mapping[str, float], draws: T
     return found
 
 
-def rows_of(conditions: Conditions | None, rows: Any) -> dict[str, Tensor]:
+def rows_of(conditions: ConditionTensors | None, rows: Any) -> dict[str, Tensor]:
     """Some samples' conditions."""
     return {name: value[rows] for name, value in (conditions or {}).items()}
 

@@ -8,12 +8,10 @@ from typing import Any
 from bfn.conditions import Classes
 from bfn.core.flows import Flow
 from bfn.core.info import ModelInfo
-from bfn.core.plain import StorageError
-from bfn.core.plain import from_plain as decode
-from bfn.core.plain import to_plain as encode
+from bfn.core.plain import StorageError, from_plain, to_plain
 from bfn.error_curve import ErrorCurve
 
-__all__ = ["FORMAT", "StorageError", "check", "decode", "encode"]
+__all__ = ["FORMAT", "StorageError", "check_config"]
 
 FORMAT = 3
 
@@ -26,7 +24,7 @@ KEYS = ("format", "flow", "head", "data_shape", "network", "info")
 KEYS_OF_FORMAT_1 = (*KEYS[:-1], "n_labels", "alphabet", "card", "tables")
 
 
-def check(config: Any) -> dict[str, Any]:
+def check_config(config: Any) -> dict[str, Any]:
     """The config of a stored model in the present format; one of format 1 is brought up to date."""
     if not isinstance(config, dict):
         raise StorageError(f"{reprlib.repr(config)}: expected an object, the config of a stored model")
@@ -42,7 +40,7 @@ def check(config: Any) -> dict[str, Any]:
     _check_depth(config)
     stored = config["data_shape"]
     for name, shape in (stored if isinstance(stored, dict) else {"": stored}).items():
-        sides = decode(tuple[int, ...], shape, f"data_shape{name and '.' + name}")
+        sides = from_plain(tuple[int, ...], shape, f"data_shape{name and '.' + name}")
         if not all(side > 0 for side in sides) or math.prod(sides) > MOST_VALUES:
             raise StorageError(
                 f"data_shape {reprlib.repr(stored)}: expected whole numbers above 0, of product below 2^31"
@@ -64,14 +62,14 @@ def _check_depth(value: Any) -> None:
 
 def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
     """Format 1 had the facts beside the parts: n_labels, alphabet, tables, and the error curve within the card."""
-    n_labels = decode(int | None, config.get("n_labels"), "n_labels") or 0
+    n_labels = from_plain(int | None, config.get("n_labels"), "n_labels") or 0
     if n_labels > MOST_CLASSES:
         raise StorageError(f"n_labels {n_labels}: expected at most {MOST_CLASSES:,}")
-    card = dict(decode(Mapping[str, Any] | None, config.get("card"), "card") or {})
-    flow = decode(Flow, config["flow"], "flow")
+    card = dict(from_plain(Mapping[str, Any] | None, config.get("card"), "card") or {})
+    flow = from_plain(Flow, config["flow"], "flow")
     info = ModelInfo(
         classes=Classes.equal(n_labels) if n_labels > 0 else None,
-        alphabet=decode(str | None, config.get("alphabet"), "alphabet"),
+        alphabet=from_plain(str | None, config.get("alphabet"), "alphabet"),
         # Images were always scaled so, and commands clipped to it.
         value_range=(-1.0, 1.0) if flow.has_range and len(config["data_shape"]) == 3 else None,
         error_curve=ErrorCurve.from_bins(card.pop("loss_by_t", None)),
@@ -79,4 +77,4 @@ def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
     )
     parts = {key: config[key] for key in ("flow", "head", "data_shape", "network")}
     tables = config.get("tables")
-    return {"format": FORMAT, **parts, "info": {**encode(info), **({"tables": tables} if tables else {})}}
+    return {"format": FORMAT, **parts, "info": {**to_plain(info), **({"tables": tables} if tables else {})}}

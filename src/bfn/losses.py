@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from bfn.arguments import as_tensor, check_whole
-from bfn.conditions import Conditions
+from bfn.conditions import ConditionTensors
+from bfn.core.solver import LEAST_T_START
 from bfn.error_curve import ErrorCurve
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
 from bfn.presence import mean_over_present
-from bfn.solvers.plan import LEAST_T_START
 
 if TYPE_CHECKING:
     from bfn.model import Model
@@ -48,7 +48,7 @@ def noised_output(
     x: Tensor,
     t: Tensor,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
     eps: Tensor | None = None,
 ) -> tuple[Output, NoiseLevel]:
     """One network call on x noised to the times t, (batch,); eps is the noise, (batch, *state_shape), drawn if None."""
@@ -71,7 +71,7 @@ def squared_error(
     x: Tensor,
     t: Tensor,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
     eps: Tensor | None = None,
 ) -> Tensor:
     """||w(x) - w_hat||^2 / kappa a dimension at the times t: (batch,). Every weighting of the loss multiplies this."""
@@ -84,7 +84,7 @@ def errors_and_values(
     t: Tensor,
     values: Callable[[Flow, Output, Tensor, Tensor], Tensor],
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
     eps: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -108,7 +108,7 @@ def error_curve(
     x: Tensor,
     n_times: int = 64,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
 ) -> ErrorCurve:
     """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
     first = 0.0 if model.starts_at_zero else LEAST_T_START
@@ -126,7 +126,7 @@ def error_curves(
     x: Tensor,
     n_times: int = 64,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
     times: Mapping[str, Tensor] | None = None,
 ) -> dict[str, ErrorCurve]:
     """:func:`error_curve` of each part of joint data, "" where data are of one kind.
@@ -152,7 +152,7 @@ def even_flow(
     x: Tensor,
     n_times: int = 64,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
     n_rounds: int = 6,
 ) -> Flow:
     """The model's flow on schedules by which what it learns of each part grows evenly in t: for a new model.
@@ -174,7 +174,7 @@ def continuous_time_loss(
     x: Tensor,
     t: Tensor | None = None,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
 ) -> Tensor:
     """beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats a dimension, (batch,)."""
     values = continuous_time_loss_values(model, x, t, generator, conditions)
@@ -186,7 +186,7 @@ def continuous_time_loss_values(
     x: Tensor,
     t: Tensor | None = None,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
 ) -> Tensor:
     """The same for each variable, like x: its mean over a sample's variables is the loss."""
     t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
@@ -202,7 +202,7 @@ def n_step_loss(
     n_steps: int,
     t: Tensor | None = None,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
 ) -> Tensor:
     """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
     if isinstance(n_steps, int) and n_steps < 1:
@@ -217,7 +217,7 @@ def n_step_loss(
 
 
 def reconstruction_loss(
-    model: Model, x: Tensor, generator: torch.Generator | None = None, conditions: Conditions | None = None
+    model: Model, x: Tensor, generator: torch.Generator | None = None, conditions: ConditionTensors | None = None
 ) -> Tensor:
     """-log p_O(x) at t = 1, nats a dimension, (batch,).
 

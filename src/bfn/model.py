@@ -17,6 +17,7 @@ from bfn.arguments import as_tensor
 from bfn.conditions import as_values
 from bfn.core.codec import Codec, codec_for, pixels
 from bfn.core.info import VALUE_RANGE
+from bfn.core.plain import StorageError
 from bfn.core.sampling import Samples, sample
 from bfn.errors import NetworkError, UserError
 from bfn.flows import Flow, NoiseLevel, Shape
@@ -354,6 +355,6 @@ def load(name: Path | str, network: nn.Module | None = None) -> BFN:
     try:
         model = BFN(*parts)
     except UserError as error:
-        raise storage.StorageError(f"{storage.locate(name) / storage.CONFIG}: {error}") from None
+        raise StorageError(f"{storage.locate(name) / storage.CONFIG}: {error}") from None
     model.eval()
     return model

@@ -7,16 +7,17 @@ some of its samples, knows: it predicts E[rest | noisy rest, known], and what is
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfn.arguments import check_real
+from bfn.controls.known import BoundKnown
 from bfn.errors import UserError
 from bfn.flows import NoiseLevel
 from bfn.heads import Output
-from bfn.known import Known
 from bfn.model import Model
 from bfn.presence import pack_mask
 
@@ -33,7 +34,7 @@ class PartlyKnown(Model):
     def __init__(self, model: Model, x: Tensor, mask: Tensor) -> None:
         self.flow, self.data_shape = model.flow, model.data_shape
         self._dtype, self._device = model.dtype, model.device
-        self._predict = Known(model.output, model.flow, x, mask, "data", model.dtype)
+        self._predict = partial(BoundKnown(x, mask, "data", model.flow, model.dtype).output, model.output)
 
     @property
     def dtype(self) -> torch.dtype:

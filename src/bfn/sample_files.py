@@ -71,7 +71,7 @@ def sample_to(
     block = block_size(batch, settings.get("particles"))
     pieces = pieces_for(model, folder, n, block, per_file)
     planning: dict[str, Any] = {key: settings.get(key) for key in ("grid", "t_start", "g")}
-    planned = plan(model, solver, nfe, **planning, whole=undisturbed(**settings))
+    planned = plan(model, solver, nfe, **planning, plain=undisturbed(**settings))
     asked = {
         "model": identify(model), "table": digest(repr(planned.table)), "seed": seed, "batch": batch,
         **{name: digest(value) if isinstance(value, Tensor) else repr(value) for name, value in settings.items()},

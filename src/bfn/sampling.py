@@ -3,12 +3,9 @@
 from typing import Any
 
 from bfn.core.control import End
-from bfn.core.sampling import MOST_NUMBERS, Run, Samples, Step, clip_range, integrate, sample
+from bfn.core.sampling import MOST_NUMBERS, Run, Samples, Step, clip_range, sample
 
-__all__ = ["MOST_NUMBERS", "End", "Run", "Samples", "Step", "clip_range", "sample", "undisturbed", "walk"]
-
-walk = integrate
-
+__all__ = ["MOST_NUMBERS", "End", "Run", "Samples", "Step", "clip_range", "sample", "undisturbed"]
 
 def undisturbed(**settings: Any) -> bool:
     """Return True if no setting changes the network's predictions."""

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from bfn import config as configs
 from bfn import weights_file
-from bfn.config import FORMAT, StorageError
+from bfn.config import FORMAT, check_config
 from bfn.core.codec import CODEC
+from bfn.core.plain import StorageError, from_plain, to_plain
+from bfn.core.table import Table
 from bfn.errors import UserError, did_you_mean
 from bfn.files import atomic, atomic_write, locked, read_text, sweep
 from bfn.flows import Flow
@@ -34,7 +35,6 @@ from bfn.heads import Head
 from bfn.info import ModelInfo
 from bfn.networks.within import build_for, compare
 from bfn.solvers.few_step import Calibration
-from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
     from bfn.model import BFN
@@ -58,11 +58,11 @@ def describe(model: BFN) -> dict[str, Any]:
     network = getattr(model.network, "config", None)
     return {
         "format": FORMAT,
-        "flow": configs.encode(model.flow),
-        "head": configs.encode(model.head),
-        "data_shape": configs.encode(model.data_shape),
+        "flow": to_plain(model.flow),
+        "head": to_plain(model.head),
+        "data_shape": to_plain(model.data_shape),
         "network": dict(network) if isinstance(network, Mapping) else None,
-        "info": configs.encode(model.info),
+        "info": to_plain(model.info),
     }
 
 
@@ -102,9 +102,9 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
     if network is None and config["network"] is None:
         raise StorageError(f"{directory}: stored with a network of its own: give it again, load(..., network=...)")
     try:
-        flow = configs.decode(Flow, config["flow"], "flow")
-        head = configs.decode(Head, config["head"], "head")
-        info = configs.decode(ModelInfo, config.get("info", {}), "info")
+        flow = from_plain(Flow, config["flow"], "flow")
+        head = from_plain(Head, config["head"], "head")
+        info = from_plain(ModelInfo, config.get("info", {}), "info")
         if info[CODEC] is not None:
             info[CODEC].check(flow)
         if network is None:
@@ -142,7 +142,7 @@ def read_config(name: Path | str) -> dict[str, Any]:
         warnings.warn(f"{path}: of other weights, as a save that was killed leaves it: {advice}", stacklevel=2)
         path, config = directory / WEIGHTS, json.loads(header.metadata.get("config", "null"))
     try:
-        return configs.check(config)
+        return check_config(config)
     except StorageError as error:
         raise StorageError(f"{path}: {error}") from None
 
@@ -208,7 +208,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def read_info(name: Path | str) -> ModelInfo:
     """The info of a stored model, without its weights."""
-    info: ModelInfo = configs.decode(ModelInfo, read_config(name).get("info", {}), f"{locate(name) / CONFIG}: info")
+    info: ModelInfo = from_plain(ModelInfo, read_config(name).get("info", {}), f"{locate(name) / CONFIG}: info")
     return info
 
 
@@ -258,7 +258,7 @@ def store_tables(
             with atomic(target / WEIGHTS) as temporary:
                 shutil.copyfile(source / WEIGHTS, temporary)
         digest = weights_file.read_header(target / WEIGHTS).digest
-        _write_config(target, _dumped({**config, "info": configs.encode(info)}), digest)
+        _write_config(target, _dumped({**config, "info": to_plain(info)}), digest)
     return target
 
 

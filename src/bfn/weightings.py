@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from bfn.arguments import check_real
-from bfn.conditions import Conditions
+from bfn.conditions import ConditionTensors
 from bfn.errors import UserError, did_you_mean
 from bfn.flows import Flow
 from bfn.heads import Output
@@ -266,7 +266,7 @@ def weighted_loss(
     x: Tensor,
     weighting: Weighting,
     generator: torch.Generator | None = None,
-    conditions: Conditions | None = None,
+    conditions: ConditionTensors | None = None,
 ) -> Tensor:
     """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
     t, factor = weighting.draw(model.flow, len(x), generator)

@@ -6,11 +6,12 @@ import torch
 import bfn
 import tiny
 from bfn import solvers
-from bfn.conditioning import Guidance, Guided, Steered, Steering
+from bfn.controls.guidance import Guidance
+from bfn.controls.known import DATA_END, BoundKnown, Given
+from bfn.controls.steering import Steering
 from bfn.exact import GaussianMixture, MarkovChain, MixtureOfProducts, NGram, Points, StringSet
 from bfn.flows import NoiseLevel
 from bfn.heads import Categorical, Point
-from bfn.known import DATA_END, Given, Known, anything_known
 from bfn.solvers import SOLVERS
 
 STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
@@ -57,8 +58,8 @@ def test_an_exact_model_shown_the_known_part_predicts_by_summing_over_all_string
     x = model.sample_data(5, seeded(1))
     mask = torch.tensor([True, False, False, True])
     u = torch.randn(5, 4, 3, generator=seeded(2), dtype=torch.float64) * 2
-    known = Known(model.output, model.flow, x, mask.expand(5, 4), "data", torch.float64)
-    got = known(u, NoiseLevel(torch.full((5,), 0.3).double(), s)).mean
+    known = BoundKnown(x, mask.expand(5, 4), "data", model.flow, torch.float64)
+    got = known.output(model.output, u, NoiseLevel(torch.full((5,), 0.3).double(), s)).mean
     evidence = (u * s)[:, torch.arange(4), every][:, :, ~mask].sum(-1)
     agrees = (every[None, :, mask] == x[:, None, mask]).all(-1)
     weights = torch.softmax(torch.where(agrees, model.log_prob(every) + evidence, -torch.inf), 1)
@@ -91,7 +92,7 @@ def test_a_mixture_shown_the_known_part_is_the_conditional_mixture(s) -> None:
     u = torch.randn(6, 3, generator=seeded(3), dtype=torch.float64) * (1 + s)
     x, mask = torch.full((6, 3), 0.7, dtype=torch.float64), torch.tensor([True, False, False]).expand(6, 3)
     level = NoiseLevel(torch.full((6,), 0.5).double(), s)
-    got = Known(model.output, model.flow, x, mask, "data", torch.float64)(u, level).mean
+    got = BoundKnown(x, mask, "data", model.flow, torch.float64).output(model.output, u, level).mean
     assert torch.allclose(got[:, 1:], conditional.output(u[:, 1:], level).mean, atol=1e-6)
     assert bool((got[:, 0] == 0.7).all())
 
@@ -113,7 +114,7 @@ def test_points_shown_the_known_part_weigh_only_those_that_agree(dtype, bandwidt
     u = torch.randn(5, 3, generator=seeded(7)).to(dtype)
     x, mask = torch.tensor([0.5, 0.1, 0.0]).to(dtype).expand(5, 3), torch.tensor([True, True, False]).expand(5, 3)
     level = NoiseLevel(torch.full((5,), 0.5, dtype=dtype), 0.9)
-    got = Known(model.output, model.flow, x, mask, "data", dtype)(u, level).mean[:, 2]
+    got = BoundKnown(x, mask, "data", model.flow, dtype).output(model.output, u, level).mean[:, 2]
     gaps = (points[:, :2] - x[0, :2].float()).double().square().sum(1)
     log_weights = -gaps / (2 * (bandwidth**2 + DATA_END**-2))
     line = GaussianMixture(
@@ -222,7 +223,7 @@ def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
             raw(model.output(u, level, label=torch.full((3,), -1))),
         )
         for scale in (0.0, 1.0, 2.5):
-            got = raw(Guided(model.output, Guidance(scale, rescale=0))(u, level, label=label))
+            got = raw(Guidance(scale, rescale=0).predict(model.output, None)(u, level, label=label))
             assert torch.allclose(got, none + scale * (conditional - none), atol=1e-5)
     assert torch.allclose(got[2], none[2], atol=1e-5)
 
@@ -234,9 +235,9 @@ def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> Non
     level = model.flow.noise_level(0.5, 2, 3, u)
     with torch.no_grad():
         wanted = model.output(u, level, label=label).mean.std((1, 2, 3))
-        raw = Guided(model.output, Guidance(4.0, 0))(u, level, label=label).mean.std((1, 2, 3))
+        raw = Guidance(4.0, 0).predict(model.output, None)(u, level, label=label).mean.std((1, 2, 3))
         for share in (0.5, 1.0):
-            got = Guided(model.output, Guidance(4.0, share))(u, level, label=label).mean.std((1, 2, 3))
+            got = Guidance(4.0, share).predict(model.output, None)(u, level, label=label).mean.std((1, 2, 3))
             assert torch.allclose(got, share * wanted + (1 - share) * raw, rtol=1e-4)
 
 
@@ -260,7 +261,7 @@ def test_steering_by_a_linear_function_tilts_a_gaussian_exactly(s) -> None:
     tilted = GaussianMixture(MEANS[:1] + (COVARIANCES[0] @ b), COVARIANCES[:1])
     u = torch.randn(5, 3, generator=seeded(), dtype=torch.float64) * (1 + s)
     level = NoiseLevel(torch.full((5,), 0.5).double(), s)
-    got = Steered(model.output, model.flow, Steering(lambda x: x @ b))(u, level).mean
+    got = Steering(lambda x: x @ b)._steered(model.output, model.flow, u, level).mean
     assert torch.allclose(got, tilted.output(u, level).mean, atol=1e-12)
 
 
@@ -274,7 +275,7 @@ def test_steering_by_the_likelihood_of_a_measurement_gives_the_posterior_mean() 
     total = variance + a @ posterior @ a
     u = torch.randn(5, 3, generator=seeded(), dtype=torch.float64)
     level = NoiseLevel(torch.full((5,), 0.5).double(), s)
-    got = Steered(model.output, model.flow, Steering(lambda x: -((c - x @ a).square()) / (2 * total)))(u, level).mean
+    got = Steering(lambda x: -((c - x @ a).square()) / (2 * total))._steered(model.output, model.flow, u, level).mean
     informed = torch.linalg.inv(precision + s * s * torch.eye(3).double() + torch.outer(a, a) / variance)
     expected = (precision @ MEANS[0] + s * u + a * c / variance) @ informed
     assert torch.allclose(got, expected, atol=1e-12)
@@ -285,9 +286,9 @@ def test_steering_by_the_log_probability_of_a_class_is_knowing_it(s) -> None:
     model = strings()
     u = torch.randn(7, 3, 3, generator=seeded(), dtype=torch.float64)
     level = NoiseLevel(torch.full((7,), 0.5).double(), s)
-    got = Steered(model.output, model.flow, Steering(lambda p: p[:, 1, 1].log()))(u, level).mean
+    got = Steering(lambda p: p[:, 1, 1].log())._steered(model.output, model.flow, u, level).mean
     x, mask = torch.ones(7, 3, dtype=torch.int64), torch.tensor([False, True, False]).expand(7, 3)
-    expected = Known(model.output, model.flow, x, mask, "data", torch.float64)(u, level).mean
+    expected = BoundKnown(x, mask, "data", model.flow, torch.float64).output(model.output, u, level).mean
     assert torch.allclose(got, expected, atol=1e-9)
 
 
@@ -400,16 +401,6 @@ def test_a_point_stays_a_point_under_guidance() -> None:
     u = torch.zeros(1, 1, 8, 8)
     level = model.flow.noise_level(0.5, 1, 3, u)
     with torch.no_grad():
-        got = Guided(model.output, Guidance(2.0))(u, level, label=torch.tensor([0]))
+        got = Guidance(2.0).predict(model.output, None)(u, level, label=torch.tensor([0]))
     assert isinstance(got, Point)
     assert got.scale == model.head.output(model.flow, u, u, level).scale
-
-
-def test_something_is_known_where_any_of_it_is():
-    x, none = torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)
-    one = none.clone()
-    one[0, 1] = True
-    assert anything_known(x, one)
-    assert not anything_known(x, none)
-    assert not anything_known(None, one)
-    assert anything_known({"x": x}, None)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import bfn
-from bfn.conditioning import Guidance, Guided, conditions_for
 from bfn.conditions import Condition, dropped
+from bfn.controls.guidance import Guidance
+from bfn.core.conditions import conditions_for
 from bfn.info import Classes, ModelInfo
 
 
@@ -37,7 +38,7 @@ def info(**more: object) -> ModelInfo:
 
 
 def test_what_is_not_asked_for_is_drawn_together_from_the_data() -> None:
-    drawn = conditions_for(info(), 200, generator=torch.Generator().manual_seed(0))
+    drawn = conditions_for(model(info()), 200, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(drawn["size"], torch.stack([drawn["gap"], 2 * drawn["gap"]], 1))
     # In proportion: of 200 samples each of the 50 values is drawn 4 times, up to less than one.
     counts = torch.bincount((drawn["gap"] * 49).round().long(), minlength=50)
@@ -48,13 +49,13 @@ def test_what_is_not_asked_for_is_drawn_together_from_the_data() -> None:
 
 def test_what_is_asked_for_leaves_the_rest_out() -> None:
     known = info(classes=Classes.equal(3))
-    given = conditions_for(known, 4, condition={"gap": 0.25})
+    given = conditions_for(model(known), 4, condition={"gap": 0.25})
     assert given["gap"].tolist() == [0.25] * 4
     assert given["label"].tolist() == [-1] * 4
     assert given["size"].isnan().all()
-    assert conditions_for(known, 2, label=[0, "2"])["label"].tolist() == [0, 2]
-    assert conditions_for(known, 2, condition={"label": 1})["label"].tolist() == [1, 1]
-    nothing = conditions_for(known, 3, drawn=False)
+    assert conditions_for(model(known), 2, label=[0, "2"])["label"].tolist() == [0, 2]
+    assert conditions_for(model(known), 2, condition={"label": 1})["label"].tolist() == [1, 1]
+    nothing = conditions_for(model(known), 3, draw=False)
     assert nothing["gap"].isnan().all()
     assert nothing["label"].tolist() == [-1] * 3
 
@@ -62,7 +63,7 @@ def test_what_is_asked_for_leaves_the_rest_out() -> None:
 def test_a_condition_that_was_never_dropped_is_drawn_beside_others() -> None:
     rows = torch.linspace(0, 1, 10)
     known = ModelInfo(conditions={"gap": Condition.of(rows), "pose": Condition.of(rows, optional=False)})
-    assert conditions_for(known, 5, condition={"gap": 0.5})["pose"].isfinite().all()
+    assert conditions_for(model(known), 5, condition={"gap": 0.5})["pose"].isfinite().all()
 
 
 def test_samples_follow_and_remember_their_conditions() -> None:
@@ -93,7 +94,7 @@ def test_guidance_has_a_scale_for_each_condition(scale: object, expected: float)
     u = torch.zeros(4, 2)
     level = own.flow.noise_level(0.5, 4, 1, u)
     conditions = {"label": torch.ones(4, dtype=torch.long), "gap": torch.ones(4), "size": torch.ones(4, 2)}
-    got = Guided(own.output, Guidance(scale, rescale=0))(u, level, **conditions).mean
+    got = Guidance(scale, rescale=0).predict(own.output, None)(u, level, **conditions).mean
     torch.testing.assert_close(got, torch.full((4, 2), float(expected)))
 
 

@@ -12,8 +12,8 @@ from scipy import stats
 import bfn
 import tiny
 from bfn import ContinuousFlow, DiscreteFlow, UserError, solvers
+from bfn.controls.fixed_noise import FixedNoise
 from bfn.exact import GaussianMixture, JointMixture, Points, ProductOfCategoricals, StringSet
-from bfn.output_controls import controlled, fixed_noise
 from bfn.solvers import SOLVERS, plan
 
 FALSE_ALARM = 1e-4
@@ -67,7 +67,6 @@ def test_controls_that_ask_for_nothing_change_nothing(make) -> None:
     plain = model.sample(5, "bfn", 6, seed=3)
     assert same(model.sample(5, "bfn", 6, seed=3, temperature=1, allowed=everything).x, plain.x)
     assert torch.equal(model.sample(5, "bfn", 6, seed=3, temperature=1, allowed=everything).final, plain.final)
-    assert controlled(model, 5, model.output, temperature=1.0, allowed=everything) == model.output
 
 
 @pytest.mark.parametrize("temperature", [0.25, 0.9, 3.0])
@@ -324,10 +323,10 @@ def test_what_has_no_noise_stays_as_it_is_and_full_renoising_takes_the_same_nois
     flow = DiscreteFlow(3, 12.0)
     model = StringSet(STRINGS, n_classes=3, flow=flow)
     table = plan(model, "fast-ode", 8).table
-    assert fixed_noise(table, flow) == table
+    assert FixedNoise().table(table, flow) == table
     table = plan(model, "fast-sde", 8, g=inf).table
-    assert [row.c for row in fixed_noise(table, flow).rows] == pytest.approx([row.c for row in table.rows])
-    assert fixed_noise(table, flow, "fresh") is table
+    assert [row.c for row in FixedNoise().table(table, flow).rows] == pytest.approx([row.c for row in table.rows])
+    assert FixedNoise.from_options("fresh") is None
 
 
 def test_with_fixed_noise_gaussian_data_come_out_pi_halves_too_wide() -> None:

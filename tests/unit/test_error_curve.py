@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bfn
-from bfn import config
+from bfn.core import plain
 from bfn.error_curve import ErrorCurve
 from bfn.exact import GaussianMixture, JointMixture, StringSet
 from bfn.losses import error_curve, error_curves, even_flow
@@ -173,8 +173,8 @@ def test_even_schedules_come_back_from_disk_and_falling_ones_do_not(tmp_path) ->
     ours = bfn.BFN(Network(), flow, {"x": "data", "kind": "logits"}, {"x": (1,), "kind": ()})
     ours.save(tmp_path)
     assert bfn.load(tmp_path, network=Network()).flow == ours.flow
-    stored = config.encode(ours.flow)
+    stored = plain.to_plain(ours.flow)
     stored["flows"]["x"]["schedule"]["betas"][3] = 0.0
     with pytest.raises(bfn.UserError, match=r"flows.x.*betas\[3\]=0 after .*: betas must increase") as told:
-        config.decode(bfn.Flow, stored, "flow")
+        plain.from_plain(bfn.Flow, stored, "flow")
     assert "\n" not in str(told.value)

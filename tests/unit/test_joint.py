@@ -8,7 +8,8 @@ from torch import nn
 
 import bfn
 from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError, losses
-from bfn.conditioning import Guidance, Guided, Steered, Steering
+from bfn.controls.guidance import Guidance
+from bfn.controls.steering import Steering
 from bfn.exact import GaussianMixture, JointMixture, MixtureOfProducts
 from bfn.flows import NoiseLevel
 from bfn.heads import PreconditionedHead
@@ -267,9 +268,9 @@ def test_steering_moves_each_part_by_its_own_posterior() -> None:
     def first_is_zero(prediction: torch.Tensor) -> torch.Tensor:
         return kind.state_of(prediction)[:, 0, 0].log()
 
-    still = Steered(model.output, model.flow, Steering(first_is_zero, 1e-12))(u, level)
+    still = Steering(first_is_zero, 1e-12)._steered(model.output, model.flow, u, level)
     torch.testing.assert_close(still.mean, plain, rtol=1e-6, atol=1e-6)
-    steered = kind.state_of(Steered(model.output, model.flow, Steering(first_is_zero))(u, level).mean)
+    steered = kind.state_of(Steering(first_is_zero)._steered(model.output, model.flow, u, level).mean)
     # log p_0(u) is log p(class 0 | u) itself, so that the steered prediction is that given class 0.
     torch.testing.assert_close(steered[:, 0], torch.tensor([1.0, 0, 0, 0]).double().expand(4, 4), atol=1e-5, rtol=0)
 
@@ -284,7 +285,7 @@ def test_guidance_acts_on_the_logits_of_classes_and_on_numbers() -> None:
         return model.output(u + shift, level)  # type: ignore[return-value]
 
     label = torch.zeros(3, dtype=torch.int64)
-    guided = Guided(predict, Guidance(2.0))(u, level, label=label)
+    guided = Guidance(2.0).predict(predict, None)(u, level, label=label)
     conditional, none = predict(u, level, label=label), predict(u, level, label=label - 1)
     for name in ("x", "y"):
         expected = 2 * conditional.parts[name].mean - none.parts[name].mean

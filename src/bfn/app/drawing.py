@@ -97,7 +97,7 @@ class PanelProgress:
 def panel_plan(model: Model, panel: Panel, conditions: Mapping[str, Any] | None = None) -> Plan:
     """What a panel runs through; a UserError where its settings make no sense together."""
     free = undisturbed(**(conditions or {}))
-    return plan(model, panel.solver, panel.calls, t_start=panel.t_start, g=dial(panel), whole=free)
+    return plan(model, panel.solver, panel.calls, t_start=panel.t_start, g=dial(panel), plain=free)
 
 
 def usable_solvers(model: Model) -> tuple[str, ...]:

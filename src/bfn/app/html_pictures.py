@@ -22,7 +22,7 @@ from bfn.quality.molecule_report import is_of_molecules, report_molecules
 from bfn.viz import molecule_sheet, sheet
 from bfn.viz.style import colour, on
 
-__all__ = ["MAX_FRAMES", "error_curves", "film", "image", "letters", "numbers", "paths", "picked"]
+__all__ = ["MAX_FRAMES", "error_curves", "film", "image", "letters", "numbers", "paths_picture", "picked"]
 
 MAX_FRAMES = 48
 """Of a film; from longer runs as many calls are shown, evenly picked."""
@@ -123,7 +123,7 @@ def numbers(values: Tensor) -> str:
     return f"<pre>{html.escape(chr(10).join(rows))}</pre>"
 
 
-def paths(model: GaussianMixture, by_solver: Mapping[str, Tensor]) -> str:
+def paths_picture(model: GaussianMixture, by_solver: Mapping[str, Tensor]) -> str:
     """The paths (calls + 1, particles, 2) of particles by each solver, side by side over the density of the data."""
     figure = Figure(figsize=(3.1 * len(by_solver), 3.3), layout="constrained", dpi=130)
     reach = 1.7

@@ -19,7 +19,7 @@ from bfn.exact import GaussianMixture
 from bfn.sampling import Step, sample
 from bfn.solvers import Table, plan
 
-__all__ = ["CALLS", "MIXTURES", "PARTICLES", "SolverErrors", "errors", "floor", "groups", "paths"]
+__all__ = ["CALLS", "MIXTURES", "PARTICLES", "SolverErrors", "errors", "floor", "groups", "mixture_paths"]
 
 CALLS = (4, 6, 8, 12, 16, 24, 32)
 PARTICLES = 600
@@ -116,7 +116,7 @@ def _projected(x: Tensor) -> Tensor:
     return (x @ torch.stack([angles.cos(), angles.sin()])).sort(0).values
 
 
-def paths(model: GaussianMixture, name: str, calls: int, particles: int, seed: int) -> Tensor:
+def mixture_paths(model: GaussianMixture, name: str, calls: int, particles: int, seed: int) -> Tensor:
     """The particles' paths by one solver, from starts that the seed alone decides: (calls + 1, particles, 2).
 
     They are taken in u / sqrt(1 + s^2), which is the noise at the start and the data at the end.

@@ -313,8 +313,8 @@ def _mixture_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[s
             model = mixtures.MIXTURES[request.mixture]()
             by_solver = {}
             for name in request.solvers:
-                by_solver[name] = mixtures.paths(model, name, request.calls, request.particles, request.seed)
-            paths = f'<div class="bfn-plot">{html_pictures.paths(model, by_solver)}</div>'
+                by_solver[name] = mixtures.mixture_paths(model, name, request.calls, request.particles, request.seed)
+            paths = f'<div class="bfn-plot">{html_pictures.paths_picture(model, by_solver)}</div>'
             if request.mixture not in measured:
                 total = len(mixtures.groups(model))
                 found = []

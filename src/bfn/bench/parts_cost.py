@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from bfn.bench.contest import Figure, contest, ratio_of
-from bfn.solvers.table import BoundRow
+from bfn.core.table import BoundRow
 
 __all__ = ["kernel", "training"]
 

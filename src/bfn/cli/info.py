@@ -8,8 +8,8 @@ from bfn.cli.models import describe_data, figure, quality, summary
 
 if TYPE_CHECKING:
     from bfn.conditions import Condition
+    from bfn.core.solver import Plan
     from bfn.info import ModelInfo
-    from bfn.solvers.plan import Plan
 
 __all__ = ["info"]
 

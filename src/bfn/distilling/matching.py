@@ -15,19 +15,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from bfn.conditioning import conditioned
-from bfn.conditions import Conditions, rows_of
+from bfn.conditions import ConditionTensors, rows_of
+from bfn.controls.classes import Temperature
+from bfn.controls.guidance import Guidance
+from bfn.core.control import Batch, Predict, compose
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow
 from bfn.heads import Output
 from bfn.losses import errors_and_values
 from bfn.model import BFN, Model
-from bfn.output_controls import controlled
 from bfn.presence import mean_over_present
 from bfn.training.objective import DenoisingLoss
 from bfn.weightings import Weighting
@@ -61,22 +62,32 @@ class Critic:
         optimiser = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0)
         self.module, self.optimiser = accelerator.prepare(DenoisingLoss(self.model, weighting), optimiser)
 
-    def direction(self, prediction: Tensor, x: Tensor, conditions: Conditions, generator: torch.Generator) -> Tensor:
+    def direction(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> Tensor:
         """Where predictions go to be less likely under the teacher, like them; x: the data that they stand for."""
         flow = self.model.flow
         t, _, eps = self._noise(prediction, generator)
         level = flow.noise_level(t, len(x), prediction.ndim - 1, like=eps)
         u = flow.noised(x, level.s, eps)
-        asked = {name for name in conditions if name != "present"}
-        predict, _ = conditioned(self.teacher, len(x), conditions=asked, guidance=self.sampling.get("guidance"))
-        predict = controlled(self.teacher, len(x), predict, temperature=self.sampling.get("temperature") or 1.0)
+        predict = self._teacher(conditions)
         with torch.no_grad(), evaluating(self.teacher), evaluating(self.model):
             theirs = predict(u.to(self.teacher.dtype), level, **conditions).mean.to(prediction)
             ours = self.model.output(u, level, **conditions).mean.to(prediction)
         error = mean_over_present(flow.errors(x, theirs), conditions.get("present")).sqrt().clamp(min=LEAST_ERROR)
         return (ours - theirs) / error.view(-1, *[1] * (prediction.ndim - 1))
 
-    def learn(self, prediction: Tensor, x: Tensor, conditions: Conditions, generator: torch.Generator) -> None:
+    def _teacher(self, conditions: ConditionTensors) -> Predict:
+        """Return the teacher's output under the guidance and temperature of its samples."""
+        guidance, temperature = self.sampling.get("guidance"), self.sampling.get("temperature")
+        guide = None if guidance is None else Guidance.from_options(guidance)
+        asked = [name for name in conditions if name != "present"]
+        controls = (
+            guide if guide is not None and guide.groups(asked) else None,
+            None if temperature is None else Temperature.from_options(temperature),
+        )
+        batch = Batch(self.teacher, cast(Any, None), conditions, torch.empty(0), None)  # they need the model alone
+        return compose(self.teacher.output, [control for control in controls if control is not None], batch)
+
+    def learn(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> None:
         """One step on the student's samples."""
         t, factor, eps = self._noise(prediction, generator)
         _, values = self.module(x, t, eps, factor.to(self.accelerator.device), dict(conditions))

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.conditioning import conditions_for
-from bfn.conditions import Conditions, dropped, rows_of
+from bfn.conditions import ConditionTensors, dropped, rows_of
+from bfn.core.conditions import conditions_for
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.model import Model
@@ -43,7 +43,7 @@ class Paths:
     times: Tensor
     u: Tensor
     x: Tensor
-    conditions: Conditions
+    conditions: ConditionTensors
 
     def __len__(self) -> int:
         return len(self.x)
@@ -107,7 +107,7 @@ def _chunk(
     model: Model, n: int, sampling: Mapping[str, Any], generator: torch.Generator, dropout: float, bar: Any
 ) -> dict[str, Tensor]:
     """Some paths as named tensors."""
-    conditions = conditions_for(model.info, n, generator=generator)
+    conditions = conditions_for(model, n, generator=generator)
     conditions = dropped(conditions, dropout, torch.rand(n, max(1, len(conditions)), generator=generator))
     states, ends, exists = [], [], []
     for first in range(0, n, BATCH):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bfn.conditions import Conditions, rows_of
+from bfn.conditions import ConditionTensors, rows_of
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow
 from bfn.losses import squared_error
@@ -40,7 +40,7 @@ def choose_tables(
     model: Model,
     teacher: Model,
     x: Tensor,
-    conditions: Conditions,
+    conditions: ConditionTensors,
     times: Sequence[float],
     most: int,
     *,
@@ -76,7 +76,7 @@ def choose_tables(
 
 
 @torch.no_grad()
-def error_profile(model: Model, x: Tensor, conditions: Conditions, times: Sequence[float], *, seed: int = 0) -> Tensor:
+def error_profile(model: Model, x: Tensor, conditions: ConditionTensors, times: Sequence[float], *, seed: int = 0) -> Tensor:
     """How hard each sample is for a model, at each time: (n, times), log of the error beside that at t = 0.
 
     The same noise for every x of that number, so that two sets of samples differ by what they are.

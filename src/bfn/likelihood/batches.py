@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bfn.arguments import check_whole
-from bfn.conditioning import conditions_for
-from bfn.conditions import Conditions
+from bfn.conditions import ConditionTensors
+from bfn.core.conditions import conditions_for
 from bfn.errors import UserError
 from bfn.presence import pack_present
 
@@ -35,7 +35,7 @@ class Batch:
 
     model: Model
     x: Tensor
-    conditions: Conditions
+    conditions: ConditionTensors
     generator: torch.Generator | None
     on_call: Callable[[int], object]
 
@@ -59,7 +59,7 @@ def checked_conditions(
         if count is not None:
             check_whole(name, count, 1, 10**9)
     nothing = label is None and not condition
-    given = {} if nothing else conditions_for(model.info, len(x), label, condition, None, model.device, drawn=False)
+    given = {} if nothing else conditions_for(model, len(x), label, condition, draw=False)
     if present is not None:
         given["present"] = pack_present(model.flow, present, shape, len(x), model.device)
     return given
@@ -70,13 +70,13 @@ def batch_size(states: int | None, numbers: int, draws: int = 1) -> int:
     return max(1, (BATCH_NUMBERS // numbers if states is None else states) // draws)
 
 
-def some_of(x: Tensor, conditions: Conditions, rows: slice, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
+def some_of(x: Tensor, conditions: ConditionTensors, rows: slice, device: torch.device) -> tuple[Tensor, dict[str, Tensor]]:
     """Some of the data, and their conditions."""
     return x[rows].to(device), {name: value[rows].to(device) for name, value in conditions.items()}
 
 
 def batches(
-    x: Tensor, conditions: Conditions, states: int | None, numbers: int, device: torch.device
+    x: Tensor, conditions: ConditionTensors, states: int | None, numbers: int, device: torch.device
 ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
     """Data and conditions, as many at a time as make up so many states."""
     size = batch_size(states, numbers)

@@ -31,6 +31,7 @@ from torch import Tensor
 from bfn.conditions import rows_of
 from bfn.core.joint import SlicedPart as Part
 from bfn.core.joint import flat, sliced_parts
+from bfn.core.solver import LEAST_T_START
 from bfn.errors import NetworkError
 from bfn.flows import Flow, NoiseLevel
 from bfn.heads import Output
@@ -40,7 +41,6 @@ from bfn.likelihood.integrators import adams, dormand_prince
 from bfn.likelihood.settings import Settings
 from bfn.presence import sum_over_present
 from bfn.schedules import as_float64
-from bfn.solvers.plan import LEAST_T_START
 
 __all__ = ["Ode"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.conditions import Conditions
+from bfn.conditions import ConditionTensors
 from bfn.estimate import Estimate
 from bfn.model import Model
 from bfn.quality.molecules import Molecules
@@ -84,7 +84,7 @@ def is_of_molecules(model: Model) -> bool:
     return tokenizer is not None and tokenizer.notation is not None
 
 
-def report_molecules(model: Model, x: Tensor, present: Tensor | None, conditions: Conditions) -> MoleculeReport:
+def report_molecules(model: Model, x: Tensor, present: Tensor | None, conditions: ConditionTensors) -> MoleculeReport:
     """Of samples, (n, length), as the model gives them, and what they were asked for by; needs RDKit."""
     tokenizer = model.info.text_tokenizer
     assert tokenizer is not None

@@ -1,13 +1,13 @@
 """Published solvers for diffusion models, as settings of the one multistep rule: UniPC, DEIS, SA-Solver."""
 
-from bfn.solvers.base import Solver
+from bfn.core.solver import Solver
 from bfn.solvers.multistep import Multistep
 
-__all__ = ["SOLVERS"]
+__all__ = ["DIFFUSION"]
 
 BOTH = ("continuous", "discrete")
 
-SOLVERS: tuple[Solver, ...] = (
+DIFFUSION: tuple[Solver, ...] = (
     Multistep(
         "unipc2", "UniPC (bh2, data prediction) of order 2 with its corrector, ODE, in log s",
         BOTH, order=2, coordinate="log s", integral="shortcut", corrector=True,

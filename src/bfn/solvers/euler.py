@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 
+from bfn.core.solver import Solver
+from bfn.core.table import Row, Table
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.sde import LinearSDE
-from bfn.solvers.base import Solver
-from bfn.solvers.table import Row, Table
 
 __all__ = ["Euler"]
 

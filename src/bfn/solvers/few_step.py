@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from bfn.core.flows import PartFlow
 from bfn.core.info import EXACT, VALUE_RANGE, Fact
+from bfn.core.solver import Sharing, Solver
+from bfn.core.table import Table
 from bfn.error_curve import ERROR_CURVE
 from bfn.errors import UserError
 from bfn.grids import Grid, Log1p, Power, Uniform
-from bfn.solvers.base import Sharing, Solver
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.table import Table
 from bfn.spread import SPREADS, Spread
 
 if TYPE_CHECKING:
     from bfn.info import ModelInfo
 
 __all__ = [
-    "CLASSES", "NUMBERS", "SOLVERS", "TWO_CLASSES", "Anchor", "Calibration", "Fixed", "Rule", "interpolated",
+    "CLASSES", "NUMBERS", "FEW_STEP", "TWO_CLASSES", "Anchor", "Calibration", "Fixed", "Rule", "interpolated",
     "multistep_by_name",
 ]  # fmt: skip
 
@@ -253,7 +253,7 @@ DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes
                          "shared": (SHARED_NUMBERS, SHARED_CLASSES), "tables": (TABLE_NUMBERS, TABLE_CLASSES),
                          "order": 2, "g": 2.0, "has_dial": True}  # fmt: skip
 
-SOLVERS: tuple[Solver, ...] = (
+FEW_STEP: tuple[Solver, ...] = (
     Rule("fast-ode", "our best deterministic few-step solver", BOTH, order=3, numbers=ODE_NUMBERS,
          two_classes=ODE_CLASSES, classes=ODE_CLASSES),
     Rule("fast-sde", "our best with the stochasticity dial", BOTH, **DIAL),

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 from torch import Tensor
 
+from bfn.core.solver import Solver, check_nfe
+from bfn.core.table import Row, Table
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Grid
-from bfn.solvers.base import Solver, check_nfe
-from bfn.solvers.table import Row, Table
 
 __all__ = ["Midpoint"]
 

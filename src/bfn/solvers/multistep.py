@@ -31,10 +31,10 @@ from math import exp, expm1, inf, log, log1p, pi, sqrt
 import torch
 from torch import Tensor
 
+from bfn.core.solver import Solver
+from bfn.core.table import Row, Table
 from bfn.errors import UserError
 from bfn.flows import Flow
-from bfn.solvers.base import Solver
-from bfn.solvers.table import Row, Table
 
 __all__ = ["Multistep"]
 

@@ -1,13 +1,17 @@
-"""Solvers by name. A family is one file with a tuple ``SOLVERS``; one line here makes it known everywhere."""
+"""Solvers by name."""
 
+from bfn.core.solver import Solver
 from bfn.errors import UserError, did_you_mean
-from bfn.solvers import auto, diffusion, few_step, optimal_variance, paper
-from bfn.solvers.base import Solver
+from bfn.solvers.auto import AUTO
+from bfn.solvers.diffusion import DIFFUSION
+from bfn.solvers.few_step import FEW_STEP, multistep_by_name
+from bfn.solvers.optimal_variance import OPTIMAL_VARIANCE
+from bfn.solvers.paper import PAPER
 
 __all__ = ["SOLVERS", "get", "names"]
 
 SOLVERS: dict[str, Solver] = {
-    solver.name: solver for family in (paper, optimal_variance, diffusion, few_step, auto) for solver in family.SOLVERS
+    solver.name: solver for solver in (*PAPER, *OPTIMAL_VARIANCE, *DIFFUSION, *FEW_STEP, *AUTO)
 }
 """Solvers by the name that ``sample(solver=...)`` takes."""
 
@@ -21,7 +25,7 @@ def get(solver: str | Solver, kind: str | None = None) -> Solver:
     """The solver of that name, checked against the kind of data."""
     fitting = names(kind)
     if isinstance(solver, str) and solver.startswith("multistep:"):
-        solver = few_step.multistep_by_name(solver)
+        solver = multistep_by_name(solver)
     if isinstance(solver, str):
         if solver not in SOLVERS:
             hint = did_you_mean(solver, fitting)

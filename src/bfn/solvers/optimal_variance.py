@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bfn.core.solver import Solver
+from bfn.core.table import Table
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.grids import Uniform
-from bfn.solvers.base import Solver
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.table import Table
 
 if TYPE_CHECKING:
     from bfn.info import ModelInfo
 
-__all__ = ["SOLVERS", "OptimalVariance"]
+__all__ = ["OPTIMAL_VARIANCE", "OptimalVariance"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class OptimalVariance(Multistep):
         return replace(plain, rows=tuple(rows))
 
 
-SOLVERS: tuple[Solver, ...] = (
+OPTIMAL_VARIANCE: tuple[Solver, ...] = (
     OptimalVariance(
         "bfn-optimal", "the original sampler with the optimal variance, from the model's error curve",
         ("continuous", "discrete"), order=1, g=1.0, grid=Uniform(), t_start=0.0, from_prior=True,

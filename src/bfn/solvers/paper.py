@@ -1,16 +1,16 @@
 """The paper's samplers: the original one, Euler baselines, and the seven BFN-Solvers, as settings of three rules."""
 
+from bfn.core.solver import Solver
 from bfn.grids import Uniform
-from bfn.solvers.base import Solver
 from bfn.solvers.euler import Euler
 from bfn.solvers.midpoint import Midpoint
 from bfn.solvers.multistep import Multistep
 
-__all__ = ["SOLVERS"]
+__all__ = ["PAPER"]
 
 CONTINUOUS, DISCRETE, BOTH = ("continuous",), ("discrete",), ("continuous", "discrete")
 
-SOLVERS: tuple[Solver, ...] = (
+PAPER: tuple[Solver, ...] = (
     Multistep(
         "bfn", "the original sampler: Bayesian updates from the exact prior, classes drawn",
         BOTH, order=1, g=1.0, draws=True, grid=Uniform(), t_start=0.0, from_prior=True,

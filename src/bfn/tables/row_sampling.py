@@ -20,13 +20,13 @@ from torch import Tensor
 
 from bfn.arguments import check_seed, check_whole
 from bfn.batched_sampling import sample_in_batches
+from bfn.controls.particles import Particles
 from bfn.controls.steering import Steering
 from bfn.data.table_cells import pandas
 from bfn.data.table_columns import TableColumns
 from bfn.errors import UserError
 from bfn.estimate import share_estimate
 from bfn.model import Model
-from bfn.particles import Particles
 from bfn.processes import ALONE, Processes
 from bfn.seeds import derived_generator
 from bfn.tables.row_conditions import CellCondition, cell_conditions

@@ -67,7 +67,7 @@ def build_network(
 
 def load_with_network(name: str, network: str) -> BFN:
     """A stored model whose network is the user's own, "module:Class", made as training made it."""
-    from bfn import config as configs
+    from bfn.core.plain import from_plain
 
     stored, info = storage.read_config(name), storage.read_info(name)
     settings = info.card.get("settings")
@@ -75,8 +75,8 @@ def load_with_network(name: str, network: str) -> BFN:
     arguments = {key: value for key, value in known.items() if key != "name"} if isinstance(known, Mapping) else {}
     shape = stored["data_shape"]
     data_shape = {part: tuple(own) for part, own in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    flow = configs.decode(Flow, stored["flow"], "flow").for_shape(data_shape)
-    head = configs.decode(Head, stored["head"], "head")
+    flow = from_plain(Flow, stored["flow"], "flow").for_shape(data_shape)
+    head = from_plain(Head, stored["head"], "head")
     return load(name, build_network({**arguments, "name": network}, flow, head, data_shape, info))
 
 

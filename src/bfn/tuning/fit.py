@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.core.sampling import clip_range, integrate
 from bfn.errors import NetworkError, UserError
 from bfn.eval_mode import evaluating
 from bfn.model import Model
-from bfn.sampling import clip_range, walk
 from bfn.solvers import Table, plan
 from bfn.tuning.grid_search import ROUNDS, search_grid
 from bfn.tuning.objectives import Draws, Objective
@@ -219,7 +219,7 @@ class _Problem:
         noise = iter(draws.noise).__next__
         u = draws.u * (parameters.start if isinstance(parameters, Table) else parameters.first_std)
         table = parameters.bind(self.model.flow, u) if isinstance(parameters, Table) else parameters.bind(u)
-        return walk(self.model.output, table, u, noise, conditions=draws.conditions, clip=self.clip).final
+        return integrate(self.model.output, table, u, noise, conditions=draws.conditions, clip=self.clip).final
 
     @torch.no_grad()
     def finals(self, parameters: TableParameters | Table, draws: Draws) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.conditions import Conditions, conditions_in_turn, rows_of
+from bfn.conditions import ConditionTensors, conditions_in_turn, rows_of
 from bfn.data import Tokenizer
 from bfn.errors import UserError
 from bfn.flows import Flow
@@ -65,7 +65,7 @@ class Draws:
 
     u: Tensor
     noise: tuple[Tensor, ...]
-    conditions: Conditions
+    conditions: ConditionTensors
 
     @classmethod
     def make(cls, model: Model, n: int, nfe: int, generator: torch.Generator) -> "Draws":

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from bfn.core.table import BoundRow, BoundTable, Row, Table
 from bfn.errors import UserError
 from bfn.flows import Flow, NoiseLevel
-from bfn.solvers.table import BoundRow, BoundTable, Row, Table
 
 __all__ = ["TableParameters"]
 

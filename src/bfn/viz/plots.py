@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from bfn.core.table import Table
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.estimate import Estimate
 from bfn.flows import Flow
-from bfn.solvers.table import Table
 from bfn.viz.style import colour, on
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ def test_errors_on_mixtures_fall(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_paths_start_from_the_same_noise_and_end_in_the_data() -> None:
     model = mixtures.MIXTURES["eight on a ring"]()
-    one, other = (mixtures.paths(model, name, 24, 30, 3) for name in ("fast-ode", "unipc3"))
+    one, other = (mixtures.mixture_paths(model, name, 24, 30, 3) for name in ("fast-ode", "unipc3"))
     assert one.shape == (25, 30, 2)
     assert torch.allclose(one[0], other[0], atol=0.2)
     assert one[-1].norm(dim=-1).sub(1).abs().max() < 0.4

@@ -8,6 +8,7 @@ import bfn
 import tiny
 from bfn import storage
 from bfn.cli import main
+from bfn.core.plain import StorageError
 from planned import make_table
 
 
@@ -53,10 +54,10 @@ def test_tables_are_not_stored_over_anything_else(tmp_path):
     (tmp_path / "notes" / "a.txt").write_text("mine")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for out in (other, renamed, tmp_path / "notes"):
-        with pytest.raises(storage.StorageError, match="holds something else than a copy of"):
+        with pytest.raises(StorageError, match="holds something else than a copy of"):
             storage.store_tables(folder, {}, out)
     for out in (tmp_path / "notes" / "a.txt", tmp_path / "notes" / "a.txt" / "below"):
-        with pytest.raises(storage.StorageError, match="no directory that can be written to"):
+        with pytest.raises(StorageError, match="no directory that can be written to"):
             storage.store_tables(folder, {}, out)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from bfn import config
+from bfn.core import plain
 from bfn.data import TableColumns, infer_columns, read_table
 from bfn.errors import UserError
 
@@ -61,7 +61,7 @@ def test_kinds_are_found_and_everything_comes_back() -> None:
 
 def test_stored_and_read_again_they_are_the_same() -> None:
     columns = infer_columns(some_table())
-    assert config.decode(TableColumns, config.encode(columns), "columns") == columns
+    assert plain.from_plain(TableColumns, plain.to_plain(columns), "columns") == columns
 
 
 def test_numbers_are_standard_normal() -> None:

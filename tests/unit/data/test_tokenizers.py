@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import bfn
-from bfn import config
+from bfn.core import plain
 from bfn.data import AMINO_ACIDS, PATTERNS, TOKENIZERS, Alphabet, Text, Tokenizer, TokenizerFile, TokenList, load
 from bfn.data.tokenizer_files import make_tokenizer
 from bfn.errors import UserError
@@ -158,8 +158,8 @@ def test_a_list_of_tokens_in_a_file(tmp_path) -> None:
 
 @pytest.mark.parametrize("tokenizer", [AMINO_ACIDS, SMILES, TokenizerFile(byte_pairs())], ids=list(TOKENIZERS))
 def test_a_tokenizer_is_stored_with_a_model(tokenizer: Tokenizer, tmp_path) -> None:
-    plain = json.loads(json.dumps(config.encode(tokenizer)))
-    assert config.decode(Tokenizer, plain, "tokenizer") == tokenizer
+    stored = json.loads(json.dumps(plain.to_plain(tokenizer)))
+    assert plain.from_plain(Tokenizer, stored, "tokenizer") == tokenizer
     info = bfn.ModelInfo(tokenizer=tokenizer)
     model = bfn.BFN(nn.Linear(2, 2), bfn.DiscreteFlow(len(tokenizer)), "logits", (4,), info)
     model.save(tmp_path)
@@ -204,10 +204,10 @@ def test_as_many_tokens_as_the_flow_has_classes() -> None:
 
 
 def test_a_damaged_stored_tokenizer_is_told_with_its_place() -> None:
-    with pytest.raises(config.StorageError, match=r"info.tokenizer 'token': expected one of characters, tokens, file"):
-        config.decode(Tokenizer, {"name": "token"}, "info.tokenizer")
-    with pytest.raises(config.StorageError, match=r"info.tokenizer tokens.tokens\[1\] 3: expected a string"):
-        config.decode(Tokenizer, {"name": "tokens", "tokens": ["a", 3]}, "info.tokenizer")
+    with pytest.raises(plain.StorageError, match=r"info.tokenizer 'token': expected one of characters, tokens, file"):
+        plain.from_plain(Tokenizer, {"name": "token"}, "info.tokenizer")
+    with pytest.raises(plain.StorageError, match=r"info.tokenizer tokens.tokens\[1\] 3: expected a string"):
+        plain.from_plain(Tokenizer, {"name": "tokens", "tokens": ["a", 3]}, "info.tokenizer")
 
 
 def test_a_long_text_by_tokens(tmp_path) -> None:

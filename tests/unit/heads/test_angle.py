@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import bfn
 from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError
-from bfn.conditioning import Steered, Steering
+from bfn.controls.steering import Steering
 from bfn.exact import VonMisesMixture
 from bfn.heads import VonMises, angles_of, pairs_of
 
@@ -189,7 +189,7 @@ def test_steering_stays_on_the_circle() -> None:
     u = torch.tensor([[[0.9, 0.1]]], dtype=torch.float64)
     level = model.flow.noise_level(0.9, 1, 2, u)
     plain = model.output(u, level)
-    steered = Steered(model.output, model.flow, Steering(lambda x: (x[:, 0] * wanted).sum(-1)))(u, level)
+    steered = Steering(lambda x: (x[:, 0] * wanted).sum(-1))._steered(model.output, model.flow, u, level)
     # w_hat + Cov[x | u] grad f, Tweedie's formula.
     p = density(plain)
     centred = pairs_of(CIRCLE) - plain.mean[0, 0]

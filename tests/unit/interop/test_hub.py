@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import bfn
-from bfn import storage
+from bfn.core.plain import StorageError
 
 hub = pytest.importorskip("bfn.interop.hub")
 from huggingface_hub import HfApi, ModelCard  # noqa: E402
@@ -108,7 +108,7 @@ def test_a_network_of_the_users_own_is_given_again(tmp_path: Path) -> None:
     model = bfn.BFN(Own(), bfn.DiscreteFlow(3), "logits", (4,))
     hub.save_pretrained(model, tmp_path)
     torch.testing.assert_close(draw(hub.from_pretrained(tmp_path, network=Own())), draw(model))
-    with pytest.raises(storage.StorageError, match="give it again"):
+    with pytest.raises(StorageError, match="give it again"):
         hub.from_pretrained(tmp_path)
 
 
@@ -147,6 +147,6 @@ def test_from_the_hub_both_files_are_fetched(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_directory_that_holds_no_model_is_refused_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(storage.StorageError, match=r"expected a directory with model.safetensors") as caught:
+    with pytest.raises(StorageError, match=r"expected a directory with model.safetensors") as caught:
         hub.from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)

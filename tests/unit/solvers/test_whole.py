@@ -65,7 +65,7 @@ def test_auto_takes_it_for_few_calls_and_free_predictions() -> None:
     known = torch.tensor([0, 1, 2, 0])
     mask = torch.tensor([True, True, False, False])
     out = model.sample(8, nfe=2, known=known, known_mask=mask, seed=0)
-    assert out.times == plan(model, "auto", 2, whole=False).table.times
+    assert out.times == plan(model, "auto", 2, plain=False).table.times
     assert torch.equal(out.x[:, :2], known[:2].expand(8, 2))
 
 

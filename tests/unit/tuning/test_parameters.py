@@ -6,8 +6,8 @@ import torch
 
 import bfn
 import tiny
+from bfn.core.sampling import clip_range, integrate
 from bfn.exact import GaussianMixture
-from bfn.sampling import clip_range, walk
 from bfn.solvers import plan
 from bfn.tuning.objectives import Draws
 from bfn.tuning.parameters import TableParameters
@@ -134,7 +134,7 @@ def test_bound_parameters_sample_as_their_table_does(kind):
     parameters = moved_at_random(TableParameters(model.flow, plan(model, "fast-sde", 4).table))
     draws = batch_of(model, 4)
     noise = iter(draws.noise).__next__
-    ours = walk(
+    ours = integrate(
         model.output, parameters.bind(draws.u), draws.u, noise, conditions=draws.conditions, clip=clip_range(model)
     ).final
     drawn = model.sample(5, parameters.table(), condition=draws.conditions, generator=torch.Generator().manual_seed(1))
@@ -149,7 +149,7 @@ def test_gradients_through_the_loop_are_those_of_finite_differences():
     draws = batch_of(model, 4)
 
     def loss():
-        return walk(model.output, parameters.bind(draws.u), draws.u, iter(draws.noise).__next__).final.square().sum()
+        return integrate(model.output, parameters.bind(draws.u), draws.u, iter(draws.noise).__next__).final.square().sum()
 
     gradients = torch.autograd.grad(loss(), parameters.fitted)
     ours = torch.cat([g[used] for g, (_, used) in zip(gradients, parameters._used(), strict=True)])
