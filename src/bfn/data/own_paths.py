@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bfn.data.loading import names
 from bfn.errors import UserError
-from bfn.files import atomic_write, home, read_text
+from bfn.files import atomic_write, home, read_text as read_small_file
 
 __all__ = ["from_card", "remember_path"]
 
@@ -40,6 +40,6 @@ def from_card(source: object) -> str:
 
 def _remembered() -> list[str]:
     try:
-        return [str(path) for path in json.loads(read_text(home() / _PATHS))]
+        return [str(path) for path in json.loads(read_small_file(home() / _PATHS))]
     except (OSError, ValueError, TypeError):
         return []

@@ -23,7 +23,8 @@ from torch import Tensor
 from bfn.conditions import ConditionTensors, rows_of
 from bfn.controls.classes import Temperature
 from bfn.controls.guidance import Guidance
-from bfn.core.control import Batch, Predict, compose
+from bfn.core.control import Batch as SamplingBatch
+from bfn.core.control import Predict, compose
 from bfn.eval_mode import evaluating
 from bfn.flows import Flow
 from bfn.heads import Output
@@ -84,7 +85,7 @@ class Critic:
             guide if guide is not None and guide.groups(asked) else None,
             None if temperature is None else Temperature.from_options(temperature),
         )
-        batch = Batch(self.teacher, cast(Any, None), conditions, torch.empty(0), None)  # they need the model alone
+        batch = SamplingBatch(self.teacher, cast(Any, None), conditions, torch.empty(0), None)  # they need the model alone
         return compose(self.teacher.output, [control for control in controls if control is not None], batch)
 
     def learn(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> None:
