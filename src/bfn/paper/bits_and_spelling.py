@@ -30,7 +30,7 @@ def bits(model: Model, x: Tensor, n_steps: int | None, seed: int) -> dict[str, E
 
 def efficiency(judged: JudgedModel, options: Options) -> Section:
     """The bound at n steps, and what samplers give at n calls."""
-    accuracy, likelihood = printed.table("efficiency-sa"), printed.table("efficiency-bpc")
+    accuracy, likelihood = printed.printed_table("efficiency-sa"), printed.printed_table("efficiency-bpc")
     calls = options.nfe or (20, 25, 50)
     wanted = over_calls(samplers_named(accuracy.solvers), calls)
     measured, notes = measure_all(judged, wanted, options, options.seed, options.n or min(judged.n, 250))

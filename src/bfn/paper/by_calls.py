@@ -30,7 +30,7 @@ __all__ = ["cs_ablation", "fid_nfe", "grid_lines", "sa_nfe"]
 
 def fid_nfe(judged: JudgedModel, options: Options) -> Section:
     """Table 5: the original sampler against the paper's three, each at its best eta, over the number of calls."""
-    table = printed.table("fid-nfe")
+    table = printed.printed_table("fid-nfe")
     calls = options.nfe or (5, 10, 20, 50)
     original, *rest = samplers_named(dict.fromkeys(("bfn", *table.solvers)))
     ours = beyond(judged, [original, *rest], calls, options)
@@ -71,13 +71,13 @@ def grid_lines(measured: Sequence[Measurement], main: Measure) -> list[str]:
 
 def sa_nfe(judged: JudgedModel, options: Options) -> Section:
     """Table 6: spelling accuracy over the number of calls; beside it the original sampler without drawn classes."""
-    table = printed.table("sa-nfe")
+    table = printed.printed_table("sa-nfe")
     calls = options.nfe or (10, 20, 50, 100)
     samplers = samplers_named(dict.fromkeys(("bfn", "sde-bfn-solver1", *table.solvers)))
     wanted = [*over_calls(samplers, calls), *beyond(judged, samplers, calls, options)]
     measured, notes = measure_all(judged, wanted, options, options.seed)
     # The paper's own row for the original sampler without drawn classes is in another table.
-    undrawn = tuple(f for f in printed.table("cs-ablation").figures if f.solver == "sde-bfn-solver1")
+    undrawn = tuple(f for f in printed.printed_table("cs-ablation").figures if f.solver == "sde-bfn-solver1")
     both = dataclasses.replace(table, figures=table.figures + undrawn)
     return quality_section(judged, both, measured, options, notes=notes, ceiling=True)
 
@@ -87,7 +87,7 @@ def cs_ablation(judged: JudgedModel, options: Options) -> Section:
 
     Without them on the paper's grid, as SDE-BFN-Solver1, and also on the original's own, where nothing else differs.
     """
-    table = printed.table("cs-ablation")
+    table = printed.printed_table("cs-ablation")
     calls = options.nfe or (10, 20, 50, 100)
     own = Sampler("sde-bfn-solver1 on the original's grid", "sde-bfn-solver1", {"grid": "uniform"})
     wanted = over_calls(samplers_named(["bfn", "sde-bfn-solver1"]), calls)

@@ -35,7 +35,7 @@ TUNING_SEED = 1_000_003
 
 def eta_continuous(judged: JudgedModel, options: Options) -> Section:
     """Table 7: where the grid starts, on images."""
-    table = printed.table("eta-continuous")
+    table = printed.printed_table("eta-continuous")
     calls = options.nfe or (5, 10, 20, 50)
     measured, notes = _measure_etas(judged, samplers_named(table.solvers), calls, options)
     originals, _ = measure_all(
@@ -50,7 +50,7 @@ def eta_continuous(judged: JudgedModel, options: Options) -> Section:
 
 def eta_discrete(judged: JudgedModel, options: Options) -> Section:
     """Table 8: where the grid starts, on text."""
-    table = printed.table("eta-discrete")
+    table = printed.printed_table("eta-discrete")
     calls = options.nfe or (20, 200)
     etas = sorted({c.eta for c in table.columns if c.eta is not None}, reverse=True)
     samplers = samplers_named(table.solvers)

@@ -15,7 +15,7 @@ from typing import Any
 
 from bfn.errors import UserError
 
-__all__ = ["Column", "PrintedFigure", "PrintedTable", "Remark", "table", "tables"]
+__all__ = ["Column", "PrintedFigure", "PrintedTable", "Remark", "printed_table", "tables"]
 
 FILE = Path(__file__).with_name("printed.json")
 
@@ -88,7 +88,7 @@ def tables() -> Mapping[str, PrintedTable]:
     return {entry["name"]: _table(entry) for entry in json.loads(FILE.read_text(encoding="utf-8"))["tables"]}
 
 
-def table(name: str) -> PrintedTable:
+def printed_table(name: str) -> PrintedTable:
     """The table of that name."""
     if name not in tables():
         raise UserError(f"{name!r}: expected a table of the paper, one of {', '.join(tables())}")

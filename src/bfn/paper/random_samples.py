@@ -42,7 +42,7 @@ def samples(judged: JudgedModel, options: Options) -> Section:
 
 def _papers_solvers(model: Model) -> tuple[str, ...]:
     """Those of the paper's table that is about this kind of data."""
-    tables = [printed.table(name).solvers for name in ("fid-nfe", "sa-nfe")]
+    tables = [printed.printed_table(name).solvers for name in ("fid-nfe", "sa-nfe")]
     fitting = solvers.names(model.flow.kind)
     return next(names for names in tables if all(name in fitting for name in names))
 

@@ -45,7 +45,7 @@ class Experiment:
         """Where the paper has it, with what is doubtful there."""
         lines = []
         for name in self.tables:
-            table = printed.table(name)
+            table = printed.printed_table(name)
             lines.append(f"The paper: {table.place}. \u201c{table.caption}\u201d")
             lines += [f"(Doubtful in it: {_where(remark)}{remark.text}.)" for remark in table.remarks]
         return lines

@@ -52,7 +52,7 @@ def trajectory_distance(model: Model, n: int, n_steps: int, seed: int, *, mean_o
 
 def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
     """Distances at each step size with intervals, and how they go with it, beside the paper's."""
-    table = printed.table("cs-trajectories")
+    table = printed.printed_table("cs-trajectories")
     n = max(2, options.n or min(judged.n, 16))
     steps = sorted((1 / nfe for nfe in options.nfe), reverse=True) if options.nfe else STEPS
     batches = torch.split(torch.arange(n), options.batch or judged.batch)

@@ -32,7 +32,7 @@ def test_a_pair_differs_where_its_intervals_do_not_meet(better, worse, measure, 
 
 
 def test_the_papers_order_is_looked_for_at_every_column() -> None:
-    table = printed.table("sa-nfe")
+    table = printed.printed_table("sa-nfe")
     ten, five = Column(10), Column(5)
     cells = {
         ("bfn", ten): about(0.36),
@@ -60,12 +60,12 @@ def test_the_papers_order_is_looked_for_at_every_column() -> None:
 def test_figures_too_near_in_the_paper_are_no_order() -> None:
     """86.74 and 86.50 at 200 calls are within what 1,000 texts can tell."""
     cells = {("bfn", Column(200)): about(0.4), ("sde-bfn-solver2", Column(200)): about(0.6)}
-    assert compare_pairs(printed.table("sa-nfe"), cells, SPELLING) == []
+    assert compare_pairs(printed.printed_table("sa-nfe"), cells, SPELLING) == []
 
 
 def test_the_ceiling_is_given_as_the_reason() -> None:
     cells = {("bfn", Column(100)): about(0.44), ("bfn-solver1", Column(100)): about(0.445)}
-    table = printed.table("sa-nfe")
+    table = printed.printed_table("sa-nfe")
     at_ceiling = compare_pairs(table, cells, SPELLING, {"bfn": about(0.45), "bfn-solver1": about(0.45)})
     below = compare_pairs(table, cells, SPELLING, {"bfn": about(0.55), "bfn-solver1": about(0.55)})
     assert "very many calls" in at_ceiling[0].reason
@@ -75,14 +75,14 @@ def test_the_ceiling_is_given_as_the_reason() -> None:
 
 
 def test_columns_are_matched_by_eta_and_calls() -> None:
-    table = printed.table("eta-continuous")
+    table = printed.printed_table("eta-continuous")
     assert nearest(table, Column(10, 0.01)) == Column(50, 0.01)
     assert nearest(table, Column(400, 0.001)) == Column(500, 0.001)
     assert nearest(table, Column(10, 0.05)) is None
-    assert nearest(printed.table("cs-trajectories"), Column(step=0.1)) is None
+    assert nearest(printed.printed_table("cs-trajectories"), Column(step=0.1)) is None
 
 
 def test_lower_is_better_for_distances() -> None:
-    table = printed.table("fid-nfe")
+    table = printed.printed_table("fid-nfe")
     cells = {("bfn", Column(10)): about(5.4, 0.2), ("bfn-solver++2", Column(10)): about(3.1, 0.2)}
     assert [v.outcome for v in compare_pairs(table, cells, DISTANCE)] == ["agrees"]

@@ -25,7 +25,7 @@ from bfn.paper import printed
     ],
 )
 def test_figures_as_printed(table: str, solver: str, at: dict, value: float) -> None:
-    assert printed.table(table).value(solver, **at) == value
+    assert printed.printed_table(table).value(solver, **at) == value
 
 
 def test_every_solver_is_one_of_ours_and_fits_the_data() -> None:
@@ -37,27 +37,27 @@ def test_every_solver_is_one_of_ours_and_fits_the_data() -> None:
 
 def test_both_tables_of_the_original_sampler_agree() -> None:
     """Tables 3 and 6 print the same row."""
-    rows = [[f.value for f in printed.table(name).figures if f.solver == "bfn"] for name in ("sa-nfe", "cs-ablation")]
+    rows = [[f.value for f in printed.printed_table(name).figures if f.solver == "bfn"] for name in ("sa-nfe", "cs-ablation")]
     assert rows[0] == rows[1]
 
 
 def test_remarks_stand_at_the_figures_they_are_about() -> None:
-    doubted = {(f.solver, f.column.nfe) for f in printed.table("fid-nfe").figures if f.remarks}
+    doubted = {(f.solver, f.column.nfe) for f in printed.printed_table("fid-nfe").figures if f.remarks}
     assert doubted == {("bfn-solver++1", 50), ("bfn-solver++2", 50)}
-    assert next(f.remarks for f in printed.table("efficiency-bpc").figures if f.solver == "bfn-solver2")
+    assert next(f.remarks for f in printed.printed_table("efficiency-bpc").figures if f.solver == "bfn-solver2")
 
 
 def test_the_remark_on_eta_is_what_the_tables_show() -> None:
     """The best of the eta table at 50 calls is worse than the tuned table's figure."""
     for solver in ("bfn-solver++1", "bfn-solver++2"):
-        figures = printed.table("eta-continuous").figures
+        figures = printed.printed_table("eta-continuous").figures
         best = min(f.value for f in figures if f.solver == solver and f.column.nfe == 50)
-        tuned = printed.table("fid-nfe").value(solver, nfe=50)
+        tuned = printed.printed_table("fid-nfe").value(solver, nfe=50)
         assert tuned is not None
         assert tuned < best
 
 
 def test_an_unknown_table() -> None:
     with pytest.raises(ValueError, match="expected a table of the paper, one of fid-nfe, sa-nfe"):
-        printed.table("fid")
-    assert printed.table("fid-nfe").value("bfn", nfe=11) is None
+        printed.printed_table("fid")
+    assert printed.printed_table("fid-nfe").value("bfn", nfe=11) is None
