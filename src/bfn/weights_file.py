@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from bfn.config import StorageError
+from bfn.core.plain import StorageError
 from bfn.errors import UserError
 from bfn.files import atomic
 

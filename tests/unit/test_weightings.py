@@ -5,7 +5,7 @@ import torch
 
 import bfn
 from bfn import ContinuousFlow, DiscreteFlow
-from bfn.config import decode
+from bfn.core.plain import from_plain
 from bfn.heads import Categorical
 from bfn.losses import squared_error
 from bfn.weightings import EDM, WEIGHTINGS, Bound, Importance, LossByTime, MinSNR, Weighting
@@ -82,7 +82,7 @@ def test_min_snr_weighs_like_its_definition():
 @pytest.mark.parametrize("name", WEIGHTINGS)
 def test_times_are_stratified(name):
     flow = DiscreteFlow(27) if name == "cross-entropy" else ContinuousFlow(1e-3)
-    t, _ = decode(Weighting, {"name": name}, "weighting").draw(flow, 16, torch.Generator().manual_seed(7))
+    t, _ = from_plain(Weighting, {"name": name}, "weighting").draw(flow, 16, torch.Generator().manual_seed(7))
     assert tuple(t.shape) == (16,)
     assert len(t.unique()) == 16
 
@@ -133,7 +133,7 @@ def test_times_that_were_never_drawn_are_not_made_up() -> None:
 )
 def test_wrong_weightings_are_named(config, message):
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        decode(Weighting, config, "weighting")
+        from_plain(Weighting, config, "weighting")
 
 
 def test_a_loss_by_name_is_the_factor_times_the_squared_error() -> None:

@@ -109,7 +109,7 @@ def _calibrate(
 ) -> None:
     """The settings of "auto" over the number of calls, found and stored."""
     from bfn import storage, tuning
-    from bfn.config import encode
+    from bfn.core.plain import to_plain
 
     objective = tuning.objective_for(model, data)
     with Progress(None, "calibrating", "trial", shown(json)) as bar:
@@ -125,4 +125,4 @@ def _calibrate(
         f"{a.calls:4d} calls: g = {a.g:.3g}, order {a.order}, end {a.end:.3g}, exponent {a.exponent:.3g}: {loss:.4g}"
         for a, loss in zip(found.anchors, found.losses, strict=True)
     ]
-    tell({"model": name, "stored": str(folder), "calibration": encode(found)}, lines, json)
+    tell({"model": name, "stored": str(folder), "calibration": to_plain(found)}, lines, json)

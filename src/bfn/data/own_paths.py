@@ -6,7 +6,8 @@ from pathlib import Path
 
 from bfn.data.loading import names
 from bfn.errors import UserError
-from bfn.files import atomic_write, home, read_text as read_small_file
+from bfn.files import atomic_write, home
+from bfn.files import read_text as read_small_file
 
 __all__ = ["from_card", "remember_path"]
 

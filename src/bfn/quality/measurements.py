@@ -20,7 +20,7 @@ from torch import nn
 from bfn import solvers
 from bfn.batched_sampling import BatchedSamples, sample_in_batches
 from bfn.conditions import conditions_in_turn
-from bfn.config import encode
+from bfn.core.plain import to_plain
 from bfn.errors import UserError
 from bfn.estimate import Estimate, mean_estimate
 from bfn.model import BFN, Model
@@ -169,7 +169,7 @@ def identify(model: Model) -> str:
         raise UserError(f"{type(model).__name__}: only a stored model names itself; give identity='...' for the store")
     # Not the info: what matters of it, tables, range and classes, is in the key of what is measured.
     network = getattr(model.network, "config", None)
-    config = {"parts": encode([model.flow, model.head]), "data_shape": list(model.data_shape), "network": network}
+    config = {"parts": to_plain([model.flow, model.head]), "data_shape": list(model.data_shape), "network": network}
     sha = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
     for name, value in model.network.state_dict().items():
         sha.update(name.encode())

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from bfn.config import decode
+from bfn.core.plain import from_plain
 from bfn.errors import UserError
 from bfn.flows import Flow
 from bfn.heads import HEADS, Head
@@ -43,7 +43,7 @@ def build_model(settings: Settings, source: RecipeSource) -> BFN:
     Its weights follow from the seed.
     """
     flow, info = _flow(settings.flow, source.n_values), source.info()
-    head = decode(Head, _with_data_std(settings.head, HEADS, source), "head")
+    head = from_plain(Head, _with_data_std(settings.head, HEADS, source), "head")
     flow = flow.for_shape(source.data_shape)
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(derived_seed(settings.seed, "weights"))
@@ -94,7 +94,7 @@ def _shape(weights: Tensor | None) -> str:
 
 def make_weighting(settings: Settings, source: Source) -> Weighting:
     """The weighting of the settings."""
-    weighting: Weighting = decode(Weighting, _with_data_std(settings.weighting, WEIGHTINGS, source), "weighting")
+    weighting: Weighting = from_plain(Weighting, _with_data_std(settings.weighting, WEIGHTINGS, source), "weighting")
     return weighting
 
 
@@ -119,7 +119,7 @@ def _flow(config: Mapping[str, Any], n_values: Any) -> Flow:
     if foreign is not None:
         raise UserError(f"flow.{foreign}: a {config['name']} flow has {', '.join(known)}")
     if "schedule" in options:
-        options["schedule"] = decode(Schedule, options["schedule"], "flow.schedule")
+        options["schedule"] = from_plain(Schedule, options["schedule"], "flow.schedule")
     if "n_classes" in known:
         options.setdefault("n_classes", n_values)
     return kind(**options)

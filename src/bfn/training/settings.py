@@ -12,7 +12,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from bfn.arguments import MOST_COUNT, check_whole
-from bfn.config import encode
+from bfn.core.plain import to_plain
 from bfn.data import names
 from bfn.errors import UserError, did_you_mean
 from bfn.files import read_text
@@ -154,7 +154,7 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON, YAML and TOML can hold; :meth:`from_dict` reads them back."""
-        values: dict[str, Any] = encode(self)
+        values: dict[str, Any] = to_plain(self)
         return values
 
     def with_whole_path(self) -> "Settings":

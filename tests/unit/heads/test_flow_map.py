@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bfn.config import decode, encode
+from bfn.core.plain import from_plain, to_plain
 from bfn.flows import ContinuousFlow, DiscreteFlow, NoiseLevel
 from bfn.heads import DataHead, FlowMapHead, Head, LogitsHead, PreconditionedHead
 
@@ -29,7 +29,7 @@ def test_the_start_is_shown_and_later_states_as_before(flow, head):
 
 def test_it_is_stored_with_the_head_within():
     head = FlowMapHead(LogitsHead(), 0.25)
-    assert decode(Head, encode(head), "head") == head
+    assert from_plain(Head, to_plain(head), "head") == head
     assert (head.kind, head.starts_at_zero, head.shows_start) == ("discrete", True, True)
     assert PreconditionedHead().shows_start
     assert not LogitsHead().shows_start

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bfn.config import decode
+from bfn.core.plain import from_plain
 from bfn.heads import Head
 from bfn.interop import PUBLISHED
 from bfn.training import recipe
@@ -22,7 +22,7 @@ def test_a_recipe_trains_the_published_model(name: str, published: str) -> None:
     settings, chosen = recipe(name), PUBLISHED[published]
     assert settings.network == chosen.network
     assert settings.data == chosen.data
-    assert decode(Head, settings.head, "head") == chosen.head
+    assert from_plain(Head, settings.head, "head") == chosen.head
     schedule = chosen.flow.schedule
     expected = {"sigma_1": schedule.sigma_1} if chosen.flow.kind == "continuous" else {"beta_1": schedule.beta_1}
     assert settings.flow == {"name": chosen.flow.kind, **expected}

@@ -13,7 +13,7 @@ from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
 from bfn.conditions import labels_of
-from bfn.config import decode, encode
+from bfn.core.plain import from_plain, to_plain
 from bfn.data import Tokenizer
 from bfn.errors import UserError
 from bfn.info import Classes, Label, ModelInfo
@@ -151,7 +151,7 @@ class BFNPipeline(_Generation):
         self, unet: Denoiser, scheduler: BFNScheduler | DiscreteBFNScheduler, classes: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__()
-        self.info = ModelInfo(classes=decode(Classes | None, classes, "classes"))
+        self.info = ModelInfo(classes=from_plain(Classes | None, classes, "classes"))
         self.register_modules(unet=unet, scheduler=scheduler)
         self.register_to_config(classes=classes)
 
@@ -159,7 +159,7 @@ class BFNPipeline(_Generation):
     def from_model(cls, model: BFN, **settings: Any) -> Self:
         """A pipeline around a model of this library; settings are the scheduler's, such as ``solver``."""
         scheduler = BFNScheduler if model.flow.has_range else DiscreteBFNScheduler
-        classes = None if model.info.classes is None else encode(model.info.classes)
+        classes = None if model.info.classes is None else to_plain(model.info.classes)
         return cls(as_diffusers(model.network, model.data_shape), scheduler.from_model(model, **settings), classes)
 
     def _network(self) -> Denoiser:
@@ -194,7 +194,7 @@ class BFNTextPipeline(_Generation):
         super().__init__()
         if alphabet is not None and len(alphabet) != scheduler.config["n_classes"]:
             raise UserError(f"alphabet of {len(alphabet)} symbols: expected {scheduler.config['n_classes']}")
-        self.info = ModelInfo(alphabet=alphabet, tokenizer=decode(Tokenizer | None, tokenizer, "tokenizer"))
+        self.info = ModelInfo(alphabet=alphabet, tokenizer=from_plain(Tokenizer | None, tokenizer, "tokenizer"))
         self.register_modules(transformer=transformer, scheduler=scheduler)
         self.register_to_config(alphabet=alphabet, tokenizer=tokenizer)
 
@@ -203,7 +203,7 @@ class BFNTextPipeline(_Generation):
         """A pipeline around a model of this library; settings are the scheduler's, such as ``solver``."""
         scheduler = DiscreteBFNScheduler.from_model(model, **settings)
         network, info = as_diffusers(model.network, model.data_shape), model.info
-        return cls(network, scheduler, info.alphabet, encode(info.tokenizer))
+        return cls(network, scheduler, info.alphabet, to_plain(info.tokenizer))
 
     def _network(self) -> Denoiser:
         return self.transformer

@@ -26,7 +26,7 @@ from diffusers.utils.outputs import BaseOutput
 from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
-from bfn.config import decode, encode
+from bfn.core.plain import from_plain, to_plain
 from bfn.error_curve import ErrorCurve
 from bfn.errors import UserError
 from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
@@ -71,8 +71,8 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         limits = (-bound, bound) if isinstance(bound, int | float) else (bound[0], bound[1])
         self.info = ModelInfo(
             value_range=limits if self.config.get("clip_sample") else None,
-            error_curve=decode(ErrorCurve | None, self.config["error_curve"], "error_curve"),
-            tables=decode(Mapping[int, Table], self.config["tables"] or {}, "tables"),
+            error_curve=from_plain(ErrorCurve | None, self.config["error_curve"], "error_curve"),
+            tables=from_plain(Mapping[int, Table], self.config["tables"] or {}, "tables"),
         )
         self.timesteps = torch.arange(last_timestep, -1, -1, dtype=torch.float32)
         self.num_inference_steps = None
@@ -158,13 +158,13 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     @classmethod
     def from_model(cls, model: BFN, **settings: Any) -> Self:
         """The scheduler that a model of this library asks for; settings, such as ``solver``, as in the constructor."""
-        head = encode(model.head)
+        head = to_plain(model.head)
         name = head.pop("name")
         facts = {
             "prediction_type": {head: name for name, head in HEAD_OF_PREDICTION.items()}.get(name, name),
             "prediction_settings": head or None,
-            "tables": encode(model.info.tables) or None,
-            "error_curve": encode(model.info.error_curve) if model.info.error_curve else None,
+            "tables": to_plain(model.info.tables) or None,
+            "error_curve": to_plain(model.info.error_curve) if model.info.error_curve else None,
         }
         return cls(**{**cls._model_settings(model), **facts, **settings})
 
@@ -321,7 +321,7 @@ class VPSolverScheduler(TableScheduler):
 
 def _make_head(prediction_type: str, settings: Mapping[str, Any] | None, flow: Flow) -> Head:
     name = HEAD_OF_PREDICTION.get(prediction_type, prediction_type)
-    head: Head = decode(Head, {"name": name, **(settings or {})}, "prediction_type")
+    head: Head = from_plain(Head, {"name": name, **(settings or {})}, "prediction_type")
     if head.kind != flow.kind:
         raise UserError(f"prediction_type={prediction_type!r}: it is for {head.kind} data, the flow is {flow.kind}")
     return head
