@@ -26,7 +26,7 @@ from bfn.paper.slope import log_log_slope
 from bfn.quality import markdown_table
 from bfn.solvers import Multistep, Solver, Table
 from bfn.solvers.midpoint import Midpoint
-from bfn.solvers.paper import SOLVERS
+from bfn.solvers.paper import PAPER
 
 __all__ = ["Problem", "final_variance", "orders", "problems"]
 
@@ -142,7 +142,7 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
     initial = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     exact = cache(partial(_reference, problem, initial))
     rows, curves, results = [], dict[str, list[tuple[float, float]]](), dict[str, object]()
-    for solver in (solver for solver in SOLVERS if model.flow.kind in solver.kinds):
+    for solver in (solver for solver in PAPER if model.flow.kind in solver.kinds):
         if solver.stochastic:
             tables = [
                 solvers.plan(model, solver, n_steps, grid=_grid(solver), t_start=problem.t_start).table
