@@ -18,7 +18,7 @@ TOLERANCE = 0.15
 
 
 def cases(stochastic: bool) -> list[tuple[str, str]]:
-    paper = [s for s in solvers.paper.SOLVERS if s.stochastic == stochastic]
+    paper = [s for s in solvers.paper.PAPER if s.stochastic == stochastic]
     return [(s.name, kind) for s in paper for kind in s.kinds]
 
 
