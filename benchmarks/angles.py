@@ -22,14 +22,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bfn import ContinuousFlow
-from bfn.estimate import mean_estimate
-from bfn.exact import VonMisesMixture
-from bfn.files import atomic_write
-from bfn.flows import NoiseLevel
-from bfn.heads import VonMises, angles_of
-from bfn.heads.angle import mean_length
-from bfn.quality import markdown_table
+from bfn._utils.estimate import mean_estimate
+from bfn._utils.files import atomic_write
+from bfn.core.flows import ContinuousFlow, NoiseLevel
+from bfn.exact.numbers import VonMisesMixture
+from bfn.kinds.angles import VonMises, angles_of, mean_length
+from bfn.quality.comparison import markdown_table
 
 MARKS = "<!-- figures -->\n", "<!-- end of figures -->\n"
 SIGMA_1 = 0.05

@@ -16,8 +16,8 @@ import time
 import torch
 
 import bfn
-from bfn.estimate import mean_estimate, share_estimate
-from bfn.exact import BayesianNetwork
+from bfn._utils.estimate import mean_estimate, share_estimate
+from bfn.exact.bayesian_network import BayesianNetwork
 
 
 def measured(name: str, args: argparse.Namespace) -> dict:

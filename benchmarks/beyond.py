@@ -15,8 +15,11 @@ import torch
 
 import bfn
 from bfn import solvers
-from bfn.files import atomic_write
-from bfn.quality import Measure, Record, Setting, judge_for, markdown_table, measure
+from bfn._utils.files import atomic_write
+from bfn.quality.comparison import markdown_table
+from bfn.quality.judge import Measure
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.measurements import Record, Setting, measure
 
 BESIDE = {
     "continuous": ("fast-ode", "fast-sde", "bfn", "sde-bfn-solver++2"),

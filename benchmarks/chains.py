@@ -13,14 +13,8 @@ import torch
 from torch.nn import functional as F
 
 from bfn import data
-from bfn.ngrams import (
-    Automaton,
-    DenseAutomaton,
-    FallingAutomaton,
-    count_backoff,
-    count_telling,
-    posterior_logits,
-)
+from bfn.networks.ngram_counts import DenseAutomaton, FallingAutomaton, count_backoff
+from bfn.networks.ngram_posterior import Automaton, count_telling, posterior_logits
 
 LENGTH, WINDOWS, BATCH = 128, 800, 32
 

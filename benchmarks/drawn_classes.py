@@ -7,8 +7,8 @@ numbers and seeds by its arguments.
 import argparse
 
 import bfn
-from bfn.batched_sampling import sample_in_batches
-from bfn.quality import judge_for
+from bfn.core.sampling import sample_in_batches
+from bfn.quality.judge_choice import judge_for
 
 
 def main() -> None:

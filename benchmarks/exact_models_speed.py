@@ -30,7 +30,7 @@ def timed(call) -> str:
 
 
 def points() -> None:
-    from bfn.exact import Points
+    from bfn.exact.numbers import Points
 
     generator = torch.Generator().manual_seed(0)
     # Blurred noise with about the norms of digits; times and memory do not depend on the values.
@@ -46,7 +46,7 @@ def points() -> None:
 
 def n_gram(context: int, characters: int | None, min_count: int) -> None:
     from bfn import data
-    from bfn.exact import NGram
+    from bfn.exact.strings import NGram
 
     text = data.load("text8")
     text = text.to_classes() if characters is None else text[:characters].to_classes()

@@ -18,12 +18,14 @@ import torch
 from torch import Tensor
 
 from bfn import data, solvers
-from bfn.exact import GaussianMixture, MarkovChain, MixtureOfProducts, NGram, Points, StringSet
-from bfn.files import atomic_write
-from bfn.model import Model
-from bfn.quality import markdown_table
-from bfn.solvers import Multistep, Solver
-from bfn.solvers.midpoint import Midpoint
+from bfn._utils.files import atomic_write
+from bfn.core.model import Model
+from bfn.core.multistep import Multistep
+from bfn.core.solver import Solver
+from bfn.exact.numbers import GaussianMixture, Points
+from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, StringSet
+from bfn.quality.comparison import markdown_table
+from bfn.solvers.paper import Midpoint
 
 PAPER = {
     "continuous": ("bfn-solver1", "bfn-solver++1", "bfn-solver++2"),

@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 
 import bfn
-from bfn.estimate import mean_estimate
-from bfn.files import atomic_write
-from bfn.quality import Comparison, Measure, Record, Setting, compare, default_store, judge_for, markdown_table
+from bfn._utils.estimate import mean_estimate
+from bfn._utils.files import atomic_write
+from bfn.quality.comparison import Comparison, compare, markdown_table
+from bfn.quality.judge import Measure
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.measurements import Record, Setting, default_store
 
 SEED = 101
 TUNED_SEEDS, TUNED_N = 4, 1000

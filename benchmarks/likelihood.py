@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 import bfn
-from bfn import files
-from bfn.exact import GaussianMixture, StringSet
-from bfn.likelihood import Likelihood, receiver_variance
-from bfn.model_data import read_model_data
-from bfn.quality import markdown_table
+from bfn._utils import files
+from bfn.data.encoding import read_model_data
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import StringSet
+from bfn.likelihood.bits import Likelihood
+from bfn.likelihood.bounds import receiver_variance
+from bfn.quality.comparison import markdown_table
 
 ROOT = Path(__file__).parents[1]
 MIXTURES = ((1, 3, 0.1), (2, 5, 0.15), (2, 8, 0.05), (5, 6, 0.2), (10, 4, 0.1))

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.distilling.tables import energy_distance
-from bfn.exact import GaussianMixture
-from bfn.networks import MLP
-from bfn.quality import markdown_table
+from bfn.exact.numbers import GaussianMixture
+from bfn.networks.mlp import MLP
+from bfn.quality.comparison import markdown_table
+from bfn.training.paths import energy_distance
 
 STD, WIDTH, N = 0.05, 96, 2000
 

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bfn import networks
-from bfn.interop import PUBLISHED
-from bfn.networks import OfficialFlatUNet, OfficialTransformer
-from bfn.networks.official_unets import AttentionBlock, ResidualBlock
+from bfn.interop.official import PUBLISHED
+from bfn.networks.official import AttentionBlock, OfficialFlatUNet, OfficialTransformer, ResidualBlock
 
 
 def naive_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ import urllib.request
 
 import torch
 
-from bfn.app import launch
 from bfn.app.requests import USUAL_SAMPLES
+from bfn.app.server import launch
 
 
 def main() -> None:

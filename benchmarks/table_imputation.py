@@ -22,7 +22,7 @@ from sklearn.experimental import enable_iterative_imputer  # noqa: F401
 from sklearn.impute import IterativeImputer, KNNImputer
 from tables import TABLES, divided, keep, pooled, read_results, synthesizer
 
-from bfn.estimate import Estimate, mean_estimate, share_estimate
+from bfn._utils.estimate import Estimate, mean_estimate, share_estimate
 
 DRAWS, MOST_ROWS, MOST_TEST = 20, 3000, 1000
 

@@ -23,11 +23,11 @@ from torch import Tensor
 
 import bfn
 from bfn import data, training
-from bfn.estimate import share_estimate
-from bfn.files import atomic_write
-from bfn.likelihood import bits_estimate
-from bfn.quality import FeatureStatistics, frechet_distance, frechet_estimate, markdown_table
-from bfn.quality.frechet import expected_bias
+from bfn._utils.estimate import share_estimate
+from bfn._utils.files import atomic_write
+from bfn.likelihood.bits import bits_estimate
+from bfn.quality.comparison import markdown_table
+from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_distance, frechet_estimate
 
 EDM = {"name": "edm", "mean": -1.2, "std": 1.2}
 STRATEGIES: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from diffusers import DPMSolverMultistepScheduler
 from torch import Tensor
 
 import bfn
-from bfn.flows import NoiseLevel
+from bfn.core.flows import NoiseLevel
 from bfn.interop.variance_preserving import VariancePreservingSchedule
 
 ALPHAS = DPMSolverMultistepScheduler().alphas_cumprod
@@ -21,14 +21,14 @@ SCHEDULE = VariancePreservingSchedule(tuple(ALPHAS.double().tolist()))
 LAST = len(ALPHAS) - 1
 
 
-def mixture(generator: torch.Generator) -> bfn.exact.GaussianMixture:
+def mixture(generator: torch.Generator) -> bfn.exact.numbers.GaussianMixture:
     means = torch.randn(6, 8, generator=generator, dtype=torch.float64) * 0.7
     stds = torch.rand(6, generator=generator, dtype=torch.float64) * 0.3 + 0.05
-    return bfn.exact.GaussianMixture(means, stds=stds, flow=bfn.ContinuousFlow(schedule=SCHEDULE))
+    return bfn.exact.numbers.GaussianMixture(means, stds=stds, flow=bfn.ContinuousFlow(schedule=SCHEDULE))
 
 
 def dpm_solver(
-    model: bfn.exact.GaussianMixture, noise: Tensor, calls: int, **settings: object
+    model: bfn.exact.numbers.GaussianMixture, noise: Tensor, calls: int, **settings: object
 ) -> tuple[Tensor, Tensor]:
     scheduler = DPMSolverMultistepScheduler(**settings)
     scheduler.set_timesteps(calls)
@@ -42,7 +42,9 @@ def dpm_solver(
     return x.double(), scheduler.timesteps
 
 
-def ours(model: bfn.exact.GaussianMixture, noise: Tensor, calls: int | None, grid: Tensor | None = None) -> Tensor:
+def ours(
+    model: bfn.exact.numbers.GaussianMixture, noise: Tensor, calls: int | None, grid: Tensor | None = None
+) -> Tensor:
     s = float(SCHEDULE.s(0.0 if grid is None else grid[0]))
     return bfn.sample(model, len(noise), "fast-ode", calls, grid=grid, initial=noise * (1 + s * s) ** 0.5).x
 

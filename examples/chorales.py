@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn.estimate import Estimate, mean_estimate
-from bfn.viz.style import colour, on
+from bfn._utils.estimate import Estimate, mean_estimate
+from bfn.viz.plots import colour, on
 
 VOICES = ("soprano", "alto", "tenor", "bass")
 LOWEST, PITCHES, LENGTH = 35, 50, 32
@@ -82,7 +82,9 @@ class Choir(nn.Module):
     def __init__(self, width: int = 96, n_blocks: int = 2) -> None:
         super().__init__()
         features = len(VOICES) * PITCHES
-        self.transformer = bfn.networks.Transformer(features, width=width, n_blocks=n_blocks, max_length=LENGTH)
+        self.transformer = bfn.networks.transformer.Transformer(
+            features, width=width, n_blocks=n_blocks, max_length=LENGTH
+        )
 
     def forward(self, inputs: Mapping[str, Tensor], t: Tensor) -> Voices:
         """Theta of each voice, (batch, LENGTH, PITCHES), to its logits: what it shows itself, what the others say."""
@@ -160,15 +162,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figures[calls] = judged(drawn[solver, calls])
             print(f"{solver}, {calls} calls: {figures[calls]} of the harmonies are Bach's")
     print(f"Bach himself: {truth}")
-    bfn.viz.save(
-        bfn.viz.against_calls(curves, "share of harmonies that Bach has", real=truth), options.out / "chorales.png"
+    bfn.viz.plots.save(
+        bfn.viz.plots.against_calls(curves, "share of harmonies that Bach has", real=truth),
+        options.out / "chorales.png",
     )
     axes = on(None, "a melody harmonised: Bach, then auto and bfn at 5 calls", size=(8.0, 3.2))
     for column, voices in enumerate((real[0], drawn["auto", 5][0], drawn["bfn", 5][0])):
         write_midi(options.out / f"{('bach', 'auto', 'bfn')[column]}.mid", voices)
         for i, voice in enumerate(voices):
             axes.step(torch.arange(LENGTH) + 36 * column, voice.where(voice > 0, torch.nan) + LOWEST, color=colour(i))
-    bfn.viz.save(axes, options.out / "voices.png")
+    bfn.viz.plots.save(axes, options.out / "voices.png")
     return 0
 
 

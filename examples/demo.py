@@ -15,10 +15,11 @@ from pathlib import Path
 from torch import Tensor
 
 import bfn
-from bfn import BFN, storage
-from bfn.files import atomic_write
+from bfn._utils.files import atomic_write
+from bfn.core.model import BFN
 from bfn.quality.molecule_report import is_of_molecules, report_molecules
-from bfn.viz import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
+from bfn.storage import models as storage
+from bfn.viz.pictures import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
 
 MODELS = ("mnist", "digits", "text8", "qm9")
 STUDENTS = {"digits": "digits-1", "mnist": "mnist-1"}

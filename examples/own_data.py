@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.files import atomic
-from bfn.heads import PreconditionedHead
-from bfn.joint_head import JointHead
+from bfn._utils.files import atomic
+from bfn.core.heads import PreconditionedHead
+from bfn.core.joint import JointHead
 
 MOST, KINDS = 6, ("circle", "square", "star")
 MARKERS = {"circle": "o", "square": "s", "star": "*"}
@@ -44,7 +44,7 @@ def make_model(width: int) -> bfn.BFN:
     shapes = {"at": (MOST, 2), "kind": (MOST,)}
     head = JointHead.make({"at": PreconditionedHead(0.5), "kind": "logits"}, flow, flat=True)
     size = flow.for_shape(shapes).state_shape(shapes)[0]
-    network = bfn.networks.MLP(size, width=width, conditions={"radius": {"shape": [], "mean": 0.7, "std": 0.17}})
+    network = bfn.networks.mlp.MLP(size, width=width, conditions={"radius": {"shape": [], "mean": 0.7, "std": 0.17}})
     return bfn.BFN(network, flow, head, shapes)
 
 

@@ -19,8 +19,8 @@ from matplotlib.patches import Circle
 from torch import Tensor
 
 import bfn
-from bfn.estimate import Estimate, share_estimate
-from bfn.viz.style import colour, on
+from bfn._utils.estimate import Estimate, share_estimate
+from bfn.viz.plots import colour, on
 
 STEP, RADIUS, AROUND = 0.1, 0.3, 0.55
 AHEAD, TAKEN, LONGEST = 8, 4, 60
@@ -73,8 +73,8 @@ def make_model(observations: Tensor, actions: Tensor, seed: int) -> bfn.BFN:
     """A perceptron over a chunk of actions that is told the observation."""
     torch.manual_seed(seed)
     told = {"shape": [6], "mean": observations.mean(0).tolist(), "std": observations.std(0).clamp(min=0.1).tolist()}
-    network = bfn.networks.MLP(2 * AHEAD, width=128, conditions={"observation": told})
-    head = bfn.heads.PreconditionedHead(float(actions.std()))
+    network = bfn.networks.mlp.MLP(2 * AHEAD, width=128, conditions={"observation": told})
+    head = bfn.core.heads.PreconditionedHead(float(actions.std()))
     return bfn.BFN(network, bfn.ContinuousFlow.for_data(actions, rest=0.02), head, (2 * AHEAD,))
 
 
@@ -107,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path, good = paths[solver, calls] = rollout(policy_of(solver, calls), options.n, seed=options.seed + 1)
             figures[calls] = share_estimate(int(good.sum()), options.n)
             print(f"{solver}, {calls} calls: {figures[calls]} succeed")
-    bfn.viz.save(bfn.viz.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png")
+    bfn.viz.plots.save(
+        bfn.viz.plots.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png"
+    )
 
     shown = Figure(figsize=(9.0, 2.8), layout="constrained", dpi=120).subplots(1, 3, sharey=True)
     disc = episodes(options.n, torch.Generator().manual_seed(options.seed + 1))[2]
@@ -117,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path, good = paths[solver, calls]
         for way, fine in zip((path - disc.unsqueeze(1))[:60], good[:60], strict=True):
             axes.plot(*way.T, color=colour(0 if fine else 1), linewidth=0.6, alpha=0.7)
-    bfn.viz.save(shown[0], options.out / "paths.png")
+    bfn.viz.plots.save(shown[0], options.out / "paths.png")
     return 0
 
 

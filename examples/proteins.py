@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.estimate import Estimate, mean_estimate
+from bfn._utils.estimate import Estimate, mean_estimate
 
 CLANS, COLUMNS, LONGEST = 3, 24, 32
 INSERT, DELETE = 0.04, 0.04
@@ -76,8 +76,8 @@ def loop(x: Tensor, generator: torch.Generator) -> Tensor:
 def make_model(seed: int) -> bfn.BFN:
     """A small transformer over amino acids."""
     torch.manual_seed(seed)
-    network = bfn.networks.Transformer(n_classes=20, width=64, n_blocks=3, n_heads=4, max_length=LONGEST)
-    info = bfn.ModelInfo(text_tokenizer=bfn.data.AMINO_ACIDS)
+    network = bfn.networks.transformer.Transformer(n_classes=20, width=64, n_blocks=3, n_heads=4, max_length=LONGEST)
+    info = bfn.ModelInfo(text_tokenizer=bfn.data.tokenizers.AMINO_ACIDS)
     return bfn.BFN(network, bfn.DiscreteFlow(20), "logits", (LONGEST,), info)
 
 
@@ -116,8 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*model.decode(draws[10].x[:2], draws[10].present[:2]))
 
     print(f"log-likelihood a residue of real sequences: {truth}, two agree in {likeness(real, there).value:.1%}")
-    axes = bfn.viz.against_calls(curves, "log-likelihood a residue, nats", real=truth)
-    bfn.viz.save(axes, options.out / "proteins.png")
+    axes = bfn.viz.plots.against_calls(curves, "log-likelihood a residue, nats", real=truth)
+    bfn.viz.plots.save(axes, options.out / "proteins.png")
     return 0
 
 

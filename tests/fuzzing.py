@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bfn.errors import UserError
+from bfn.core.errors import UserError
 
 SECONDS = 20.0
 """Of processor time that one case may take; ten times as many by the clock, since machines are shared."""

@@ -11,11 +11,11 @@ from math import sqrt
 import numpy as np
 import torch
 
-from bfn.flows import Flow, NoiseLevel
-from bfn.heads import Output, Point
-from bfn.model import Model
-from bfn.sde import data_from_message
-from bfn.solvers import Table
+from bfn.core.flows import Flow, NoiseLevel
+from bfn.core.heads import Output, Point
+from bfn.core.model import Model
+from bfn.core.table import Table
+from bfn.solvers.sde import data_from_message
 
 
 @dataclass

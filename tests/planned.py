@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bfn.error_curve import ErrorCurve
-from bfn.flows import Flow
-from bfn.info import ModelInfo
-from bfn.model import Model
-from bfn.solvers import Solver, Table, plan
+from bfn.core.flows import Flow
+from bfn.core.info import ErrorCurve, ModelInfo
+from bfn.core.model import Model
+from bfn.core.solver import Solver, plan
+from bfn.core.table import Table
 
 
 def make_table(

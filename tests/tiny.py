@@ -4,10 +4,12 @@ from pathlib import Path
 
 import torch
 
-from bfn import BFN, ContinuousFlow, DiscreteFlow, ModelInfo, networks
-from bfn.conditions import Condition
-from bfn.data import TokenList
-from bfn.presence import Lengths
+from bfn import networks
+from bfn.core.conditions import Condition, Lengths
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.info import ModelInfo
+from bfn.core.model import BFN
+from bfn.data.tokenizers import TokenList
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyz"
 UNET = {"name": "unet", "in_channels": 1, "channels": 8, "multipliers": [1], "n_blocks": 1, "attention_levels": []}

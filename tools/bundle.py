@@ -17,11 +17,13 @@ import torch
 
 import bfn
 from bfn import data, solvers
-from bfn.info import Classes, ModelInfo
-from bfn.model_data import read_model_data
-from bfn.quality import Judge, Record, Setting, judge_for, measure
-from bfn.spread import Spread
-from bfn.training import read_log
+from bfn.core.conditions import Classes
+from bfn.core.info import ModelInfo, Spread
+from bfn.data.encoding import read_model_data
+from bfn.quality.judge import Judge
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.measurements import Record, Setting, measure
+from bfn.training.checkpoints import read_log
 
 BUNDLED = Path(bfn.__file__).parent / "bundled"
 PAPER = ({"solver": "bfn-solver2"}, {"solver": "sde-bfn-solver++2", "t_start": 1e-3})

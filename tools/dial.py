@@ -16,11 +16,15 @@ from pathlib import Path
 import torch
 
 import bfn
-from bfn import grids, solvers
-from bfn.files import atomic_write
-from bfn.quality import Setting, judge_for, markdown_table, measure
-from bfn.solvers import Multistep, paper
-from bfn.solvers.midpoint import Midpoint
+from bfn import solvers
+from bfn._utils.files import atomic_write
+from bfn.core import grids
+from bfn.core.multistep import Multistep
+from bfn.quality.comparison import markdown_table
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.measurements import Setting, measure
+from bfn.solvers import paper
+from bfn.solvers.paper import Midpoint
 
 STARTS = (1e-3, 1e-4)
 """Where the paper's solvers start."""

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bfn import storage
-from bfn.files import atomic_write
-from bfn.quality import markdown_table
+from bfn._utils.files import atomic_write
+from bfn.quality.comparison import markdown_table
+from bfn.storage import models as storage
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 MARKS = "<!-- figures -->\n", "<!-- end of figures -->\n"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch
 
-from bfn import losses, viz
-from bfn.exact import GaussianMixture
+from bfn import viz
+from bfn.core import losses
+from bfn.exact.numbers import GaussianMixture
 
 FAMILIES = {
     "original": "bfn",

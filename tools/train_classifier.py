@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bfn.data import Images, load
-from bfn.errors import UserError
-from bfn.quality.classifier import DigitClassifier, check_images, classify, load_classifier, save_classifier
+from bfn.core.errors import UserError
+from bfn.data.images import Images
+from bfn.data.loading import load
+from bfn.quality.features import DigitClassifier, check_images, classify, load_classifier, save_classifier
 
 N_TRAIN = 60_000
 

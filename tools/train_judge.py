@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bfn.data import Images, load
+from bfn.data.images import Images
+from bfn.data.loading import load
 from bfn.quality.second_judge import JUDGES, JudgeNetwork, save_judge
 
 SEED = 4711

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bfn.data import Numbers, Records, Sequences, load
-from bfn.quality.molecules import KnownMolecules, Molecules
-from bfn.quality.property_estimator import MoleculeJudge, PropertyNetwork, fingerprints
+from bfn.data.loading import load
+from bfn.data.records import Numbers, Records, Sequences
+from bfn.quality.molecules import KnownMolecules, MoleculeJudge, Molecules, PropertyNetwork, fingerprints
 from bfn.quality.second_judge import JUDGES
 
 SEED, EPOCHS, BATCH = 4712, 12, 512

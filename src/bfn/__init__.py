@@ -1,140 +1,112 @@
-"""Bayesian flow networks: train them, sample from them in a handful of network calls, measure them, learn from them."""
+"""Bayesian flow networks: train them, sample from them in a few network calls, and measure them."""
 
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bfn import (
-        data,
-        exact,
-        grids,
-        heads,
-        interop,
-        likelihood,
-        losses,
-        metrics,
-        networks,
-        quality,
-        sde,
-        solvers,
-        tuning,
-        viz,
-    )
-    from bfn.conditions import Condition
-    from bfn.controls.guidance import Guidance
+    from bfn import data, exact, interop, likelihood, networks, quality, solvers, tables, training, viz
+    from bfn.controls.guidance import Guidance, Steering
     from bfn.controls.particles import Particles
-    from bfn.controls.steering import Steering
-    from bfn.distilling import distill
-    from bfn.errors import NetworkError, UserError
-    from bfn.flows import ContinuousFlow, DiscreteFlow, Flow
-    from bfn.heads import Head
-    from bfn.info import Classes, ModelInfo
-    from bfn.joint import JointFlow
-    from bfn.model import BFN, Model, load
-    from bfn.presence import Lengths
-    from bfn.sampling import Samples, Step, sample
-    from bfn.schedules import (
+    from bfn.core import grids, heads, losses, schedules
+    from bfn.core.conditions import Classes, Condition, Lengths
+    from bfn.core.control import Control
+    from bfn.core.errors import NetworkError, UserError
+    from bfn.core.flows import ContinuousFlow, DiscreteFlow, Flow
+    from bfn.core.heads import Head
+    from bfn.core.info import ModelInfo
+    from bfn.core.joint import JointFlow
+    from bfn.core.model import BFN, Model, load
+    from bfn.core.sampling import Request, Samples, Step, sample
+    from bfn.core.schedules import (
         ExponentialSchedule,
         LogarithmicSchedule,
         QuadraticSchedule,
         Schedule,
         TabulatedSchedule,
     )
-    from bfn.sde import InitialGaussian
-    from bfn.tables import TableSynthesizer
-    from bfn.training import fit
+    from bfn.quality import metrics
+    from bfn.solvers import sde
+    from bfn.solvers.sde import InitialGaussian
+    from bfn.storage.sample_files import sample_to
+    from bfn.tables.synthesizer import TableSynthesizer
+    from bfn.training import tuning
+    from bfn.training.distillation import distill
+    from bfn.training.fitting import fit
 
 __version__ = "0.1.0"
 
-# Names are imported when first asked for: torch takes seconds to import, and `bfn --help` should not.
-_MODULES = {module.name for module in iter_modules(__path__) if not module.name.startswith("_")}
+# Names are imported when they are first used: importing torch takes a second, and `bfn --help` does not need it.
+_MODULES = {
+    "data": "data",
+    "exact": "exact",
+    "grids": "core.grids",
+    "heads": "kinds",
+    "interop": "interop",
+    "likelihood": "likelihood",
+    "losses": "core.losses",
+    "metrics": "quality.metrics",
+    "networks": "networks",
+    "quality": "quality",
+    "schedules": "core.schedules",
+    "sde": "solvers.sde",
+    "solvers": "solvers",
+    "tables": "tables",
+    "training": "training",
+    "tuning": "training.tuning",
+    "viz": "viz",
+}
 _NAMES = {
-    "BFN": "model",
-    "Classes": "info",
-    "Condition": "conditions",
-    "ContinuousFlow": "flows",
-    "DiscreteFlow": "flows",
-    "ExponentialSchedule": "schedules",
-    "Flow": "flows",
+    "BFN": "core.model",
+    "Classes": "core.conditions",
+    "Condition": "core.conditions",
+    "ContinuousFlow": "core.flows",
+    "Control": "core.control",
+    "DiscreteFlow": "core.flows",
+    "ExponentialSchedule": "core.schedules",
+    "Flow": "core.flows",
     "Guidance": "controls.guidance",
-    "Head": "heads",
-    "InitialGaussian": "sde",
-    "JointFlow": "joint",
-    "Lengths": "presence",
-    "LogarithmicSchedule": "schedules",
-    "Model": "model",
-    "ModelInfo": "info",
-    "NetworkError": "errors",
+    "Head": "core.heads",
+    "InitialGaussian": "solvers.sde",
+    "JointFlow": "core.joint",
+    "Lengths": "core.conditions",
+    "LogarithmicSchedule": "core.schedules",
+    "Model": "core.model",
+    "ModelInfo": "core.info",
+    "NetworkError": "core.errors",
     "Particles": "controls.particles",
-    "QuadraticSchedule": "schedules",
+    "QuadraticSchedule": "core.schedules",
+    "Request": "core.sampling",
     "Samples": "core.sampling",
-    "Schedule": "schedules",
-    "Steering": "controls.steering",
+    "Schedule": "core.schedules",
+    "Steering": "controls.guidance",
     "Step": "core.sampling",
-    "TableSynthesizer": "tables",
-    "TabulatedSchedule": "schedules",
-    "UserError": "errors",
-    "distill": "distilling",
-    "fit": "training",
-    "load": "model",
+    "TableSynthesizer": "tables.synthesizer",
+    "TabulatedSchedule": "core.schedules",
+    "UserError": "core.errors",
+    "distill": "training.distillation",
+    "fit": "training.fitting",
+    "load": "core.model",
     "sample": "core.sampling",
+    "sample_to": "storage.sample_files",
 }
 
 __all__ = [
-    "BFN",
-    "Classes",
-    "Condition",
-    "ContinuousFlow",
-    "DiscreteFlow",
-    "ExponentialSchedule",
-    "Flow",
-    "Guidance",
-    "Head",
-    "InitialGaussian",
-    "JointFlow",
-    "Lengths",
-    "LogarithmicSchedule",
-    "Model",
-    "ModelInfo",
-    "NetworkError",
-    "Particles",
-    "QuadraticSchedule",
-    "Samples",
-    "Schedule",
-    "Steering",
-    "Step",
-    "TableSynthesizer",
-    "TabulatedSchedule",
-    "UserError",
-    "data",
-    "distill",
-    "exact",
-    "fit",
-    "grids",
-    "heads",
-    "interop",
-    "likelihood",
-    "load",
-    "losses",
-    "metrics",
-    "networks",
-    "quality",
-    "sample",
-    "sde",
-    "solvers",
-    "tuning",
-    "viz",
-]
+    "BFN", "Classes", "Condition", "ContinuousFlow", "Control", "DiscreteFlow", "ExponentialSchedule", "Flow",
+    "Guidance", "Head", "InitialGaussian", "JointFlow", "Lengths", "LogarithmicSchedule", "Model", "ModelInfo",
+    "NetworkError", "Particles", "QuadraticSchedule", "Request", "Samples", "Schedule", "Steering", "Step",
+    "TableSynthesizer", "TabulatedSchedule", "UserError", "data", "distill", "exact", "fit", "grids", "heads",
+    "interop", "likelihood", "load", "losses", "metrics", "networks", "quality", "sample", "sample_to", "schedules",
+    "sde", "solvers", "tables", "training", "tuning", "viz",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"bfn.{name}")
+        return import_module(f"bfn.{_MODULES[name]}")
     if name in _NAMES:
         return getattr(import_module(f"bfn.{_NAMES[name]}"), name)
     raise AttributeError(f"module 'bfn' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES, "__version__"})
+    return sorted({*__all__, "__version__"})

@@ -15,10 +15,10 @@ from PIL import Image
 
 import bfn
 import tiny
-from bfn import storage
 from bfn.cli import main
-from bfn.errors import UserError
-from bfn.training import Settings, read_settings, recipe, recipes
+from bfn.core.errors import UserError
+from bfn.storage import models as storage
+from bfn.training.settings import Settings, read_settings, recipe, recipes
 from fuzzing import JSON, allowed, assert_finite, cases, run
 
 KINDS = ("vectors", "images", "text")
@@ -128,7 +128,7 @@ def test_data_files(n, tmp_path):
         path.write_bytes(damage(whole[path], chance))
         source = path if path.parent == tmp_path else path.parent
         with allowed():
-            bfn.data.load(source, "all", progress=False)
+            bfn.data.loading.load(source, "all", progress=False)
         path.write_bytes(whole[path])
 
     run(n, check, path=st.sampled_from(sorted(files)), chance=st.randoms(use_true_random=False))

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 import bfn
 import tiny
-from bfn import metrics, networks
-from bfn.app.middleware import objection
+from bfn import networks
 from bfn.app.requests import KEEPS, Limits, read_draw, read_mixture
+from bfn.app.server import objection
+from bfn.core.losses import WEIGHTINGS
 from bfn.data.tokenizers import TEXT8, Alphabet, TokenList
-from bfn.exact import JointMixture
-from bfn.weightings import WEIGHTINGS
+from bfn.exact.joint import JointMixture
+from bfn.quality import metrics
 from fuzzing import JSON, ODD, allowed, assert_finite, calls, cases, run, values
 
 DATA = {"vectors": torch.linspace(-1, 1, 12).view(6, 2), "text": torch.arange(120).view(6, 20) % 27}

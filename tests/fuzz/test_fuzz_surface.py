@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 import bfn
 import tiny
-from bfn import grids, heads, networks, solvers
+from bfn import networks, solvers
+from bfn.core import grids, heads
+from bfn.core.losses import WEIGHTINGS
 from bfn.core.registry import registry
-from bfn.schedules import SCHEDULES
-from bfn.weightings import WEIGHTINGS
+from bfn.core.schedules import SCHEDULES
 from fuzzing import allowed, assert_finite, calls, cases, run, values
 
 KINDS = ("vectors", "images", "text", "exact")
@@ -20,8 +21,8 @@ STORED = ("flow", "schedule", "head", "weighting", "tokenizer")
 
 
 @cache
-def model(kind: str) -> bfn.model.Model:
-    return bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1]) if kind == "exact" else tiny.build(kind)
+def model(kind: str) -> bfn.core.model.Model:
+    return bfn.exact.numbers.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1]) if kind == "exact" else tiny.build(kind)
 
 
 def data(kind: str) -> torch.Tensor:

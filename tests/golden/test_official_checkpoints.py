@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import bfn
-from bfn.error_curve import ErrorCurve
-from bfn.flows import NoiseLevel
-from bfn.interop import PUBLISHED, configuration, convert, load_official
+from bfn.core.flows import NoiseLevel
+from bfn.core.info import ErrorCurve
+from bfn.interop.official import PUBLISHED, configuration, convert, load_official
 
 DATA = Path(__file__).parents[1] / "data" / "official-checkpoints"
 SETTINGS = json.loads((DATA / "small-cases.json").read_text())
@@ -94,7 +94,7 @@ def test_the_converted_model_is_the_loaded_one_to_the_bit(case: str, tmp_path: P
 def test_every_solver_samples_from_it(case: str, generator: torch.Generator) -> None:
     model = load(case)
     model.info.error_curve = ErrorCurve((0.0,), (0.0,))
-    for solver in bfn.solvers.names(model.flow.kind):
+    for solver in bfn.solvers.named.names(model.flow.kind):
         samples = model.sample(2, solver, nfe=4, generator=generator)
         assert samples.nfe == 4
         assert tuple(samples.x.shape) == (2, *model.data_shape)
@@ -108,7 +108,7 @@ def test_the_original_sampler_draws_from_the_bins() -> None:
         1, "bfn", nfe=4, generator=torch.Generator().manual_seed(0), on_step=lambda step: seen.append(step.prediction)
     )
     for prediction in seen[:-1]:
-        assert torch.equal(prediction, bfn.heads.discretised.quantise(prediction, 256))
+        assert torch.equal(prediction, bfn.kinds.discretised.quantise(prediction, 256))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

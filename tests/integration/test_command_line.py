@@ -15,8 +15,9 @@ import torch
 
 import bfn
 import tiny
-from bfn import interop, storage
+from bfn import interop
 from bfn.cli import main
+from bfn.storage import models as storage
 
 PUBLISHED = Path(__file__).parents[1] / "data" / "official-checkpoints"
 SETTINGS = """

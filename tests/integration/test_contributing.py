@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import bfn
+from bfn.core.grids import GRIDS
+from bfn.core.heads import HEADS
+from bfn.core.schedules import SCHEDULES
 from bfn.data.sources import SOURCES
-from bfn.grids import GRIDS
-from bfn.heads import HEADS
 from bfn.networks import NETWORKS
-from bfn.quality import METRICS
-from bfn.schedules import SCHEDULES
-from bfn.solvers import SOLVERS
+from bfn.quality.judge_choice import METRICS
+from bfn.solvers.named import SOLVERS
 
 ROOT = Path(__file__).parents[2]
 REGISTRIES: tuple[MutableMapping[str, Any], ...] = (SOLVERS, GRIDS, SCHEDULES, HEADS, NETWORKS, METRICS, SOURCES)
@@ -69,12 +69,12 @@ def circle(n: int) -> torch.Tensor:
 def test_the_solver_is_bfn_solver2_under_another_name(recipes: dict[str, Any]) -> None:
     """The same rows, on any grid."""
     strings = bfn.BFN(lambda theta, t: theta, bfn.DiscreteFlow(5), predicts="logits", data_shape=(3,))
-    ours = bfn.solvers.plan(strings, "adams-bashforth", 6, grid="cosine", t_start=0.1).table
-    theirs = bfn.solvers.plan(strings, "bfn-solver2", 6, grid="cosine", t_start=0.1).table
+    ours = bfn.core.solver.plan(strings, "adams-bashforth", 6, grid="cosine", t_start=0.1).table
+    theirs = bfn.core.solver.plan(strings, "bfn-solver2", 6, grid="cosine", t_start=0.1).table
     for a, b in zip(ours.rows, theirs.rows, strict=True):
         assert (a.t, a.a, a.c) == (b.t, b.a, b.c)
         assert a.b == pytest.approx(b.b)
-    assert "adams-bashforth" in bfn.solvers.names("discrete")
+    assert "adams-bashforth" in bfn.solvers.named.names("discrete")
 
 
 def test_the_schedule_fits_together(recipes: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def test_a_model_of_them_is_stored_loaded_sampled_and_judged(model: bfn.BFN) -> 
     out = model.sample(500, "adams-bashforth", nfe=12, grid="cosine:0.95", t_start=0.0, seed=0)
     assert out.nfe == 12
     assert out.times[-1] == pytest.approx(0.95)
-    judge = bfn.quality.judge_for(model, "radius", circle(400))
+    judge = bfn.quality.judge_choice.judge_for(model, "radius", circle(400))
     figures = judge(out.x)
     assert figures["radius"].low < figures["radius"].value < 0.15
     assert judge(torch.randn(500, 2))["radius"].low > figures["radius"].high
@@ -99,7 +99,7 @@ def test_a_model_of_them_is_stored_loaded_sampled_and_judged(model: bfn.BFN) -> 
 
 def test_the_metric_refuses_what_it_does_not_fit(recipes: dict[str, Any]) -> None:
     with pytest.raises(bfn.UserError, match=r"radius.*does not fit"):
-        bfn.quality.judge_for(bfn.load("digits"), "radius", torch.zeros(4, 1, 8, 8))
+        bfn.quality.judge_choice.judge_for(bfn.load("digits"), "radius", torch.zeros(4, 1, 8, 8))
 
 
 def test_the_data_set_is_fetched_and_read(
@@ -107,6 +107,6 @@ def test_the_data_set_is_fetched_and_read(
 ) -> None:
     monkeypatch.setenv("BFN_HOME", str(tmp_path))
     monkeypatch.chdir(ROOT)
-    text = bfn.data.load("licence", "all", progress=False)
-    assert isinstance(text, bfn.data.Text)
+    text = bfn.data.loading.load("licence", "all", progress=False)
+    assert isinstance(text, bfn.data.text.Text)
     assert text.tokenizer.decode(text[:60].to_classes()[None])[0].strip().startswith("apache license")

@@ -17,7 +17,7 @@ import torch
 
 from bfn import cli
 from bfn.cli.commands import COMMANDS
-from bfn.model_data import ModelData
+from bfn.data.encoding import ModelData
 
 ROOT = Path(__file__).parents[2]
 FILES = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))]
@@ -98,7 +98,7 @@ def test_command_lines_are_right(document: str, line: str, monkeypatch: pytest.M
             assert not call(**few)
         elif words[1] == "likelihood":
             # With one sample, no data to fetch and the fewest calls: the settings fit together.
-            monkeypatch.setattr("bfn.model_data.read_model_data", _nothing)
+            monkeypatch.setattr("bfn.data.encoding.read_model_data", _nothing)
             few = replace(call.keywords["held_out"], n=1)
             assert not call(held_out=few, nfe=5, tolerance=None)
     elif words[0] in ("python", "pytest", "torchrun"):
@@ -126,7 +126,7 @@ def _nothing(model, source, part, n, **_):  # type: ignore[no-untyped-def]
 
 
 def _bundled(words: list[str]) -> bool:
-    from bfn import storage
+    from bfn.storage import models as storage
 
     return words[1] in ("models", "solvers") or (len(words) > 2 and words[2] in storage.bundled())
 
@@ -144,7 +144,7 @@ def test_settings_in_the_training_page_are_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["text8", "text8-plain", "mnist", "mnist-binary", "digits"])
 def test_figures_of_the_bundled_models_are_those_of_their_cards(name: str) -> None:
-    from bfn import storage
+    from bfn.storage import models as storage
 
     measured = storage.read_info(name).card["measured"]
     settings = ("solver", "nfe", "samples", "t_start")

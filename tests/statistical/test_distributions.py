@@ -9,7 +9,7 @@ from math import log, sqrt
 import pytest
 import torch
 
-from bfn.exact import ProductOfCategoricals, StringSet
+from bfn.exact.strings import ProductOfCategoricals, StringSet
 
 FALSE_ALARM = 1e-4
 

@@ -5,7 +5,7 @@ import torch
 
 import bfn
 import tiny
-from bfn.errors import UserError
+from bfn.core.errors import UserError
 
 X = torch.zeros(2, 2)
 NAN = float("nan")

@@ -5,11 +5,11 @@ import torch
 
 import bfn
 import tiny
-from bfn.batched_sampling import sample_in_batches
-from bfn.exact import JointMixture
-from bfn.processes import Processes
-from bfn.seeds import block_generator
-from bfn.solvers import plan
+from bfn._utils.pieces import Processes
+from bfn._utils.seeds import block_generator
+from bfn.core.sampling import sample_in_batches
+from bfn.core.solver import plan
+from bfn.exact.joint import JointMixture
 
 
 def test_one_batch_is_a_plain_sample() -> None:

@@ -1,8 +1,9 @@
 """The bundled model of molecules: what it is, that it draws molecules, that it does what it is asked for."""
 
 import bfn
-from bfn import storage
-from bfn.quality import Molecules, report_molecules
+from bfn.quality.molecule_report import report_molecules
+from bfn.quality.molecules import Molecules
+from bfn.storage import models as storage
 
 
 def test_it_is_small_and_its_card_says_what_it_is():

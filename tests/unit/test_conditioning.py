@@ -6,13 +6,13 @@ import torch
 import bfn
 import tiny
 from bfn import solvers
-from bfn.controls.guidance import Guidance
+from bfn.controls.guidance import Guidance, Steering
 from bfn.controls.known import DATA_END, BoundKnown, Given
-from bfn.controls.steering import Steering
-from bfn.exact import GaussianMixture, MarkovChain, MixtureOfProducts, NGram, Points, StringSet
-from bfn.flows import NoiseLevel
-from bfn.heads import Categorical, Point
-from bfn.solvers import SOLVERS
+from bfn.core.flows import NoiseLevel
+from bfn.core.heads import Categorical, Point
+from bfn.exact.numbers import GaussianMixture, Points
+from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, StringSet
+from bfn.solvers.named import SOLVERS
 
 STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
 PROBS = torch.tensor([0.35, 0.25, 0.2, 0.15, 0.05], dtype=torch.float64)

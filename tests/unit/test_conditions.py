@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 import bfn
-from bfn.conditions import Condition, dropped
 from bfn.controls.guidance import Guidance
-from bfn.core.conditions import conditions_for
-from bfn.info import Classes, ModelInfo
+from bfn.core.conditions import Classes, Condition, conditions_for, dropped
+from bfn.core.info import ModelInfo
 
 
 class Linear(nn.Module):
@@ -129,7 +128,7 @@ def test_conditions_are_dropped_each_by_its_own_share() -> None:
 
 
 def test_the_facts_survive_save_and_load(tmp_path) -> None:
-    network = bfn.networks.MLP(2, width=8, n_blocks=1, conditions={"gap": {"shape": []}})
+    network = bfn.networks.mlp.MLP(2, width=8, n_blocks=1, conditions={"gap": {"shape": []}})
     kinds = Condition.of(torch.tensor([0, 1, 1]), names=("ring", "chain"))
     own = bfn.BFN(
         network,

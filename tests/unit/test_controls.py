@@ -11,10 +11,15 @@ from scipy import stats
 
 import bfn
 import tiny
-from bfn import ContinuousFlow, DiscreteFlow, UserError, solvers
-from bfn.controls.fixed_noise import FixedNoise
-from bfn.exact import GaussianMixture, JointMixture, Points, ProductOfCategoricals, StringSet
-from bfn.solvers import SOLVERS, plan
+from bfn import solvers
+from bfn.controls.starting import FixedNoise
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.solver import plan
+from bfn.exact.joint import JointMixture
+from bfn.exact.numbers import GaussianMixture, Points
+from bfn.exact.strings import ProductOfCategoricals, StringSet
+from bfn.solvers.named import SOLVERS
 
 FALSE_ALARM = 1e-4
 """Chance that a right program fails one statistical test here, were the seeds drawn anew."""
@@ -50,8 +55,8 @@ def names(kind: str) -> list[str]:
     return [name for name in solvers.names() if kind in SOLVERS[name].kinds and name != "bfn-optimal"]
 
 
-def recorded(model: bfn.Model, n: int, *args: Any, **settings: Any) -> tuple[list[bfn.sampling.Step], Any]:
-    steps: list[bfn.sampling.Step] = []
+def recorded(model: bfn.Model, n: int, *args: Any, **settings: Any) -> tuple[list[bfn.core.sampling.Step], Any]:
+    steps: list[bfn.core.sampling.Step] = []
     return steps, model.sample(n, *args, on_step=steps.append, **settings)
 
 

@@ -5,9 +5,11 @@ from hypothesis import strategies as st
 
 import bfn
 from bfn.core import plain
-from bfn.error_curve import ErrorCurve
-from bfn.exact import GaussianMixture, JointMixture, StringSet
-from bfn.losses import error_curve, error_curves, even_flow
+from bfn.core.info import ErrorCurve
+from bfn.core.losses import error_curve, error_curves, even_flow
+from bfn.exact.joint import JointMixture
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import StringSet
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.02)
 

@@ -4,7 +4,7 @@ import pytest
 import scipy.stats
 import torch
 
-from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
+from bfn._utils.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 5), (5, 5), (3, 17), (900, 1000)])

@@ -7,10 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn.eval_mode import evaluating
-from bfn.likelihood import log_likelihood, receiver_variance
-from bfn.losses import error_curve
-from bfn.tuning import EndPoint, search_grid, tune
+from bfn._utils.seeds import evaluating
+from bfn.core.losses import error_curve
+from bfn.likelihood.bounds import receiver_variance
+from bfn.likelihood.likelihood import log_likelihood
+from bfn.training.tuning.calibration import search_grid
+from bfn.training.tuning.objectives import EndPoint
+from bfn.training.tuning.tables import tune
 
 X = torch.linspace(-1, 1, 12).view(4, 3)
 TUNING = {"steps": 1, "batch": 4, "held_out": 4}

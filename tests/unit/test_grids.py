@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bfn
-from bfn import grids
-from bfn.error_curve import ErrorCurve
+from bfn.core import grids
+from bfn.core.info import ErrorCurve
 
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.01), "discrete": bfn.DiscreteFlow(n_classes=4, beta_1=2.0)}
 CURVE = ErrorCurve((0.0, 0.3, 0.6, 1.0), (1.0, 0.5, 0.1, 0.02))

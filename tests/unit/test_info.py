@@ -9,9 +9,11 @@ from torch import nn
 
 import bfn
 import tiny
-from bfn import BFN, Classes, ContinuousFlow, DiscreteFlow, ModelInfo, UserError
-from bfn.conditions import labels_of
-from bfn.info import NO_CLASS
+from bfn.core.conditions import NO_CLASS, Classes, labels_of
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.info import ModelInfo
+from bfn.core.model import BFN
 
 SHAPES = ModelInfo(classes=Classes(("circle", "square", "star"), (0.7, 0.2, 0.1)))
 
@@ -110,7 +112,7 @@ def test_predictions_are_clipped_to_the_range_of_the_data() -> None:
 
 
 def test_a_network_that_says_how_many_classes_it_knows_has_them() -> None:
-    network = bfn.networks.MLP(2, width=8, n_labels=3)
+    network = bfn.networks.mlp.MLP(2, width=8, n_labels=3)
     assert BFN(network, ContinuousFlow(), "data", (2,)).info.classes == Classes.equal(3)
     with pytest.raises(UserError, match="2 classes: the network was made for 3"):
         BFN(network, ContinuousFlow(), "data", (2,), ModelInfo(classes=Classes.equal(2)))

@@ -7,14 +7,17 @@ import torch
 from torch import nn
 
 import bfn
-from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError, losses
-from bfn.controls.guidance import Guidance
-from bfn.controls.steering import Steering
-from bfn.exact import GaussianMixture, JointMixture, MixtureOfProducts
-from bfn.flows import NoiseLevel
-from bfn.heads import PreconditionedHead
-from bfn.joint_head import JointHead, JointOutput
-from bfn.solvers import names
+from bfn.controls.guidance import Guidance, Steering
+from bfn.core import losses
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow, NoiseLevel
+from bfn.core.heads import PreconditionedHead
+from bfn.core.joint import JointFlow, JointHead, JointOutput
+from bfn.core.model import BFN
+from bfn.exact.joint import JointMixture
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import MixtureOfProducts
+from bfn.solvers.named import names
 
 SHAPES = {"x": (2,), "y": (), "kind": (3,)}
 BOTH = [name for name in names("continuous") if name in names("discrete") and name != "bfn-optimal"]
@@ -457,7 +460,7 @@ def test_a_network_of_one_vector_learns_at_times_of_their_own(tmp_path) -> None:
     torch.manual_seed(0)
     flow = JointFlow(x=ContinuousFlow(0.1), kind=DiscreteFlow.with_separation(2), times="separate")
     head = JointHead.make({"x": PreconditionedHead(1.0), "kind": "logits"}, flow, flat=True)
-    network = bfn.networks.MLP(3, width=48, n_blocks=1, condition_features=32, n_times=2)
+    network = bfn.networks.mlp.MLP(3, width=48, n_blocks=1, condition_features=32, n_times=2)
     model = BFN(network, flow, head, {"x": (1,), "kind": ()})
     generator = torch.Generator().manual_seed(0)
     optimiser = torch.optim.Adam(model.parameters(), 4e-3)
@@ -491,7 +494,7 @@ def test_a_weighting_by_name_holds_for_each_part() -> None:
 def test_a_weight_is_density_times_factor() -> None:
     """What a weighting trains on average is the same at its own times and, with its weight, at uniform ones."""
     flow = bfn.ContinuousFlow(1e-3)
-    for own in (bfn.weightings.Bound(), bfn.weightings.EDM(), bfn.weightings.MinSNR()):
+    for own in (bfn.core.losses.Bound(), bfn.core.losses.EDM(), bfn.core.losses.MinSNR()):
         t, factor = own.draw(flow, 200_000, torch.Generator().manual_seed(0))
         at_own_times = float((factor * torch.exp(-3 * t)).mean())
         uniform = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from bfn.flows import ContinuousFlow, DiscreteFlow
-from bfn.heads import LogitsHead, PreconditionedHead
-from bfn.joint import JointFlow
-from bfn.joint_head import FlatOutput, JointHead, JointOutput
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.heads import LogitsHead, PreconditionedHead
+from bfn.core.joint import FlatOutput, JointFlow, JointHead, JointOutput
 
 SHAPES = {"a": (2,), "k": (), "b": (3,), "x": ()}
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import bfn
-from bfn.heads import Categorical
-from bfn.losses import squared_error
-from bfn.model import Model
-from bfn.schedules import stratified_times
+from bfn.core.heads import Categorical
+from bfn.core.losses import squared_error
+from bfn.core.model import Model
+from bfn.core.schedules import stratified_times
 from linear import LinearModel
 
 CONTINUOUS, DISCRETE = bfn.ContinuousFlow(sigma_1=0.1), bfn.DiscreteFlow(n_classes=4, beta_1=2.0)

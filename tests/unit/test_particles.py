@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.exact import GaussianMixture, JointMixture, ProductOfCategoricals, StringSet
+from bfn.exact.joint import JointMixture
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import ProductOfCategoricals, StringSet
 
 STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
 PROBS = torch.tensor([0.35, 0.25, 0.2, 0.15, 0.05], dtype=torch.float64)

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 import bfn
-from bfn import ContinuousFlow, DiscreteFlow, JointFlow, UserError
-from bfn.networks import MLP
-from bfn.partly_known import PartlyKnown, known_in_training
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.joint import JointFlow
+from bfn.networks.mlp import MLP
+from bfn.training.objective import PartlyKnown, known_in_training
 
 
 def generator(seed: int = 0) -> torch.Generator:

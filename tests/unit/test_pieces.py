@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bfn.errors import UserError
-from bfn.files import atomic_write
-from bfn.pieces import Pieces, write_pieces
-from bfn.processes import Processes
+from bfn._utils.files import atomic_write
+from bfn._utils.pieces import Pieces, Processes, write_pieces
+from bfn.core.errors import UserError
 
 
 def write(rows: range, path: Path, advance) -> None:

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import bfn
-from bfn import losses
-from bfn.info import ModelInfo
-from bfn.presence import Lengths, pack_present
+from bfn.core import losses
+from bfn.core.conditions import Lengths, pack_present
+from bfn.core.info import ModelInfo
 
 K, LONGEST, LENGTHS = 5, 12, [12, 5, 1, 8]
 
@@ -21,7 +21,7 @@ def random_weights(network: nn.Module) -> nn.Module:
 
 
 def text_model(length: int = LONGEST) -> bfn.BFN:
-    network = bfn.networks.Transformer(n_classes=K, width=16, n_blocks=2, n_heads=2, max_length=32)
+    network = bfn.networks.transformer.Transformer(n_classes=K, width=16, n_blocks=2, n_heads=2, max_length=32)
     lengths = Lengths.of(torch.tensor(LENGTHS))
     return bfn.BFN(random_weights(network), bfn.DiscreteFlow(K, 2.0), "logits", (length,), ModelInfo(lengths=lengths))
 
@@ -42,7 +42,7 @@ def test_a_mixed_batch_has_the_losses_of_its_members_alone(t: float) -> None:
     model = text_model()
     x, present, eps = batch()
     times = torch.full((4,), t)
-    entropy = bfn.weightings.CrossEntropy().values
+    entropy = bfn.core.losses.CrossEntropy().values
     together = losses.errors_and_values(model, x, times, entropy, None, {"present": present}, eps)
     for i in range(4):
         own = losses.errors_and_values(model, alone(x, i), times[:1], entropy, None, None, alone(eps, i))
@@ -187,7 +187,8 @@ def test_parts_of_joint_data_are_padded_together() -> None:
 def test_padding_of_a_part_that_is_text_is_no_part_of_the_string() -> None:
     flow = bfn.JointFlow(name=bfn.DiscreteFlow(3), size=bfn.ContinuousFlow(0.1))
     info = ModelInfo(
-        lengths=Lengths.of(torch.tensor([2, 4]), parts=("name",)), part_tokenizers={"name": bfn.data.Alphabet("abc")}
+        lengths=Lengths.of(torch.tensor([2, 4]), parts=("name",)),
+        part_tokenizers={"name": bfn.data.tokenizers.Alphabet("abc")},
     )
     model = bfn.BFN(lambda x, t: x, flow, {"name": "logits", "size": "data"}, {"name": (4,), "size": ()}, info)
     out = model.sample(3, nfe=2, lengths=[1, 2, 4], seed=0)

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from bfn import progress
-from bfn.progress import Progress, over, say, style
+from bfn._utils import progress
+from bfn._utils.progress import Progress, over, say, style
 
 
 def work(shown: progress.Shown, monkeypatch, seconds: float = 6.0) -> None:

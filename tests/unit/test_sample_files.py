@@ -8,9 +8,9 @@ import torch
 
 import bfn
 import tiny
-from bfn.batched_sampling import sample_in_batches
 from bfn.cli import main
-from bfn.sample_files import pieces_for, sample_to
+from bfn.core.sampling import sample_in_batches
+from bfn.storage.sample_files import pieces_for, sample_to
 
 
 def joined(files, name="x"):

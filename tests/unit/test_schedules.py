@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import bfn
 from bfn import networks
-from bfn.exact import GaussianMixture
-from bfn.heads import PreconditionedHead
+from bfn.core.heads import PreconditionedHead
+from bfn.exact.numbers import GaussianMixture
 
 
 def table(steps: list[tuple[float, float]], beta_1: float) -> bfn.TabulatedSchedule:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bfn
-from bfn import sde
-from bfn.sde import LinearSDE
+from bfn.solvers import sde
+from bfn.solvers.sde import LinearSDE
 
 FLOWS = [bfn.ContinuousFlow(sigma_1=0.02), bfn.DiscreteFlow(n_classes=6, beta_1=0.8)]
 TIMES = [0.01, 0.3, 0.77, 1.0]

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from bfn import ContinuousFlow, UserError
-from bfn.error_curve import ErrorCurve
-from bfn.spread import Spread
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow
+from bfn.core.info import ErrorCurve, Spread
 
 
 def test_the_widest_direction_is_the_first_eigenvector_of_the_covariance():

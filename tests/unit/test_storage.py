@@ -8,13 +8,19 @@ from torch import nn
 
 import bfn
 import tiny
-from bfn import BFN, Classes, ContinuousFlow, DiscreteFlow, ModelInfo, networks, storage
+from bfn import networks
 from bfn.core.codec import Scaling
-from bfn.error_curve import ErrorCurve
-from bfn.errors import UserError
-from bfn.heads import DiscretisedHead, PreconditionedHead
-from bfn.solvers import Anchor, Calibration, Row, Table
-from bfn.storage import StorageError
+from bfn.core.conditions import Classes
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.heads import PreconditionedHead
+from bfn.core.info import ErrorCurve, ModelInfo
+from bfn.core.model import BFN
+from bfn.core.plain import StorageError
+from bfn.core.table import Row, Table
+from bfn.kinds.discretised import DiscretisedHead
+from bfn.solvers.few_step import Anchor, Calibration
+from bfn.storage import models as storage
 
 
 def small(width=8, **options):
@@ -129,7 +135,7 @@ def test_a_full_disk_leaves_the_old_model(tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("bfn.files.sync", full)
+    monkeypatch.setattr("bfn._utils.files.sync", full)
     with pytest.raises(OSError, match="No space left"):
         storage.save(randomised(small(), 2), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -15,13 +15,15 @@ from safetensors.torch import load_file, save_file
 
 import bfn
 import tiny
-from bfn import networks, storage, weights_file
+from bfn import networks
+from bfn._utils.files import sweep
 from bfn.cli import main
-from bfn.errors import UserError
-from bfn.files import sweep
-from bfn.networks.within import build_for
-from bfn.solvers import Row, Table
-from bfn.storage import StorageError
+from bfn.core.errors import UserError
+from bfn.core.plain import StorageError
+from bfn.core.table import Row, Table
+from bfn.networks.sized import build_for
+from bfn.storage import models as storage
+from bfn.storage import models as weights_file
 
 FILES = ("model.safetensors", "config.json")
 

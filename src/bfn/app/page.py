@@ -1,5 +1,8 @@
-"""The page itself: widgets, and what happens when they change."""
+"""The page's tab of tables: choose known cells and ranges, see rows that have them."""
 
+from __future__ import annotations
+
+import html
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -7,15 +10,100 @@ from importlib import resources
 from typing import Any
 
 import gradio as gr
+import numpy as np
 
 from bfn import solvers
-from bfn.app import drawing, html_pictures, mixtures, requests
-from bfn.app.messages import spoken
-from bfn.app.models import Models
-from bfn.app.requests import EACH, OWN, SHARED, Limits
-from bfn.app.rows_tab import rows_tab
+from bfn.app import drawing, requests
+from bfn.app import drawing as html_pictures
+from bfn.app import drawing as mixtures
+from bfn.app.drawing import Models
+from bfn.app.requests import EACH, OWN, SHARED, Limits, RowsRequest, spoken
+from bfn.core.model import BFN
+from bfn.data.table_columns import TableColumn
+from bfn.tables.sampling import RowRequest, draw_rows
 
-__all__ = ["build", "part", "theme"]
+__all__ = ["build", "part", "row_view", "rows_tab", "theme"]
+
+
+NOTE = """<p class="bfn-note">Rows that are nobody's. Known cells, as <code>education=Doctorate; age=50</code>,
+are kept while the others are drawn given them; ranges, as <code>age&gt;40</code> or <code>country in FR, IT</code>, by
+drawing until they hold.</p>"""
+SHOWN_LEVELS = 8
+CALLS, ROWS = 20, 20
+"""That the tab has at first."""
+
+
+def rows_tab(tables: Mapping[str, BFN]) -> None:
+    """Its widgets, and what they do."""
+    first = next(iter(tables))
+    gr.HTML(NOTE)
+    with gr.Row():
+        table = gr.Dropdown(list(tables), value=first, label="table", elem_id="table")
+        given = gr.Textbox("", label="known cells and ranges, with ; between", max_lines=1, elem_id="given", scale=3,
+                           max_length=requests.MAX_GIVEN, placeholder="education=Doctorate; age>40")  # fmt: skip
+        calls = gr.Slider(1, requests.MAX_CALLS, CALLS, step=1, label="network calls", elem_id="rows-calls")
+        n = gr.Slider(1, requests.MAX_ROWS, ROWS, step=1, label="rows", elem_id="rows-n")
+        seed = gr.Number(0, label="seed", minimum=0, maximum=requests.MAX_SEED, precision=0, elem_id="rows-seed")
+    with gr.Row():
+        go = gr.Button("Draw", variant="primary", elem_id="rows-draw", scale=3)
+        stop = gr.Button("Stop", variant="stop", elem_id="rows-stop", scale=1)
+    shown = gr.HTML('<div class="bfn-panel bfn-empty"><p>press Draw</p></div>', elem_id="rows")
+    columns = gr.HTML(_columns_view(tables[first]), elem_id="rows-columns")
+    drawing = go.click(
+        _drawer(tables), [table, given, calls, n, seed], shown, api_name="rows", preprocess=False,
+        show_progress="hidden", concurrency_id="work",
+    )  # fmt: skip
+    stop.click(None, cancels=[drawing])
+
+    def described(name: object) -> str:
+        with spoken():
+            return _columns_view(tables[requests.choice({"table": name}, "table", tables)])
+
+    table.change(described, table, columns, preprocess=False, api_visibility="private", queue=False,
+                 show_progress="hidden")  # fmt: skip
+
+
+def _drawer(tables: Mapping[str, BFN]) -> Callable[..., Generator[str, None, None]]:
+    def draw(*values: object) -> Generator[str, None, None]:
+        """Rows that have what is asked for."""
+        with spoken():
+            request = requests.read_rows(values, tables)
+            yield '<div class="bfn-panel bfn-empty"><p>drawing</p></div>'
+            yield row_view(tables[request.table], request)
+
+    return draw
+
+
+def row_view(model: BFN, request: RowsRequest) -> str:
+    """The rows as HTML, and how they were found."""
+    columns = model.info.columns
+    assert columns is not None
+    wishes = RowRequest.read(columns, request.given)
+    report = wishes.report()
+    pieces = draw_rows(model, request.n, wishes, report, nfe=request.calls, seed=request.seed, batch=1024)
+    tables = [piece.to_html(index=False, border=0, escape=True, header=not i) for i, piece in enumerate(pieces)]
+    told = "".join(f"<p class='bfn-note'>{html.escape(line)}</p>" for line in report.lines())
+    return f'<div class="bfn-panel bfn-rows">{"".join(tables)}{told}</div>'
+
+
+def _columns_view(model: BFN) -> str:
+    """What may be asked for: every column, with its levels or its range."""
+    columns = model.info.columns
+    assert columns is not None
+    lines = [f"<li><b>{html.escape(c.name)}</b>: {html.escape(_described(c))}</li>" for c in columns.columns]
+    return f'<details class="bfn-note"><summary>columns of the table</summary><ul>{"".join(lines)}</ul></details>'
+
+
+def _described(column: TableColumn) -> str:
+    if column.quantiles is not None:
+        ends = column.quantiles.decode(np.array(column.quantiles.normal)[[0, -1]])
+        low, high = column.cells.series(ends, np.zeros(2, bool), column.name)
+        return f"{low} to {high}"
+    some = np.arange(min(SHOWN_LEVELS, len(column.levels)))
+    levels: list[Any] = column.series(some, None).tolist()
+    more = f", ... ({len(column.levels)} in all)" if len(column.levels) > SHOWN_LEVELS else ""
+    return ", ".join(map(str, levels)) + more
+
 
 LIVE = 0.25
 """Seconds between two pictures of samples that are still forming."""
@@ -35,7 +123,7 @@ wrong here is the solver's own error. Open circles are the starts, the same for 
 ITS_OWN: tuple[str, str | float] = ("its own", OWN)
 DIALS = [ITS_OWN, ("0: ODE", 0), ("0.5", 0.5), ("1: SDE", 1), ("2", 2), ("5", 5), ("10", 10), ("20", 20)]
 STARTS = [ITS_OWN, ("0", 0), ("0.0001", 1e-4), ("0.001", 1e-3), ("0.01", 0.01), ("0.1", 0.1)]
-CALLS = 10
+CALLS_PAGE = 10
 """That a panel spends at first."""
 USUAL = ("bfn", "auto")
 """Solvers of the two panels at first: the original one beside ours."""
@@ -117,7 +205,7 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
     settings = [*(shared[name] for name in SHARED), *(widget for widgets in panels for widget in widgets)]
     # Raw values go to `requests`, which bounds them; what Gradio makes of them first differs from widget to widget.
     drawing = go.click(
-        _drawer(models), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",
+        _page_drawer(models), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",
         concurrency_id="work",
     )  # fmt: skip
     drawing.success(None, js="() => { window.bfnFilm.play(); }")
@@ -138,7 +226,9 @@ def _panel_widgets(side: str, usual: str, limits: Limits) -> list[Any]:
     """Widgets in the order of the fields of :class:`Panel`."""
     solver = gr.Dropdown(**_solver_options(limits, usual), label=f"solver {side}", elem_id=f"solver-{side}")
     with gr.Row():
-        calls = gr.Slider(1, requests.MAX_CALLS, CALLS, step=1, label="network calls", elem_id=f"calls-{side}", scale=2)
+        calls = gr.Slider(
+            1, requests.MAX_CALLS, CALLS_PAGE, step=1, label="network calls", elem_id=f"calls-{side}", scale=2
+        )
         dial = gr.Dropdown([*DIALS], value=OWN, label="dial g", visible=solvers.get(usual).has_dial, min_width=120,
                            elem_id=f"dial-{side}")  # fmt: skip
         start = gr.Dropdown([*STARTS], value=OWN, label="starts at t", min_width=120, elem_id=f"start-{side}")
@@ -221,7 +311,7 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
     """Both panels as the page first shows them: what Draw gives before anything is changed, drawn once for all."""
     name = _first(models.limits)
     limits = models.limits[name]
-    panel = {"calls": CALLS, "g": OWN, "t_start": OWN}
+    panel = {"calls": CALLS_PAGE, "g": OWN, "t_start": OWN}
     given = {"model": name, "n": requests.USUAL_SAMPLES[limits.form], "seed": 0, "label": "all", "guidance": 1,
              "prompt": "", "keep": requests.KEEPS[0], "picture": 0, "condition": None}  # fmt: skip
     each = [{"solver": _solver_options(limits, usual)["value"], **panel} for usual in USUAL]
@@ -232,14 +322,14 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
     def open_page() -> tuple[str, str]:
         with lock:
             if not drawn:
-                *_, last = _drawer(models)(*values)
+                *_, last = _page_drawer(models)(*values)
                 drawn.append(last)
         return drawn[0]
 
     return open_page
 
 
-def _drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
+def _page_drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
     def draw(*values: object) -> Generator[tuple[Any, Any], None, None]:
         """Both panels, one after the other, from the same noise."""
         with spoken():

@@ -1,19 +1,48 @@
-"""What the page sends, read with suspicion: names from fixed lists, numbers within bounds, nothing taken for a path.
+"""Wrong input as a message on the page."""
 
-The widgets keep to the same bounds, but a request need not come from them. All that is wrong with one is said in one
-line by a :class:`RequestError`; what passes is a frozen :class:`DrawRequest` or :class:`MixtureRequest`.
-"""
+from __future__ import annotations
 
+import html
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 
-from bfn.errors import UserError
+import gradio as gr
+
+from bfn.core.errors import UserError
 
 __all__ = [
-    "DRAW", "EACH", "KEEPS", "MIXTURE", "OWN", "ROWS", "SHARED", "DrawRequest", "Limits", "MixtureRequest", "Panel",
-    "RequestError", "RowsRequest", "choice", "read_draw", "read_mixture", "read_rows",
-]  # fmt: skip
+    "DRAW",
+    "DrawRequest",
+    "EACH",
+    "KEEPS",
+    "Limits",
+    "MIXTURE",
+    "MixtureRequest",
+    "OWN",
+    "Panel",
+    "ROWS",
+    "RequestError",
+    "RowsRequest",
+    "SHARED",
+    "choice",
+    "read_draw",
+    "read_mixture",
+    "read_rows",
+    "spoken",
+]
+
+
+@contextmanager
+def spoken() -> Iterator[None]:
+    """Wrong input, here or in the library, becomes a message on the page."""
+    try:
+        yield
+    except UserError as error:
+        line = " ".join(str(error).split())
+        raise gr.Error(html.escape(line, quote=False), print_exception=False) from None
+
 
 OWN = "own"
 """Stands for the solver's own dial or start."""

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
-from bfn.cli.plain_output import PlainOutput, printable
-from bfn.errors import UserError, did_you_mean
-from bfn.processes import Processes
+from bfn._utils.pieces import Processes
+from bfn.cli.common import PlainOutput, printable
+from bfn.core.errors import UserError, did_you_mean
 
 __all__ = ["Command", "bind", "explain", "main"]
 

@@ -34,7 +34,7 @@ def app(
 
     import torch
 
-    from bfn.app import launch
+    from bfn.app.server import launch
 
     check_positive(threads=threads)
     torch.set_num_threads(threads or max(1, min(4, (os.cpu_count() or 2) // 2)))

@@ -4,23 +4,16 @@ from collections.abc import Callable, Sequence
 
 from bfn.cli import Command
 from bfn.cli.app import app
-from bfn.cli.bench import bench
 from bfn.cli.compare import compare
-from bfn.cli.convert import convert
-from bfn.cli.data import fetch
-from bfn.cli.distill import distill
-from bfn.cli.evaluate import evaluate
-from bfn.cli.impute import impute
-from bfn.cli.info import info
-from bfn.cli.likelihood import likelihood
-from bfn.cli.models import models
-from bfn.cli.reproduce import reproduce
+from bfn.cli.evaluate import evaluate, impute, likelihood
+from bfn.cli.models import convert, fetch, info, models, solvers
 from bfn.cli.sample import sample
-from bfn.cli.solvers import solvers
 from bfn.cli.train import settings_first, train
-from bfn.cli.tune import tune
+from bfn.cli.tune import distill, tune
+from bfn_lab.commands import bench, reproduce
 
 __all__ = ["ARRANGED", "COMMANDS"]
+
 
 COMMANDS: dict[str, Command] = {
     "models": models,

@@ -1,27 +1,81 @@
-"""What several commands share: options, the model, what is printed."""
+"""What commands print, without power over the terminal: a model's card or a file's name may hold escape sequences."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from bfn.errors import UserError
-from bfn.processes import Processes
-from bfn.progress import Shown
+from bfn._utils.pieces import Processes
+from bfn._utils.progress import Shown
+from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
-    from bfn.model import BFN
-    from bfn.model_data import ModelData
+    from bfn.core.model import BFN
+    from bfn.data.encoding import ModelData
 
 __all__ = [
-    "BATCH", "DIRECTORY", "FILE", "NAME", "SEED", "AsJson", "Counts", "Data", "Device", "HeldOut", "ModelName", "Names",
-    "Network", "Seed", "check_positive", "load", "shown", "table", "tell",
-]  # fmt: skip
+    "AsJson",
+    "BATCH",
+    "Counts",
+    "DIRECTORY",
+    "Data",
+    "Device",
+    "FILE",
+    "HeldOut",
+    "ModelName",
+    "NAME",
+    "Names",
+    "Network",
+    "PlainOutput",
+    "SEED",
+    "Seed",
+    "check_positive",
+    "load",
+    "printable",
+    "shown",
+    "table",
+    "tell",
+]
+
+
+HARMLESS = "\n\t"
+TURNING = (*range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""Characters that turn the direction of what follows."""
+CONTROLS = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *TURNING)
+    if chr(code) not in HARMLESS
+}
+
+
+def printable(text: str) -> str:
+    r"""Text with its control characters written out.
+
+    >>> printable("red \x1b[31m")
+    'red \\x1b[31m'
+    """
+    return text.translate(CONTROLS)
+
+
+class PlainOutput:
+    """A stream that control characters pass only written out."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, and say that all was written."""
+        self._stream.write(printable(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
 
 LARGEST_SEED = 2**32 - 1
 """More than torch and numpy both take, other seeds being derived from it, is refused."""
@@ -67,7 +121,7 @@ class HeldOut:
 
     def read(self, model: BFN, as_json: bool, n: int | None = None) -> ModelData:
         """The data, as the model takes them; n: how many, if not as many as asked for."""
-        from bfn.model_data import read_model_data
+        from bfn.data.encoding import read_model_data
 
         return read_model_data(model, self.data, self.part, n or self.n, seed=self.seed, progress=shown(as_json))
 
@@ -109,7 +163,7 @@ def load(name: str, device: str = "cpu", network: str | None = None) -> BFN:
         raise UserError(f"device={device!r}: not on this machine ({reason}): take cpu, or auto") from None
     if network is None:
         return bfn.load(name).to(device)
-    from bfn.training import load_with_network
+    from bfn.training.own_networks import load_with_network
 
     return load_with_network(name, network).to(device)
 

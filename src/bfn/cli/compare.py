@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import arg
 
+from bfn._utils.pieces import Processes
+from bfn._utils.progress import Progress
 from bfn.cli.common import (
     BATCH,
     DIRECTORY,
@@ -23,19 +25,19 @@ from bfn.cli.common import (
     Seed,
     check_positive,
     load,
+    printable,
     shown,
     table,
 )
-from bfn.cli.plain_output import printable
-from bfn.errors import UserError
-from bfn.processes import Processes
-from bfn.progress import Progress
+from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
-    from bfn.model import BFN
-    from bfn.quality import Comparison, Record, Setting
+    from bfn.core.model import BFN
+    from bfn.quality.comparison import Comparison
+    from bfn.quality.measurements import Record, Setting
 
 __all__ = ["compare"]
+
 
 INTERRUPTED = 130
 USUAL_N, MOST_ROWS, TABLE_BATCH = 200, 10_000, 4096
@@ -158,7 +160,8 @@ def compare(
 
 def _write_pairs(model: BFN, settings: list[Setting], folder: Path, n: int, seed: int, batch: int) -> None:
     """Draw samples of two settings and write them as shuffled pairs for people to judge."""
-    from bfn.quality import blind, draw
+    from bfn.quality import blind
+    from bfn.quality.measurements import draw
 
     blind.check_pairs(folder, model, settings)
     with Progress(sum(setting.nfe for setting in settings) * n, "sampling", "call", shown()) as bar:
@@ -173,7 +176,7 @@ def _write_pairs(model: BFN, settings: list[Setting], folder: Path, n: int, seed
 def _report(comparison: Comparison, json: Path | None, markdown: Path | None, plot: Path | None) -> None:
     """Print tables, the main measure with its intervals, and the advice; write what is asked for."""
     from bfn import viz
-    from bfn.files import atomic_write
+    from bfn._utils.files import atomic_write
 
     main = comparison.main
     for of in comparison.measures:

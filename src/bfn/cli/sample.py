@@ -1,33 +1,82 @@
-"""``bfn sample``."""
+"""Molecules for ``bfn sample``: a sheet of drawings, and what is told of them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from bfn.cli.common import (
-    BATCH,
-    NAME,
-    AsJson,
-    Device,
-    ModelName,
-    Network,
-    Seed,
-    check_positive,
-    load,
-    shown,
-    tell,
-)
-from bfn.errors import UserError
+from bfn._utils.pieces import Processes
+from bfn._utils.progress import Progress
+from bfn.cli.common import BATCH, NAME, AsJson, Device, ModelName, Network, Seed, check_positive, load, shown, tell
+from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
-    from bfn.model import BFN
+    from bfn.core.model import BFN
+    from bfn.core.sampling import BatchedSamples
 
-__all__ = ["asked", "sample", "scales"]
+__all__ = ["asked", "sample", "sample_table", "scales", "tell_molecules"]
+
+
+def tell_molecules(path: Path, model: BFN, drawn: BatchedSamples) -> tuple[list[Path], list[str], dict[str, Any]]:
+    """Draw the valid ones beside their strings; files, lines for people, values for programs.
+
+    Without RDKit the strings are all there is, and one line says what to install.
+    """
+    from bfn.quality.molecule_report import report_molecules
+    from bfn.viz.pictures import molecule_sheet, write_picture
+
+    try:
+        report = report_molecules(model, drawn.x, drawn.present, drawn.conditions)
+        files = []
+        if report.molecules.valid:
+            captions = [""] * len(report.molecules.valid)
+            for own in report.properties:
+                captions = [f"{own.name} {value:.3f}" for value in own.estimated]
+            sheet = molecule_sheet(report.molecules.valid, captions)
+            files.append(write_picture(path.with_suffix(".png"), sheet))
+    except ImportError as error:
+        return [], [f"not drawn, not judged: {error}"], {"molecules": None}
+    return files, report.lines(), {"molecules": report.asdict()}
+
+
+def sample_table(
+    name: str, model: BFN, n: int, out: Path, given: tuple[str, ...], rules: tuple[str, ...], json: bool, **wishes: Any
+) -> None:
+    """Draw rows into a file, and tell how conditions were met. wishes: of ``draw_rows``; None for its own default."""
+    from bfn.tables.sampling import RowRequest, draw_rows
+    from bfn.tables.synthesizer import check_row_file, write_rows
+
+    assert model.info.columns is not None
+    path = check_row_file(out if out.suffix else out / "samples.csv")
+    request = RowRequest.read(model.info.columns, given, rules)
+    settings = {key: value for key, value in wishes.items() if value is not None}
+    report = request.report(settings.get("particles"))
+    processes = Processes.here()
+    start = time.perf_counter()
+    with Progress(n, "sampling", "row", shown(json)) as bar:
+
+        def counted() -> Iterator[Any]:
+            for rows in draw_rows(model, n, request, report, processes=processes, **settings):
+                bar.update(len(rows))
+                yield rows
+
+        if processes.main:
+            write_rows(path, counted(), request.example)
+        else:
+            all(True for _ in counted())  # its share is drawn; the first process has all rows and writes them
+    seconds = time.perf_counter() - start
+    values = {
+        "model": name, "n": n, "seed": wishes["seed"], "seconds": round(seconds, 3), "files": [str(path)],
+        "conditions": report.asdict(),
+    }  # fmt: skip
+    rate = f"{n / max(seconds, 1e-9):.0f} rows a second"
+    line = f"{n} rows of {name}: {seconds:.2f} s, {rate}, seed {wishes['seed']}; written to {path}"
+    tell(values, [*report.lines(), line], json)
+
 
 SHOWN = {"images": 16, "text": 4}
 """Samples whose forming --steps-gif shows."""
@@ -132,12 +181,13 @@ def sample(
     if known is None and keep is not None:
         raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
 
-    from bfn.batched_sampling import block_size, sample_in_batches
-    from bfn.cli.sample_molecules import tell_molecules
-    from bfn.processes import Processes
+    from bfn.core.sampling import block_size, sample_in_batches
+
+    pass  # MOVED
+    from bfn._utils.pieces import Processes
     from bfn.quality.molecule_report import is_of_molecules
-    from bfn.sample_files import pieces_for, sample_to, write_files
-    from bfn.viz import Recorder, lines, write_animation
+    from bfn.storage.sample_files import pieces_for, sample_to, write_files
+    from bfn.viz.pictures import Recorder, lines, write_animation
 
     source = load(model, device, network)
     if source.info.columns is not None:
@@ -146,7 +196,7 @@ def sample(
         wrong = next((option for option, value in refused.items() if value), None)
         if wrong is not None:
             raise UserError(f"{wrong}: not for a table; its rows are asked for by --given column=value")
-        from bfn.cli.sample_table import sample_table
+        pass  # MOVED
 
         asked_for = {"solver": solver, "grid": grid, "t_start": t_start, "g": g, "temperature": temperature}
         if noise != "fresh":
@@ -239,7 +289,7 @@ def _given(
     """What is asked for of samples by their numbers: classes in turn, a prompt, a part of images in turn."""
     import torch
 
-    from bfn.model_data import known_part, known_text, read_model_data
+    from bfn.data.encoding import known_part, known_text, read_model_data
 
     text, unknown = prompt
     always = {} if text is None else known_text(model, text, unknown)

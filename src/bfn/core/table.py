@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn.core.errors import UserError
+from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.info import NOTHING, Fact
-from bfn.errors import UserError
-from bfn.flows import Flow, NoiseLevel
 
 __all__ = ["BoundRow", "BoundTable", "Number", "Row", "Table"]
 

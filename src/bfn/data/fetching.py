@@ -26,13 +26,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bfn.data.optional_packages import require
+from bfn._utils.files import flush, home, locked
+from bfn._utils.packages import require
+from bfn._utils.progress import Progress, Shown, style
+from bfn.core.errors import UserError, did_you_mean
 from bfn.data.sources import SOURCES, Download
-from bfn.errors import UserError, did_you_mean
-from bfn.files import flush, home, locked
-from bfn.progress import Progress, Shown, style
 
 __all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
+
 
 _TIMEOUT = (5.0, 30.0)  # seconds to connect, which are few so that packages have their turn soon, and between blocks
 _MOST_DOWNLOADED = 1 << 30  # the largest archive of a standard set has 170 million

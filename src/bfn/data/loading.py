@@ -1,30 +1,75 @@
-"""From what a user names to data: a standard set, a folder of images, an array, a text file, a file of records."""
+"""Paths that the user has trained on: of those that a model's card names, only these are opened."""
 
 from __future__ import annotations
 
+import json
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 
-from bfn.data.bounds import telling_damage
+from bfn._utils.files import atomic_write, home, regular_size
+from bfn._utils.files import read_text as read_small_file
+from bfn._utils.packages import require, telling_damage
+from bfn._utils.progress import Shown
+from bfn.core.errors import UserError, did_you_mean
 from bfn.data.fetching import fetch, is_fetched, read_manifest
-from bfn.data.image_files import read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
-from bfn.data.images import Images, concatenate
-from bfn.data.numpy_files import numpy_shapes
-from bfn.data.optional_packages import require
+from bfn.data.images import (
+    Images,
+    concatenate,
+    numpy_shapes,
+    read_cifar_folder,
+    read_folder,
+    read_idx_images,
+    read_npy,
+    read_npz,
+)
 from bfn.data.record_files import is_record_file, read_records
 from bfn.data.records import Columns, Records
 from bfn.data.sources import SOURCES
 from bfn.data.text import Text, read_text
 from bfn.data.tokenizers import Tokenizer
-from bfn.errors import UserError, did_you_mean
-from bfn.files import regular_size
-from bfn.progress import Shown
 
-__all__ = ["Part", "is_at_hand", "load", "names"]
+__all__ = ["Part", "from_card", "is_at_hand", "load", "names", "remember_path"]
+
+
+_PATHS = "trained-on.json"
+
+
+def remember_path(source: str) -> None:
+    """Note that the user trains on data at a path."""
+    if source in names() or not Path(source).expanduser().exists():
+        return
+    path, known = str(Path(source).expanduser().resolve()), _remembered()
+    if path not in known:
+        with suppress(OSError):  # a home that cannot be written to forgets
+            atomic_write(home() / _PATHS, json.dumps([*known, path], indent=2) + "\n")
+
+
+def from_card(source: object) -> str:
+    """The data that a model's card names: a standard set, or a path that the user has trained on here.
+
+    A card may come from anywhere; what it names is not opened for that alone.
+    """
+    if not isinstance(source, str):
+        raise UserError("the model's card does not say what it was trained on; give data, a standard set or a path")
+    if source not in names() and str(Path(source).expanduser().resolve()) not in _remembered():
+        raise UserError(
+            f"the model's card says that it was trained on {source!r}, where you have not trained on this machine: "
+            f"if you trust it, give it yourself, --data {source!r}"
+        )
+    return source
+
+
+def _remembered() -> list[str]:
+    try:
+        return [str(path) for path in json.loads(read_small_file(home() / _PATHS))]
+    except (OSError, ValueError, TypeError):
+        return []
+
 
 Part = Literal["train", "validation", "test", "all"]
 """A part of a data set."""
@@ -55,7 +100,7 @@ def load(
 
     Paths: a folder of images (sub-folders are classes) or of CIFAR-10's binary version, ``.npy``, ``.npz``, an MNIST
     idx file (``.gz`` too), a text file, or a file of records: CSV, TSV, Parquet, FASTA, a list of SMILES
-    (:func:`bfn.data.read_records`). Arrays of one or two axes are records, and so is every file whose ``columns`` are
+    (:func:`bfn.data.record_files.read_records`). Arrays of one or two axes are records, and so is every file whose ``columns`` are
     named, a ``.txt`` then having one record a line.
 
     A set with a test part of its own keeps it; of any other, 5 % are held out for the test. As much is held out for
@@ -73,7 +118,7 @@ def load(
 
     Raises:
         UserError: Nothing is there, or what is there cannot be read or holds something else than it should.
-        bfn.data.FetchError: A standard set could not be had.
+        bfn.data.fetching.FetchError: A standard set could not be had.
     """
     if part not in get_args(Part):
         raise UserError(f"part={part!r}: expected one of {', '.join(get_args(Part))}")
@@ -82,9 +127,13 @@ def load(
     if not (isinstance(source, str) and source in SOURCES):
         return _part(_read_path(Path(source), tokenizer, columns, progress), part)
     if SOURCES[source].is_table:
-        raise UserError(f"{source}: a table: bfn.data.read_table({source!r}), or TableSynthesizer().fit({source!r})")
+        raise UserError(
+            f"{source}: a table: bfn.data.table_files.read_table({source!r}), or TableSynthesizer().fit({source!r})"
+        )
     if SOURCES[source].is_network:
-        raise UserError(f"{source}: a Bayesian network: bfn.exact.BayesianNetwork.fetch({source!r}) draws rows of it")
+        raise UserError(
+            f"{source}: a Bayesian network: bfn.exact.bayesian_network.BayesianNetwork.fetch({source!r}) draws rows of it"
+        )
     folder = fetch(source, progress=progress, verify=False)
     note = read_manifest(folder).get("note", "")
     if note:

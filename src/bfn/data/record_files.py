@@ -16,16 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bfn.data.bounds import check_decoded, open_file, telling_damage
-from bfn.data.numpy_files import load_npy, load_npz
-from bfn.data.optional_packages import require
-from bfn.data.record_columns import RawTable, make_records, tabular
-from bfn.data.records import Columns, Records
+from bfn._utils.files import regular_size
+from bfn._utils.packages import check_decoded, open_file, require, telling_damage
+from bfn.core.errors import UserError, did_you_mean
+from bfn.data.images import load_npy, load_npz
+from bfn.data.records import Columns, RawTable, Records, make_records, tabular
 from bfn.data.tokenizers import Tokenizer
-from bfn.errors import UserError, did_you_mean
-from bfn.files import regular_size
 
 __all__ = ["is_record_file", "read_records"]
+
 
 _FASTA_LETTERS = re.compile(r"[A-Za-z*-]*")
 _SMILES_HEADER = re.compile(r"(canonical_|isomeric_)?smiles?\b", re.IGNORECASE)

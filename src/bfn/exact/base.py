@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bfn.errors import UserError
-from bfn.flows import DiscreteFlow, Flow, NoiseLevel, Shape
-from bfn.heads import Categorical, Output
-from bfn.info import ModelInfo
-from bfn.model import Model
-from bfn.spread import Spread
+from bfn.core.errors import UserError
+from bfn.core.flows import DiscreteFlow, Flow, NoiseLevel, Shape
+from bfn.core.heads import Categorical, Output
+from bfn.core.info import ModelInfo, Spread
+from bfn.core.model import Model
 
 __all__ = ["DiscreteExactModel", "ExactModel"]
+
 
 LOG_ZERO = -1e30
 """Stands for log 0 inside posteriors: exp of it is 0, but sums and differences of it stay finite."""

@@ -13,7 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
+from bfn.core.heads import Categorical, Output, Point, unknown_scale
+from bfn.core.joint import JointFlow, JointOutput, flat
+from bfn.core.joint import SlicedPart as Part
 from bfn.exact.base import (
     ExactModel,
     check_probs,
@@ -22,12 +26,7 @@ from bfn.exact.base import (
     log_weights,
     normal_log_prob,
     safe_log,
-)  # fmt: skip
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
-from bfn.heads import Categorical, Output, Point
-from bfn.heads.base import unknown_scale
-from bfn.joint import JointFlow, Part, flat
-from bfn.joint_head import JointOutput
+)
 
 __all__ = ["JointMixture"]
 

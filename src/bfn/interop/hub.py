@@ -15,12 +15,13 @@ from typing import Any, Self
 from huggingface_hub import ModelCard, ModelCardData, ModelHubMixin, hf_hub_download
 from torch import nn
 
-from bfn import storage
-from bfn.errors import UserError
-from bfn.model import BFN, load
-from bfn.quality.markdown import markdown_table
+from bfn.core.errors import UserError
+from bfn.core.model import BFN, load
+from bfn.quality.comparison import markdown_table
+from bfn.storage import models as storage
 
 __all__ = ["HubBFN", "from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
+
 
 LIBRARY = "bayesian-flow"
 PIPELINES = {"text": "text-generation", "images": "unconditional-image-generation", "numbers": None}

@@ -1,4 +1,4 @@
-r"""Ordinary diffusion models under this library's solvers, by an exact change of variables.
+"""Ordinary diffusion models under this library's solvers, by an exact change of variables.
 
 A variance-preserving model is trained on x_t = alpha x + sigma eps, alpha^2 + sigma^2 = 1. Divided by sigma,
 
@@ -17,13 +17,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from bfn.errors import UserError
-from bfn.flows import ContinuousFlow, Flow, NoiseLevel, Shape
-from bfn.heads import Head, Output, Point, unknown_scale
-from bfn.model import BFN
-from bfn.schedules import Schedule, Time, as_float64
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, Flow, NoiseLevel, Shape
+from bfn.core.heads import Head, Output, Point, unknown_scale
+from bfn.core.model import BFN
+from bfn.core.schedules import Schedule, Time, as_float64
 
 __all__ = ["VariancePreservingHead", "VariancePreservingSchedule", "variance_preserving"]
+
 
 TINY_SNR = 2.0**-24
 """Smallest alpha^2 counted with, so that schedules that end in pure noise keep a finite log s."""

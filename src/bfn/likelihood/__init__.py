@@ -3,7 +3,7 @@
 from bfn.likelihood.bits import Likelihood, bits_estimate, bits_parts, held_out_bits
 from bfn.likelihood.bounds import receiver_variance
 from bfn.likelihood.likelihood import log_likelihood
-from bfn.likelihood.settings import NFE, Dequantise, Divergence, Method
+from bfn.likelihood.ode import NFE, Dequantise, Divergence, Method
 
 __all__ = [
     "NFE",

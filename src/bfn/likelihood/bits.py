@@ -1,14 +1,9 @@
-"""Bits a dimension, with their intervals: every figure in bits comes from here.
-
-What data cost falls in two parts, transmission (the loss) and reconstruction, whose sum bounds -log p from above. The
-figures of the paper are this sum. The rule for the interval is one: a mean of independent values has Student's. Times
-are stratified over a batch, so that the samples of one batch are not independent, but the means of batches are.
-"""
+"""Data and their conditions: checked, and a batch at a time."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,19 +12,95 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.conditions import rows_of
-from bfn.errors import UserError
-from bfn.estimate import Estimate, mean_estimate
-from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import checked_conditions
-from bfn.losses import continuous_time_loss, n_step_loss, reconstruction_loss
-from bfn.progress import Progress, Shown
+from bfn._utils.arguments import check_whole
+from bfn._utils.estimate import Estimate, mean_estimate
+from bfn._utils.progress import Progress, Shown
+from bfn._utils.seeds import evaluating
+from bfn.core.conditions import ConditionTensors, conditions_for, pack_present, rows_of
+from bfn.core.errors import UserError
+from bfn.core.losses import continuous_time_loss, n_step_loss, reconstruction_loss
 
 if TYPE_CHECKING:
-    from bfn.info import Label
-    from bfn.model import Model
+    from bfn.core.conditions import Label
+    from bfn.core.model import Model
 
-__all__ = ["Likelihood", "bits_estimate", "bits_parts", "held_out_bits"]
+__all__ = [
+    "Batch",
+    "Likelihood",
+    "batch_size",
+    "batches",
+    "bits_estimate",
+    "bits_parts",
+    "checked_conditions",
+    "held_out_bits",
+    "some_of",
+]
+
+
+BATCH_NUMBERS = 1 << 16
+"""Numbers in the states of a batch where its size is not given."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples that are measured at a time, and what it takes to measure them.
+
+    conditions: what the network is told of each. generator: draws what is drawn.
+    on_call: told, after each network call, of how many states it was.
+    """
+
+    model: Model
+    x: Tensor
+    conditions: ConditionTensors
+    generator: torch.Generator | None
+    on_call: Callable[[int], object]
+
+
+def checked_conditions(
+    model: Model,
+    x: Tensor,
+    label: Label | None,
+    condition: Mapping[str, Any] | None = None,
+    present: Any = None,
+    **counts: int | None,
+) -> dict[str, Tensor]:
+    """What the network is told of each sample, null where nothing is said; refuses other data, and counts below 1."""
+    shape = model.flow.shape_of(x, model.data_shape)
+    model.flow.check(x, shape)
+    if len(x) == 0:
+        raise UserError("no data: expected at least 1 sample")
+    for name, count in counts.items():
+        if isinstance(count, int) and count < 1:
+            raise UserError(f"{name}={count}: expected at least 1")
+        if count is not None:
+            check_whole(name, count, 1, 10**9)
+    nothing = label is None and not condition
+    given = {} if nothing else conditions_for(model, len(x), label, condition, draw=False)
+    if present is not None:
+        given["present"] = pack_present(model.flow, present, shape, len(x), model.device)
+    return given
+
+
+def batch_size(states: int | None, numbers: int, draws: int = 1) -> int:
+    """Samples that make up so many states, of so many numbers, ``draws`` a sample; None for as many as suit."""
+    return max(1, (BATCH_NUMBERS // numbers if states is None else states) // draws)
+
+
+def some_of(
+    x: Tensor, conditions: ConditionTensors, rows: slice, device: torch.device
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Some of the data, and their conditions."""
+    return x[rows].to(device), {name: value[rows].to(device) for name, value in conditions.items()}
+
+
+def batches(
+    x: Tensor, conditions: ConditionTensors, states: int | None, numbers: int, device: torch.device
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Data and conditions, as many at a time as make up so many states."""
+    size = batch_size(states, numbers)
+    for first in range(0, len(x), size):
+        yield some_of(x, conditions, slice(first, first + size), device)
+
 
 LEAST_BATCHES = 8
 """Batches that held-out data are cut into, at least: the interval comes from their means."""

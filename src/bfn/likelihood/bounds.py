@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bfn.arguments import check_whole
-from bfn.errors import UserError
-from bfn.eval_mode import evaluating
-from bfn.likelihood.batches import Batch, batches, checked_conditions
-from bfn.likelihood.bits import Likelihood
-from bfn.losses import continuous_time_loss_values, noised_output, squared_error
-from bfn.presence import n_present, sum_over_present
+from bfn._utils.arguments import check_whole
+from bfn._utils.seeds import evaluating
+from bfn.core.conditions import n_present, sum_over_present
+from bfn.core.errors import UserError
+from bfn.core.losses import continuous_time_loss_values, noised_output, squared_error
+from bfn.likelihood.bits import Batch, Likelihood, batches, checked_conditions
 
 if TYPE_CHECKING:
-    from bfn.info import Label
-    from bfn.model import Model
+    from bfn.core.conditions import Label
+    from bfn.core.model import Model
 
 __all__ = ["continuous_bound", "n_step_bound", "receiver_variance"]
 

@@ -10,22 +10,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bfn.errors import NetworkError, UserError
-from bfn.eval_mode import evaluating
-from bfn.files import write_arrays
-from bfn.likelihood.batches import Batch, batch_size, checked_conditions, some_of
-from bfn.likelihood.bits import Likelihood
+from bfn._utils.files import write_arrays
+from bfn._utils.pieces import ALONE, Pieces, Processes, digest, write_pieces
+from bfn._utils.progress import Progress, Shown
+from bfn._utils.seeds import block_generator, evaluating
+from bfn.core.errors import NetworkError, UserError
+from bfn.likelihood.bits import Batch, Likelihood, batch_size, checked_conditions, some_of
 from bfn.likelihood.bounds import continuous_bound, n_step_bound
-from bfn.likelihood.ode import Ode
-from bfn.likelihood.settings import Dequantise, Divergence, Method, Settings
-from bfn.pieces import Pieces, digest, write_pieces
-from bfn.processes import ALONE, Processes
-from bfn.progress import Progress, Shown
-from bfn.seeds import block_generator
+from bfn.likelihood.ode import Dequantise, Divergence, Method, Ode, Settings
 
 if TYPE_CHECKING:
-    from bfn.info import Label
-    from bfn.model import Model
+    from bfn.core.conditions import Label
+    from bfn.core.model import Model
 
 __all__ = ["log_likelihood"]
 

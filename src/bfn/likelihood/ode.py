@@ -1,48 +1,216 @@
-"""The probability-flow ODE, run backward: densities of continuous data, bounds for levels and classes.
-
-du/ds = w_hat carries the exact prior N(0, kappa I) at s = 0 to the data end, so that a state there has the density
-
-    log p(u) = log N(u(0); 0, kappa I) - integral of div w_hat ds,      run backward from u.
-
-It is integrated in coordinates in which Gaussian data of standard deviation d stand still, u = sqrt(kappa) cosh(c) v
-with s = sinh(c) / d: what is left, dv/dc = w_hat / (sqrt(kappa) d) - tanh(c) v, is small and smooth at both ends.
-
-- Continuous data: u = s x at the data end. What is computed is the density of u / s there, log p(u) + D log s: a true,
-  normalised density, that of the model's samples (of data with noise of standard deviation 1/s left on them, so that
-  it tends to the density of x itself as s grows).
-- Continuous data on a grid of levels: log P(x) = log of the integral over the bin of x, bounded from below by draws
-  x' ~ q in the bin, log P(x) >= E log mean_k [ p(x'_k) / q(x'_k) ] (dequantisation).
-- Discrete data: log P(x) >= E log mean_k [ p(u_k) P(x | u_k) / q(u_k | x) ] with draws u_k ~ q(u | x) = N(s w(x), K I)
-  and the model's own classes P(x | u) at the data end. A shift of all K components of a variable changes no softmax:
-  p and q agree along it, and the state is kept without it.
-- Joint data: numbers as they are, classes as draws, all at once: a bound on the density of the numbers times the
-  probability of the classes. Each part has its own c, a function of the time that all share; the parts run together
-  along the c of one of them.
-"""
+"""Integrators of the likelihood's ODE: equal steps, or steps that each sample chooses by itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from bfn.conditions import rows_of
+from bfn._utils.arguments import MOST_COUNT, check_real, check_whole
+from bfn.core.conditions import rows_of, sum_over_present
+from bfn.core.errors import NetworkError, UserError
+from bfn.core.flows import Flow, NoiseLevel
+from bfn.core.heads import Output
 from bfn.core.joint import SlicedPart as Part
 from bfn.core.joint import flat, sliced_parts
+from bfn.core.schedules import as_float64
 from bfn.core.solver import LEAST_T_START
-from bfn.errors import NetworkError
-from bfn.flows import Flow, NoiseLevel
-from bfn.heads import Output
-from bfn.likelihood.batches import Batch
-from bfn.likelihood.bits import Likelihood
-from bfn.likelihood.integrators import adams, dormand_prince
-from bfn.likelihood.settings import Settings
-from bfn.presence import sum_over_present
-from bfn.schedules import as_float64
+from bfn.likelihood.bits import Batch, Likelihood
 
-__all__ = ["Ode"]
+if TYPE_CHECKING:
+    from bfn.core.model import Model
+
+__all__ = ["Dequantise", "Divergence", "Method", "NFE", "Ode", "Settings", "Slope", "adams", "dormand_prince"]
+
+
+Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(rows, c, y) -> dy/dc of those rows of the batch."""
+
+ADAMS_BASHFORTH = ((1.0,), (3 / 2, -1 / 2), (23 / 12, -16 / 12, 5 / 12))
+ADAMS_MOULTON = ((1 / 2, 1 / 2), (5 / 12, 8 / 12, -1 / 12), (9 / 24, 19 / 24, -5 / 24, 1 / 24))
+
+
+def adams(f: Slope, y: Tensor, slope: Tensor, c: float, c_end: float, nfe: int) -> Tensor:
+    """Equal steps, one call each: Adams of order 3, each step redone with order 4 once the next slope is known."""
+    rows = torch.arange(len(y), device=y.device)
+    h = (c_end - c) / (nfe - 1)
+    slopes = [slope]
+    for i in range(1, nfe):
+        order = min(len(slopes), len(ADAMS_BASHFORTH)) - 1
+        predicted = y + h * _mix(ADAMS_BASHFORTH[order], slopes)
+        c_new = c_end if i == nfe - 1 else c + i * h
+        slopes = [f(rows, y.new_full((len(y),), c_new), predicted), *slopes[: len(ADAMS_BASHFORTH)]]
+        y = y + h * _mix(ADAMS_MOULTON[order], slopes)
+    return y
+
+
+# Dormand & Prince (1980), 5(4): stages, and the difference between the two solutions.
+NODES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
+STAGES = (
+    (1 / 5,),
+    (3 / 40, 9 / 40),
+    (44 / 45, -56 / 15, 32 / 9),
+    (19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729),
+    (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
+    (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
+)
+ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)
+
+
+def dormand_prince(
+    f: Slope, y: Tensor, slope: Tensor, c_start: float, c_end: float, tolerance: float, max_nfe: int
+) -> tuple[Tensor, Tensor]:
+    """Steps that each sample chooses by itself, so that a result does not depend on what else is in the batch.
+
+    The error of a step is the norm of that of the state and of the log-densities, which are of one unit: a change of v
+    by dv changes log N(v) by v . dv.
+    """
+    y, slope = y.clone(), slope.clone()
+    c, h = y.new_full((len(y),), c_start), y.new_full((len(y),), (c_end - c_start) / 20)
+    calls = torch.ones(len(y), dtype=torch.int64, device=y.device)
+    rows = torch.arange(len(y), device=y.device)
+    # What steps miss adds up: the error in the end is several times that of a step.
+    allowed = tolerance / 10
+    while len(rows):
+        if int(calls.max()) + len(NODES) > max_nfe:
+            raise UserError(
+                f"tolerance={tolerance:g}: not reached within {max_nfe} calls; take a larger one, more calls (nfe), or "
+                "a model in float64"
+            )
+        left = c_end - c[rows]
+        last = h[rows] <= left
+        step = torch.where(last, left, h[rows])
+        column, slopes = step.unsqueeze(1), [slope[rows]]
+        for node, stage in zip(NODES, STAGES, strict=True):
+            new = y[rows] + column * _mix(stage, slopes)
+            at = torch.where(last & (node == 1), c_end, c[rows] + node * step)
+            slopes.append(f(rows, at, new))
+        calls[rows] += len(NODES)
+        error = (column * _mix(ERROR, slopes)).norm(dim=1)
+        good = error <= allowed
+        done = rows[good]
+        y[done], slope[done], c[done] = new[good], slopes[-1][good], at[good]
+        h[rows] = step * (0.9 * (allowed / error.clamp(min=1e-300)) ** 0.2).clamp(0.2, 5)
+        rows = rows[~(good & last)]
+    return y, calls
+
+
+def _mix(weights: tuple[float, ...], slopes: list[Tensor]) -> Tensor:
+    return torch.stack([w * slope for w, slope in zip(weights, slopes, strict=False)]).sum(0)
+
+
+Method = Literal["ode", "bound", "n-step"]
+"""How a likelihood is had: the probability-flow ODE, the continuous-time bound, or the bound of n steps."""
+Divergence = Literal["exact", "hutchinson"]
+"""How the divergence of the ODE is had: term by term, or by random probes."""
+Dequantise = Literal["uniform", "noise"]
+"""What is added to data of whole levels to give them a density."""
+
+NFE = 100
+"""Network calls a sample where neither their number nor a tolerance is given."""
+
+MOST_NFE = 10_000
+"""Calls after which adaptive steps give up: the tolerance is then finer than the network's rounding."""
+
+EXACT_DEFAULT, EXACT_LIMIT = 100, 1024
+"""Up to so many dimensions the divergence is exact if nothing is said, and at most if it is asked for."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of :func:`bfn.likelihood.likelihood.log_likelihood`, which says what each means."""
+
+    method: Method
+    nfe: int | None
+    tolerance: float | None
+    divergence: Divergence | None
+    probes: int
+    importance: int
+    levels: int | None
+    dequantise: Dequantise
+    variance: Tensor | None
+
+    @property
+    def calls(self) -> int:
+        """Network calls a sample; with a tolerance, at most."""
+        return self.nfe or (NFE if self.tolerance is None else MOST_NFE)
+
+    def is_exact(self, n_states: int) -> bool:
+        """Whether the divergence in so many dimensions is exact."""
+        return n_states <= EXACT_DEFAULT if self.divergence is None else self.divergence == "exact"
+
+    def check(self, model: Model, x: Tensor) -> None:
+        """Refuse what does not fit together, in one line each."""
+        for problem in self._problems(model.flow, math.prod(model.flow.state_shape(model.data_shape)), x):
+            raise UserError(problem)
+
+    def _problems(self, flow: Flow, n_states: int, x: Tensor) -> Iterator[str]:
+        names = {"method": Method, "divergence": Divergence, "dequantise": Dequantise}
+        for name, allowed in ((name, get_args(kind)) for name, kind in names.items()):
+            if (value := getattr(self, name)) not in allowed and (name, value) != ("divergence", None):
+                yield f"{name}={value!r}: expected one of {', '.join(allowed)}"
+        if isinstance(self.nfe, int) and self.nfe < 5:
+            yield f"nfe={self.nfe}: expected at least 5 network calls a sample"
+        for name in ("nfe", "probes", "importance"):
+            if (value := getattr(self, name)) is not None:
+                check_whole(name, value, 1, 10**6)
+        if self.probes > 1 and self.method == "ode" and self.is_exact(n_states):
+            yield f"probes={self.probes} with an exact divergence, which needs none: take divergence='hutchinson'"
+        check_real("tolerance", self.tolerance)
+        if self.tolerance is not None and not 0 < self.tolerance < math.inf:
+            yield f"tolerance={self.tolerance:g}: expected a positive error, such as 1e-4"
+        if self.tolerance is not None and self.tolerance < sys.float_info.epsilon:
+            yield f"tolerance={self.tolerance:g}: finer than any number is rounded; expected an error such as 1e-4"
+        usual = {"tolerance": None, "divergence": None, "levels": None, "importance": 1, "probes": 1}
+        for name in (name for name, value in usual.items() if getattr(self, name) != value and self.method != "ode"):
+            yield f"{name} with method={self.method!r}: it belongs to method='ode'"
+        if self.variance is not None:
+            yield from self._variance_problems(flow, self.variance)
+        if self.levels is not None:
+            yield from self._level_problems(flow, self.levels, x)
+        elif self.dequantise != "uniform":
+            yield f"dequantise={self.dequantise!r} without levels: say how many values there are, such as levels=256"
+        elif flow.has_range and self.importance > 1:
+            yield f"importance={self.importance}: a density needs no draws; give levels to bound a probability"
+        if self.importance > 1 and self.probes == 1 and not self.is_exact(n_states):
+            yield (
+                f"importance={self.importance} with divergence='hutchinson' and probes=1: weights as noisy as that of "
+                "one probe give no bound; take probes=2 or more"
+            )
+        if self.divergence == "exact" and n_states > EXACT_LIMIT:
+            yield (
+                f"divergence='exact' in {n_states} dimensions: it takes a backward pass for each at every call (at "
+                f"most {EXACT_LIMIT}); take 'hutchinson'"
+            )
+
+    def _variance_problems(self, flow: Flow, variance: Tensor) -> Iterator[str]:
+        if self.method != "n-step" or not flow.has_range:
+            yield f"variance with method={self.method!r} on {flow.kind} data: it is for 'n-step' on continuous data"
+        if tuple(variance.shape) != (self.calls - 1,):
+            yield f"variance of shape {tuple(variance.shape)}: expected one a step, nfe - 1 = {self.calls - 1} of them"
+        if not bool(((variance >= 0) & variance.isfinite()).all()):
+            yield f"variance from {float(variance.min()):g} on: expected finite numbers from 0 up"
+
+    def _level_problems(self, flow: Flow, levels: int, x: Tensor) -> Iterator[str]:
+        if not flow.has_range or not isinstance(levels, int) or levels < 2:
+            yield (
+                f"levels={levels} on {flow.kind} data: expected a whole number of values on [-1, 1] of "
+                "continuous data, at least 2"
+            )
+        check_whole("levels", levels, 2, MOST_COUNT)
+        # The values are 2 k / (levels - 1) - 1, to a hundredth of what lies between them.
+        steps = (x.double() + 1) * (levels - 1) / 2
+        off = ~((steps - steps.round().clamp(0, levels - 1)).abs() <= 0.01)
+        if bool(off.any()):
+            yield (
+                f"levels={levels}: the data hold {float(x[off][0]):g}, which is none of so many values on [-1, 1]; "
+                "say how many values the data take"
+            )
 
 
 class Ode:

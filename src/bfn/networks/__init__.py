@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from bfn.errors import UserError, did_you_mean
+from bfn.core.errors import UserError, did_you_mean
 from bfn.networks.arguments import JSON
 from bfn.networks.mlp import MLP
-from bfn.networks.official_transformer import OfficialTransformer
-from bfn.networks.official_unets import OfficialBinaryUNet, OfficialFlatUNet
-from bfn.networks.table_mlp import TableMLP
-from bfn.networks.table_transformer import TableTransformer
+from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet, OfficialTransformer
+from bfn.networks.table import TableMLP, TableTransformer
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 

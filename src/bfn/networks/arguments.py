@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from bfn.arguments import MOST_COUNT, check_whole
-from bfn.errors import UserError
+from bfn._utils.arguments import MOST_COUNT, check_whole
+from bfn.core.errors import UserError
 
 __all__ = [
     "JSON",
@@ -19,6 +19,7 @@ __all__ = [
     "require_present",
     "require_shape",
 ]
+
 
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 """Whatever `json` can write: the type of a network's stored arguments."""

@@ -6,10 +6,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfn.errors import UserError
+from bfn.core.errors import UserError
 from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
-from bfn.networks.conditions import Declarations
-from bfn.networks.embedding import Conditioning, Context, CrossAttention, Rotary, centre, combine, zeroed
+from bfn.networks.conditioning import (
+    Conditioning,
+    Context,
+    CrossAttention,
+    Declarations,
+    Rotary,
+    centre,
+    combine,
+    zeroed,
+)
 from bfn.networks.ngram_posterior import NGramPosterior
 
 __all__ = ["Transformer"]

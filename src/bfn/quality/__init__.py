@@ -4,26 +4,19 @@
     comparison = compare(model, crossed(model.flow, ["bfn", "auto"], [5, 10]), judge, n=200)
     print(comparison.markdown())
 
-Every figure is a :class:`bfn.estimate.Estimate`, a value with its 95 % interval.
+Every figure is a :class:`bfn._utils.estimate.Estimate`, a value with its 95 % interval.
 """
 
-from bfn.quality.classifier import classify, load_classifier
-from bfn.quality.comparison import Comparison, compare, summarise
-from bfn.quality.features import InceptionFeatures, gather_statistics
+from bfn.quality.comparison import Comparison, compare, markdown_table, summarise
+from bfn.quality.features import InceptionFeatures, classify, gather_statistics, load_classifier
 from bfn.quality.frechet import FeatureStatistics, Gaussian, frechet_distance, frechet_estimate
-from bfn.quality.judge import Judge, JudgePart, Measure
+from bfn.quality.judge import Frechet, Judge, JudgePart, Measure
 from bfn.quality.judge_choice import METRICS, Metric, features_for, judge_for, metric_for
-from bfn.quality.judge_parts import Frechet
-from bfn.quality.markdown import markdown_table
-from bfn.quality.measurements import Record, draw, measure
+from bfn.quality.measurements import USUAL, Record, Setting, crossed, default_store, draw, measure
 from bfn.quality.molecule_report import MoleculeReport, report_molecules
 from bfn.quality.molecules import KnownMolecules, Molecules
-from bfn.quality.ngrams import class_ngram_counts, divergence
-from bfn.quality.settings import USUAL, Setting, crossed
-from bfn.quality.spelling import spelling_accuracy, spelling_estimate
-from bfn.quality.store import default_store
-from bfn.quality.table_quality import TableQuality
-from bfn.quality.table_report import TableReport, table_report
+from bfn.quality.table_report import TableQuality, TableReport, table_report
+from bfn.quality.text import class_ngram_counts, divergence, spelling_accuracy, spelling_estimate
 
 __all__ = [
     "METRICS",

@@ -13,14 +13,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError
-from bfn.estimate import Estimate, share_estimate
-from bfn.files import atomic_write
-from bfn.model import Model
-from bfn.quality.settings import Setting
+from bfn._utils.estimate import Estimate, share_estimate
+from bfn._utils.files import atomic_write
+from bfn.core.errors import UserError
+from bfn.core.model import Model
+from bfn.quality.measurements import Setting
 from bfn.viz.pictures import sheet, side_by_side, write_picture
 
 __all__ = ["Preference", "check_pairs", "key_path", "score", "write_pairs"]
+
 
 PAIRS, ANSWERS = "pairs.md", "answers.csv"
 SIDES = ("left", "right")

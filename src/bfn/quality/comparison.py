@@ -1,4 +1,6 @@
-"""Which solver to use at which number of calls: settings measured, put into tables, and advice drawn."""
+"""Tables in Markdown."""
+
+from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -7,14 +9,22 @@ from typing import Any
 
 import torch
 
-from bfn.estimate import Estimate
-from bfn.model import Model
+from bfn._utils.estimate import Estimate
+from bfn.core.model import Model
 from bfn.quality.judge import Judge, Measure
-from bfn.quality.markdown import markdown_table
-from bfn.quality.measurements import Record, measure
-from bfn.quality.settings import Setting
+from bfn.quality.measurements import Record, Setting, measure
 
-__all__ = ["Advice", "Comparison", "compare", "summarise"]
+__all__ = ["Advice", "Comparison", "compare", "markdown_table", "summarise"]
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table.
+
+    >>> markdown_table(["a", "b"], [["1", "2"]])
+    ['| a | b |', '| --- | --- |', '| 1 | 2 |']
+    """
+    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+
 
 BETTER = {"low": "Lower is better.", "high": "Higher is better.", "real": "Nearer to real data is better."}
 
@@ -142,7 +152,7 @@ def compare(
     notes: Sequence[str] = (),
     **options: Any,
 ) -> Comparison:
-    """Measure all settings, and real data beside them. options: those of :func:`bfn.quality.measure`."""
+    """Measure all settings, and real data beside them. options: those of :func:`bfn.quality.measurements.measure`."""
     return summarise(measure(model, settings, judge, n, **options), judge, n, name=name, notes=notes)
 
 

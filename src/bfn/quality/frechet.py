@@ -6,6 +6,8 @@ With Inception's features it is the FID, with the bundled classifier's its MNIST
 Means and covariances are gathered batch by batch in float64, so memory does not grow with the number of images.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,9 +18,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bfn.errors import UserError
-from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate
-from bfn.files import atomic
+from bfn._utils.estimate import Estimate, bootstrap_estimates, mean_estimate
+from bfn._utils.files import atomic
+from bfn.core.errors import UserError
 
 __all__ = [
     "FeatureStatistics",
@@ -27,7 +29,9 @@ __all__ = [
     "frechet_distance",
     "frechet_estimate",
     "frechet_influence",
+    "nearest",
 ]
+
 
 _FORMAT = "bfn-feature-statistics-1"
 
@@ -241,3 +245,16 @@ def _check_comparable(a: FeatureStatistics, b: FeatureStatistics) -> None:
         raise UserError(f"{a.n_features} and {b.n_features} features: both sets need the same extractor")
     if a.extractor and b.extractor and a.extractor != b.extractor:
         raise UserError(f"features of {a.extractor!r} and of {b.extractor!r}: both sets need the same extractor")
+
+
+def nearest(x: Tensor, others: Tensor, k: int, at_a_time: int = 100) -> tuple[Tensor, Tensor]:
+    """Distances (n, k) and indices (n, k) of the k nearest of others (m, d) to each of x (n, d)."""
+    squares = others.square().sum(1)
+
+    def of(part: Tensor) -> tuple[Tensor, Tensor]:
+        distances = torch.addmm(squares, part, others.T, alpha=-2).add_(part.square().sum(1, keepdim=True))
+        return distances.min(1, keepdim=True) if k == 1 else distances.topk(k, largest=False)
+
+    pieces = [of(part) for part in torch.split(x, at_a_time)]
+    values, indices = (torch.cat(column) for column in zip(*pieces, strict=True))
+    return values.clamp(min=0).sqrt(), indices

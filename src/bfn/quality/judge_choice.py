@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.data.own_paths import from_card
-from bfn.errors import UserError, did_you_mean
-from bfn.files import home
-from bfn.model import Model
-from bfn.model_data import read_model_data
-from bfn.pieces import digest
-from bfn.progress import over
-from bfn.quality.classifier import load_classifier
+from bfn._utils.files import home
+from bfn._utils.pieces import digest
+from bfn._utils.progress import over
+from bfn.core.errors import UserError, did_you_mean
+from bfn.core.model import Model
+from bfn.data.encoding import read_model_data
+from bfn.data.loading import from_card
 from bfn.quality.features import (
     POOLED,
     Extractor,
@@ -26,18 +25,31 @@ from bfn.quality.features import (
     check_finite,
     extract,
     gather_statistics,
+    load_classifier,
     pooled_pixels,
 )
 from bfn.quality.frechet import FeatureStatistics
-from bfn.quality.judge import Judge, JudgePart
-from bfn.quality.judge_parts import COPY_NEIGHBOURS, Digits, Frechet, NearCopies, NearestClasses, Texts
-from bfn.quality.molecule_parts import molecule_parts, read_molecules
+from bfn.quality.judge import (
+    COPY_NEIGHBOURS,
+    Digits,
+    Frechet,
+    Judge,
+    JudgePart,
+    NearCopies,
+    NearestClasses,
+    ReferenceData,
+    Texts,
+    read_images,
+    read_texts,
+    read_values,
+)
 from bfn.quality.molecule_report import is_of_molecules
-from bfn.quality.reference_data import ReferenceData, read_images, read_texts, read_values
+from bfn.quality.molecules import molecule_parts, read_molecules
 from bfn.quality.second_judge import NGramBits, Projections, judge_features
-from bfn.quality.table_judge import table_judge
+from bfn.quality.table_report import table_judge
 
 __all__ = ["METRICS", "Metric", "features_for", "judge_for", "metric_for"]
+
 
 INCEPTION_BATCH = 50
 N_CLASSIFIER_FEATURES, N_JUDGE_FEATURES = 64, 48
@@ -54,7 +66,7 @@ def judge_for(
 ) -> Judge:
     """The judge that fits a model's data, or the one that is asked for.
 
-    metric: a name of ``METRICS``. data: what to compare with, as ``bfn.data.load`` takes it, or a tensor of real data
+    metric: a name of ``METRICS``. data: what to compare with, as ``bfn.data.loading.load`` takes it, or a tensor of real data
         as the model takes them; the set that the model was trained on, as its info says, if None.
     features: a TorchScript file with Inception, for that metric; its code is run.
     n: samples to judge; too few for Inception's features are told of before all real images went through it.

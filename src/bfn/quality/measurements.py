@@ -1,16 +1,14 @@
-"""Settings of a sampler, measured: the same start noise for all, repeats, intervals, and a store that is resumed from.
+"""Settings of a sampler: how one is said, and how several are crossed."""
 
-A line of the store is keyed by all that the figures depend on: the model's weights, the step table that the setting
-comes down to, the seed, the number of samples, the judge with its reference. So a run that was stopped goes on where it
-was, commands share what they have measured, two names for one sampler are measured once, and a solver whose definition
-changes is measured anew.
-"""
+from __future__ import annotations
 
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +16,164 @@ import torch
 from torch import nn
 
 from bfn import solvers
-from bfn.batched_sampling import BatchedSamples, sample_in_batches
-from bfn.conditions import conditions_in_turn
+from bfn._utils.estimate import Estimate, mean_estimate
+from bfn._utils.files import flush, home
+from bfn._utils.pieces import ALONE, Processes, digest
+from bfn._utils.progress import Progress, Shown
+from bfn.core import grids
+from bfn.core.conditions import conditions_in_turn
+from bfn.core.errors import UserError
+from bfn.core.flows import Flow
+from bfn.core.grids import Grid
+from bfn.core.model import BFN, Model
 from bfn.core.plain import to_plain
-from bfn.errors import UserError
-from bfn.estimate import Estimate, mean_estimate
-from bfn.model import BFN, Model
-from bfn.pieces import digest
-from bfn.processes import ALONE, Processes
-from bfn.progress import Progress, Shown
-from bfn.quality import store as stores
+from bfn.core.sampling import BatchedSamples, sample_in_batches
+from bfn.core.solver import Solver
+from bfn.core.table import Table
 from bfn.quality.judge import Judge, Measure
-from bfn.quality.settings import Setting
 
-__all__ = ["Record", "draw", "identify", "measure", "pool"]
+__all__ = [
+    "Record",
+    "Setting",
+    "USUAL",
+    "append",
+    "crossed",
+    "default_store",
+    "draw",
+    "identify",
+    "measure",
+    "pool",
+    "read",
+]
+
+
+USUAL = {
+    "continuous": ("auto", "bfn", "bfn-solver++1", "bfn-solver++2", "sde-bfn-solver++2"),
+    "discrete": ("auto", "bfn", "sde-bfn-solver1", "sde-bfn-solver2", "bfn-solver1", "bfn-solver2"),
+    "joint": ("auto", "bfn", "fast-ode"),
+}
+"""What is compared where nothing else is asked for, by the kind of data: the default, the original sampler, the
+paper's."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to sample: the arguments of ``bfn.sample`` of the same names.
+
+    t_start: the paper's eta. order: another order of the same solver, where it has one.
+    """
+
+    solver: str | Solver | Table
+    nfe: int
+    t_start: float | None = None
+    g: float | None = None
+    grid: str | Grid | None = None
+    order: int | None = None
+    guidance: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The solver's name."""
+        if isinstance(self.solver, Table):
+            return "a table"
+        return self.solver if isinstance(self.solver, str) else self.solver.name
+
+    @property
+    def sampler(self) -> str:
+        """The setting in words, but for the number of calls."""
+        words = {"eta": self.t_start, "g": self.g, "grid": self.grid, "order": self.order, "guidance": self.guidance}
+        given = [f"{word} {value:g}" if isinstance(value, float) else f"{word} {value}"
+                 for word, value in words.items() if value is not None]  # fmt: skip
+        return ", ".join([self.name, *given])
+
+    @property
+    def label(self) -> str:
+        """The setting in words."""
+        return f"{self.sampler}, {self.nfe} calls"
+
+    def arguments(self, flow: Flow) -> dict[str, Any]:
+        """For ``model.sample``, and but for the guidance for ``bfn.core.solver.plan``."""
+        solver = self.solver
+        if self.order is not None:
+            if isinstance(solver, Table):
+                raise UserError(f"order={self.order}: a table has the order it was made with; leave it out")
+            solver = replace(_at_work(solver, flow, self.nfe), order=self.order)
+        return {"solver": solver, "nfe": self.nfe, "t_start": self.t_start, "g": self.g, "grid": self.grid}
+
+    def asdict(self) -> dict[str, Any]:
+        """For JSON: what is set."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {key: str(value) if isinstance(value, Grid) else value for key, value in given.items()}
+        return {**{key: value for key, value in plain.items() if value is not None}, "solver": self.name}
+
+
+def _at_work(solver: str | Solver, flow: Flow, nfe: int) -> Solver:
+    """The solver that does the work, of joint data that on the leading part; a UserError unless it takes all parts."""
+    resolved = {name: solvers.get(solver, part.kind).resolve(part, nfe) for name, part in flow.parts.items()}
+    return resolved[flow.leading_part]
+
+
+def crossed(
+    flow: Flow,
+    names: Sequence[str],
+    nfe: Sequence[int],
+    *,
+    t_start: Sequence[float] = (),
+    g: Sequence[float] = (),
+    grid: str | Grid | None = None,
+    guidance: float | None = None,
+) -> list[Setting]:
+    """Solvers x calls, x t_start on grids that need one, as the paper's does, x g for solvers with a dial."""
+    if not names or not nfe:
+        raise UserError("nothing to compare: expected at least one solver and one number of calls")
+    for value in (value for value in t_start if not 0 < value < 1):
+        raise UserError(f"t_start={value:g}: expected a time between 0 and 1, such as 0.001")
+    given = grids.parse(grid) if isinstance(grid, str) else grid
+    found: list[Setting] = []
+    for name, calls in product(dict.fromkeys(names), dict.fromkeys(nfe)):
+        solver = _at_work(name, flow, max(1, calls))
+        on = given or solver.grid
+        starts = t_start if on.stops_short or on.needs_start else ()
+        dials = g if solver.has_dial else ()
+        found += [Setting(name, calls, start, dial, grid, guidance=guidance)
+                  for start, dial in product(starts or (None,), dials or (None,))]  # fmt: skip
+    for what, values, used in (("t_start", t_start, [s.t_start for s in found]), ("g", g, [s.g for s in found])):
+        if values and all(value is None for value in used):
+            raise UserError(f"{what}={values[0]:g}: none of {', '.join(dict.fromkeys(names))} takes it; leave it out")
+    return found
+
+
+def default_store() -> Path:
+    """The store that commands share."""
+    return home() / "measured.jsonl"
+
+
+def read(store: Path) -> dict[str, dict[str, Any]]:
+    """Lines by their keys; one that is not whole, as a run leaves it that was killed while writing, counts as none."""
+    if not store.exists():
+        return {}
+    lines: dict[str, dict[str, Any]] = {}
+    for text in store.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(line, dict) and "key" in line:
+            lines[line["key"]] = line
+    return lines
+
+
+def append(store: Path, line: Mapping[str, Any]) -> None:
+    """Add a line in one write; one that was left half-written before it is closed first."""
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with store.open("a+b") as file:
+        file.seek(0, os.SEEK_END)
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(line).encode() + b"\n")
+        flush(file)
 
 
 @dataclass(frozen=True)
@@ -97,7 +239,7 @@ def measure(
     tables = {s: solvers.plan(model, **s.arguments(model.flow)).table for s in settings}
     steps = {s: digest(repr(table), f"{s.guidance}") for s, table in tables.items()}
     keys = {s: digest(name, steps[s], *common) for s in settings}
-    known = processes.from_main({} if store is None else stores.read(store))
+    known = processes.from_main({} if store is None else read(store))
     seeds = tuple(range(seed, seed + repeats))
     todo = {f"{keys[s]}-{k}": s.nfe * n for s in settings for k in seeds if f"{keys[s]}-{k}" not in known}
     records = []
@@ -123,7 +265,7 @@ def measure(
                             "measures": {what: [*some.asdict().values()] for what, some in judged.items()},
                         }  # fmt: skip
                         if store is not None:
-                            stores.append(store, line)
+                            append(store, line)
                     known[key] = processes.from_main(line)
                 lines.append(known[key])
             records.append(_pooled(setting, n, seeds, lines, judge.measures))

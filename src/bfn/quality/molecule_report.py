@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn.conditions import ConditionTensors
-from bfn.estimate import Estimate
-from bfn.model import Model
-from bfn.quality.molecules import Molecules
-from bfn.quality.property_estimator import molecule_judge
+from bfn._utils.estimate import Estimate
+from bfn.core.conditions import ConditionTensors
+from bfn.core.model import Model
+from bfn.quality.molecules import Molecules, molecule_judge
 
 __all__ = ["MoleculeReport", "PropertyReport", "correlation_estimate", "is_of_molecules", "report_molecules"]
 

@@ -15,13 +15,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bfn.estimate import Estimate, bootstrap_estimates, mean_estimate
-from bfn.files import atomic
-from bfn.ngrams import BackoffTables, count_backoff
-from bfn.pieces import digest
+from bfn._utils.estimate import Estimate, bootstrap_estimates, mean_estimate
+from bfn._utils.files import atomic
+from bfn._utils.pieces import digest
+from bfn.networks.ngram_counts import BackoffTables, count_backoff
 from bfn.quality.judge import JudgePart, Measure
 
 __all__ = ["JUDGES", "JudgeNetwork", "NGramBits", "Projections", "judge_features", "save_judge"]
+
 
 JUDGES = Path(__file__).parents[1] / "bundled" / "judges"
 """The folder of trained networks, one file a data set, named after it."""

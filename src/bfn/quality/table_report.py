@@ -1,4 +1,4 @@
-"""A report on synthetic rows: every measure between its two ends, columns and pairs, as Markdown, JSON and HTML."""
+"""The judge of a model of tables, and the real rows that it needs: those to learn from, and those held out."""
 
 from __future__ import annotations
 
@@ -9,20 +9,248 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from bfn.data.table_inference import as_frame
-from bfn.estimate import Estimate
-from bfn.files import atomic_write
-from bfn.quality.judge import Measure
-from bfn.quality.markdown import markdown_table
-from bfn.quality.table_quality import TableQuality
+from bfn._utils.estimate import Estimate
+from bfn._utils.files import atomic_write
+from bfn._utils.pieces import digest
+from bfn.core.errors import UserError
+from bfn.core.model import Model
+from bfn.data.loading import from_card
+from bfn.data.sources import SOURCES
+from bfn.data.table_columns import TableColumns
+from bfn.data.table_files import as_frame, read_table
+from bfn.quality.comparison import markdown_table
+from bfn.quality.judge import Judge, JudgePart, Measure
+from bfn.quality.table_measures import (
+    MOST_ROWS,
+    Floats,
+    ShapesAndTrends,
+    TableFeatures,
+    copies,
+    learned,
+    nearer_to_training,
+    precision_and_recall,
+    two_sample,
+)
 
-__all__ = ["TableReport", "table_report"]
+__all__ = ["TableQuality", "TableReport", "table_judge", "table_parts", "table_report"]
+
+
+@dataclass(frozen=True, eq=False)
+class TableRows(JudgePart):
+    """All measures of a table, of packed samples; real rows are given by their numbers among those held out."""
+
+    model: Model
+    quality: TableQuality
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return self.quality.measures
+
+    @property
+    def key(self) -> str:
+        return self.quality.key
+
+    @property
+    def baseline(self) -> tuple[str, Mapping[str, Estimate]]:
+        return "independent columns", self.quality.independent
+
+    def problem(self, n: int) -> str | None:
+        return None if n >= LEAST_ROWS else f"n={n}: a table is judged by at least {LEAST_ROWS} rows"
+
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        columns = self.model.info.columns
+        assert columns is not None
+        return self.quality.figures(columns.decode(self.model.flow.unpack(x)))
+
+    def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        return dict(self.quality.real)
+
+
+def table_judge(model: Model, data: Any = None, train: Any = None, target: str | None = None) -> Judge:
+    """The judge of a model of tables. data: held-out rows, train: training rows, as :func:`table_parts` takes them."""
+    seen, held_out = table_parts(model, data, train)
+    quality = TableQuality.of(seen, held_out, target)
+    numbers = torch.arange(len(quality.held_out))
+    return Judge("table", (TableRows(model, quality),), numbers, prepare=model.as_data)
+
+
+def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any, Any]:
+    """Training rows and held-out rows, with the columns of a model.
+
+    data: held-out rows, train: training rows, a DataFrame or a file each; data alone may be the name of a standard
+    table, which has both parts, and is the one that the model was trained on if None.
+    """
+    columns = model.info.columns
+    if columns is None:
+        raise UserError("a model of something else than a table: its samples are judged by other metrics")
+    own = model.info.trained_on.get("name")
+    source = data if data is not None or own is None else from_card(own)
+    if train is None and isinstance(source, str | Path) and _is_table(str(source)):
+        train, source = str(source), _Test(str(source))
+    if train is None or source is None:
+        lacking = "held-out rows: data=FILE" if source is None else "rows it was trained on: train=FILE"
+        raise UserError(f"a table is judged beside training rows and rows that were held out: say the {lacking}")
+    tables = [read_table(some.name, "test") if isinstance(some, _Test) else as_frame(some) for some in (train, source)]
+    for table, what in zip(tables, ("training", "held-out"), strict=True):
+        absent = next((name for name in columns.names if name not in table.columns), None)
+        if absent is not None:
+            raise UserError(f"{what} rows: column {absent!r} is missing: expected {', '.join(columns.names)}")
+    first, second = (_as_texts(table[list(columns.names)], columns) for table in tables)
+    return first, second
+
+
+def _as_texts(table: Any, columns: TableColumns) -> Any:
+    """With texts where the model has texts: a file of them that look like numbers is read as numbers."""
+    texts = [column.name for column in columns.columns if column.cells.kind == "text"]
+    numbers = [name for name in texts if table[name].dtype.kind in "iufb"]
+    return table.assign(**{name: table[name].astype(object).map(str, na_action="ignore") for name in numbers})
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The test part of a standard table."""
+
+    name: str
+
+
+def _is_table(name: str) -> bool:
+    return name in SOURCES and SOURCES[name].is_table
+
+
+LEAST_ROWS = 30
+"""Fewer rows, on either side, are not judged."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableQuality:
+    """Measures of rows against the table that a model was trained on, and rows of the same table that it has not seen.
+
+        quality = TableQuality.of(train, held_out, target="income")
+        quality.figures(rows), quality.real, quality.independent       # each scale with its two ends
+
+    target: the column that is predicted, the last one if None. seed: of what is chosen at random.
+    """
+
+    features: TableFeatures
+    train: Floats
+    held_out: Floats
+    target: str
+    seed: int = 0
+
+    @classmethod
+    def of(cls, train: Any, held_out: Any, target: str | None = None, seed: int = 0) -> TableQuality:
+        """From two DataFrames, pyarrow Tables or paths."""
+        train, held_out = as_frame(train), as_frame(held_out)
+        features = TableFeatures.of(train)
+        tables = {"training": train, "held-out": held_out}
+        few = next((name for name, table in tables.items() if len(table) < LEAST_ROWS), None)
+        if few is not None:
+            raise UserError(f"{len(tables[few])} {few} rows: expected at least {LEAST_ROWS} to judge others by")
+        name = features.names[-1] if target is None else features.names[features.place(target)]
+        return cls(features, features.matrix(train), features.matrix(held_out), name, seed)
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """What there is, the one that ranks samplers first."""
+        what = f"AUC of {self.target}" if self._target_is_class else f"R2 of {self.target}"
+        high = {"better": "high", "digits": 3, "highest": 1.0}
+        found = [
+            Measure("two_sample", "two-sample score against training rows", **high),  # type: ignore[arg-type]
+            Measure("two_sample_held_out", "two-sample score against held-out rows", **high),  # type: ignore[arg-type]
+            Measure("learned", f"learned from the rows, tested on held-out ones: {what}", **high),  # type: ignore[arg-type]
+            Measure("shape", "shape of the columns", **high),  # type: ignore[arg-type]
+            Measure("trend", "trend of pairs of columns", **high),  # type: ignore[arg-type]
+            Measure("alpha_precision", "alpha-precision", **high),  # type: ignore[arg-type]
+            Measure("beta_recall", "beta-recall", "real", digits=3, highest=1.0),
+            Measure("nearer_to_training", "nearer to training than to held-out rows", "real", "%", 100, 1, False, 1.0),
+            Measure("copies", "copies of training rows", "real", "%", 100, 2, False, 1.0),
+        ]
+        single = len(self.features.columns) == 1
+        return tuple(measure for measure in found if not (single and measure.key in ("learned", "trend")))
+
+    def figures(self, rows: Any) -> dict[str, Estimate]:
+        """All measures of a table of rows."""
+        return self._figures(self._checked(self.features.matrix(rows)))
+
+    @cached_property
+    def real(self) -> Mapping[str, Estimate]:
+        """What real rows get: the held-out ones in place of rows, training rows where held-out ones are the judges."""
+        return {**self._against_training(self.held_out), **self._against_held_out(self.train, real=True)}
+
+    @cached_property
+    def independent(self) -> Mapping[str, Estimate]:
+        """What rows get that have every column right and nothing between them."""
+        return self._figures(self.independent_rows)
+
+    @property
+    def independent_rows(self) -> Floats:
+        """The training rows with each column in an order of its own."""
+        generator = self._generator()
+        found = self.train.copy()
+        for j in range(found.shape[1]):
+            found[:, j] = found[torch.randperm(len(found), generator=generator).numpy(), j]
+        return found
+
+    @cached_property
+    def key(self) -> str:
+        """Names the real rows, the target and the seed."""
+        matrices = [torch.from_numpy(np.nan_to_num(matrix, nan=-1e300)) for matrix in (self.train, self.held_out)]
+        return digest("table-1", self.target, str(self.seed), str(self.features.names), *matrices)
+
+    def shapes_and_trends(self, rows: Any) -> ShapesAndTrends:
+        """Column by column and pair by pair, against training rows."""
+        return ShapesAndTrends(self.features, self._checked(self.features.matrix(rows)), self.train)
+
+    def _figures(self, rows: Floats) -> dict[str, Estimate]:
+        found = {**self._against_training(rows), **self._against_held_out(rows)}
+        return {measure.key: found[measure.key] for measure in self.measures if measure.key in found}
+
+    def _against_training(self, rows: Floats) -> dict[str, Estimate]:
+        own, seen = self._vectors(rows), self._vectors(self.train)
+        return {
+            "two_sample": two_sample(self.features, rows, self.train, self._generator()),
+            **ShapesAndTrends(self.features, rows, self.train).estimates(self._generator()),
+            **precision_and_recall(own, seen, self._generator()),
+            "copies": copies(rows, self.train),
+        }
+
+    def _against_held_out(self, rows: Floats, real: bool = False) -> dict[str, Estimate]:
+        target = self.features.place(self.target)
+        own, seen, unseen = (self._vectors(matrix) for matrix in (rows, self.train, self.held_out))
+        return {
+            "two_sample_held_out": two_sample(self.features, rows, self.held_out, self._generator()),
+            "learned": learned(
+                self.features, rows, self.held_out, target, self._target_is_class, self._generator()
+            ),
+            # Of real rows that are neither it is one half by the toss that decides which are held out.
+            "nearer_to_training": Estimate(0.5) if real else nearer_to_training(own, seen, unseen, self._generator()),
+        }  # fmt: skip
+
+    def _vectors(self, matrix: Floats) -> Tensor:
+        """Of as many rows as neighbours are looked for: all levels of all rows of a large table would not fit."""
+        some = torch.randperm(len(matrix), generator=self._generator())[:MOST_ROWS].numpy()
+        return self.features.vectors(matrix if len(matrix) <= MOST_ROWS else matrix[some])
+
+    @cached_property
+    def _target_is_class(self) -> bool:
+        return self.features.is_class(self.features.place(self.target), self.train)
+
+    def _checked(self, rows: Floats) -> Floats:
+        if len(rows) < LEAST_ROWS:
+            raise UserError(f"{len(rows)} rows to judge: expected at least {LEAST_ROWS}")
+        return rows
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
 
 WORST_PAIRS = 10
 BETTER = {"high": "higher is better", "low": "lower is better", "real": "nearer to real rows is better"}
@@ -116,7 +344,7 @@ class TableReport:
 
     def pictures(self) -> dict[str, str]:
         """All scales, columns and pairs, each drawn as SVG."""
-        from bfn.viz import tables
+        from bfn.viz import plots as tables
 
         drawn = {
             "scales": tables.scales(self.measures, self.ends).get_figure(root=True),

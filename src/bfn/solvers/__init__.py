@@ -1,9 +1,9 @@
 """Solvers: rules that make a table of coefficients from a flow and a grid, and the plan that picks one for a model."""
 
+from bfn.core.multistep import Multistep
 from bfn.core.solver import Plan, Solver, plan
 from bfn.core.table import Row, Table
 from bfn.solvers.few_step import Anchor, Calibration, Rule, interpolated, spread_of
-from bfn.solvers.multistep import Multistep
 from bfn.solvers.named import SOLVERS, get, names
 
 __all__ = [

@@ -13,23 +13,30 @@ from itertools import pairwise
 from math import exp, expm1, inf, log, log1p
 from typing import TYPE_CHECKING, Any
 
+from bfn.core.errors import UserError
 from bfn.core.flows import PartFlow
-from bfn.core.info import EXACT, VALUE_RANGE, Fact
+from bfn.core.grids import Grid, Log1p, Power, Uniform
+from bfn.core.info import ERROR_CURVE, EXACT, SPREADS, VALUE_RANGE, Fact, Spread
+from bfn.core.multistep import Multistep
 from bfn.core.solver import Sharing, Solver
 from bfn.core.table import Table
-from bfn.error_curve import ERROR_CURVE
-from bfn.errors import UserError
-from bfn.grids import Grid, Log1p, Power, Uniform
-from bfn.solvers.multistep import Multistep
-from bfn.spread import SPREADS, Spread
 
 if TYPE_CHECKING:
-    from bfn.info import ModelInfo
+    from bfn.core.info import ModelInfo
 
 __all__ = [
-    "CLASSES", "NUMBERS", "FEW_STEP", "TWO_CLASSES", "Anchor", "Calibration", "Fixed", "Rule", "interpolated",
+    "Anchor",
+    "CLASSES",
+    "Calibration",
+    "FEW_STEP",
+    "Fixed",
+    "NUMBERS",
+    "Rule",
+    "TWO_CLASSES",
+    "interpolated",
     "multistep_by_name",
-]  # fmt: skip
+]
+
 
 BOTH = ("continuous", "discrete")
 UNKNOWN, UNKNOWN_IMAGES = Spread(0.5, 1.0), Spread(0.5, 4.0)
@@ -106,7 +113,7 @@ def interpolated(anchors: Sequence[Anchor], calls: int) -> Anchor:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Anchors found for one model (``bfn.tuning.calibrate``), and the objective's value at each."""
+    """Anchors found for one model (``bfn.training.tuning.calibration.calibrate``), and the objective's value at each."""
 
     anchors: tuple[Anchor, ...]
     losses: tuple[float, ...] = ()

@@ -1,14 +1,14 @@
 """Solvers by name."""
 
+from bfn.core.errors import UserError, did_you_mean
 from bfn.core.solver import Solver
-from bfn.errors import UserError, did_you_mean
 from bfn.solvers.auto import AUTO
-from bfn.solvers.diffusion import DIFFUSION
+from bfn.solvers.diffusion import DIFFUSION, OPTIMAL_VARIANCE
 from bfn.solvers.few_step import FEW_STEP, multistep_by_name
-from bfn.solvers.optimal_variance import OPTIMAL_VARIANCE
 from bfn.solvers.paper import PAPER
 
 __all__ = ["SOLVERS", "get", "names"]
+
 
 SOLVERS: dict[str, Solver] = {
     solver.name: solver for solver in (*PAPER, *OPTIMAL_VARIANCE, *DIFFUSION, *FEW_STEP, *AUTO)

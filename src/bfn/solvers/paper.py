@@ -1,12 +1,68 @@
-"""The paper's samplers: the original one, Euler baselines, and the seven BFN-Solvers, as settings of three rules."""
+"""Euler and Euler-Maruyama baselines on the paper's own equations: mu or z, in t."""
 
-from bfn.core.solver import Solver
-from bfn.grids import Uniform
-from bfn.solvers.euler import Euler
-from bfn.solvers.midpoint import Midpoint
-from bfn.solvers.multistep import Multistep
+from __future__ import annotations
 
-__all__ = ["PAPER"]
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+
+from torch import Tensor
+
+from bfn.core.errors import UserError
+from bfn.core.flows import Flow
+from bfn.core.grids import Grid, Uniform
+from bfn.core.multistep import Multistep
+from bfn.core.solver import Solver, check_nfe
+from bfn.core.table import Row, Table
+from bfn.solvers.sde import LinearSDE
+
+__all__ = ["Euler", "Midpoint", "PAPER"]
+
+
+@dataclass(frozen=True)
+class Euler(Solver):
+    """One explicit step of dv = [-F v + (1+g^2)/2 G^2 score] dt + g G dB, coefficients taken at its start."""
+
+    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+        if nodes[0] == 0 and len(nodes) > 1:
+            raise UserError(f"a grid that starts at t = 0: the drift of {self.name!r} is infinite there; try 1e-3")
+        sde = LinearSDE(flow)
+        rows = []
+        for t, t_end in pairwise(nodes):
+            dt = t_end - t
+            sigma, sigma_end = float(sde.sigma(t)), float(sde.sigma(t_end))
+            pull = (1 + self.g**2) / 2 * float(sde.diffusion(t)) ** 2 / (flow.kappa * sigma**2)
+            a = sigma / sigma_end * (1 - dt * (float(sde.drift(t)) + pull))
+            b = dt * pull * float(sde.alpha(t)) / sigma_end
+            rows.append(Row(t, a, (b,), self.g * float(sde.diffusion(t)) * sqrt(dt) / sigma_end))
+        return Table((*rows, Row(nodes[-1])))
+
+
+@dataclass(frozen=True)
+class Midpoint(Solver):
+    """Explicit midpoint of du/ds = w_hat, the stage half way in t; the last stage's prediction is the sample."""
+
+    def nodes(self, flow: Flow, grid: Grid, nfe: int, t_start: float) -> Tensor:
+        check_nfe(nfe, multiple_of=2)
+        return grid(flow, nfe // 2, t_start)
+
+    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+        if len(nodes) < 2:
+            raise UserError(
+                f"a grid of {len(nodes)} time: {self.name!r} makes two calls a step; expected at least 2 times"
+            )
+        rows: list[Row] = []
+        for t_start, t_end in pairwise(nodes):
+            t_mid = (t_start + t_end) / 2
+            s_start, s_mid, s_end = flow.schedule.s_of([t_start, t_mid, t_end])
+            rows.append(Row(t_start, b=(s_mid - s_start,), commit=False))
+            # w_hat linear in s through both stages: (s_end - s_start) [w + (s_end - s_start)/2 * slope].
+            step = s_end - s_start
+            lean = step * step / (2 * (s_mid - s_start))
+            rows.append(Row(t_mid, b=(lean, step - lean)))
+        return Table(tuple(rows))
+
 
 CONTINUOUS, DISCRETE, BOTH = ("continuous",), ("discrete",), ("continuous", "discrete")
 

@@ -4,7 +4,7 @@ All numbers are one continuous part on the scale of a standard normal, every col
 (:mod:`bfn.data.table_columns`); a perceptron sees them side by side.
 """
 
-from bfn.tables.row_sampling import SamplingReport
+from bfn.tables.sampling import SamplingReport
 from bfn.tables.synthesizer import TableSynthesizer
 
 __all__ = ["SamplingReport", "TableSynthesizer"]

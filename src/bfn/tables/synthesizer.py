@@ -1,11 +1,13 @@
-"""Rows like those of a table, in the manner of scikit-learn."""
+"""Rows on disk, piece by piece: .csv, .tsv or .parquet, whole or not there at all."""
 
 from __future__ import annotations
 
+import json
 import math
+import shutil
 import signal
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +15,110 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bfn.arguments import MOST_COUNT, check_positive, check_seed, check_share, check_whole
-from bfn.data.table_cells import pandas
-from bfn.data.table_columns import TableColumns
-from bfn.data.table_inference import UnlearnableColumnsError, as_frame, check_kinds_and_drop
-from bfn.data.table_streaming import TableStream, columns_in, open_table
-from bfn.errors import UserError
-from bfn.info import ModelInfo
-from bfn.model import BFN, load
+from bfn._utils.arguments import MOST_COUNT, check_positive, check_seed, check_share, check_whole
+from bfn._utils.files import atomic, atomic_write
+from bfn._utils.packages import require
+from bfn._utils.progress import Progress, Shown, say
+from bfn.core.errors import UserError, did_you_mean
+from bfn.core.info import ModelInfo
+from bfn.core.model import BFN, load
+from bfn.core.sampling import MOST_NUMBERS
+from bfn.data.table_columns import TableColumns, pandas
+from bfn.data.table_files import (
+    TableStream,
+    UnlearnableColumnsError,
+    as_frame,
+    check_kinds_and_drop,
+    columns_in,
+    open_table,
+)
 from bfn.networks.arguments import MOST_BLOCKS
-from bfn.progress import Progress, Shown, say
-from bfn.sampling import MOST_NUMBERS
-from bfn.tables.imputation import Gaps
-from bfn.tables.row_files import check_row_file, write_rows
-from bfn.tables.row_sampling import CALLS, RowRequest, SamplingReport, draw_rows
+from bfn.tables.sampling import CALLS, Gaps, RowRequest, SamplingReport, draw_rows
 from bfn.tables.training import TableObjective, check_network, table_model, table_trainer
 from bfn.training import checkpoints
 from bfn.training.source import TensorSource
 from bfn.training.trainer import Checkpointing, HeldOutLoss
 
-__all__ = ["TableSynthesizer"]
+__all__ = ["TableSynthesizer", "check_row_file", "fit_in", "is_table_run", "write_rows"]
+
+
+SEPARATORS = {".csv": ",", ".tsv": "\t"}
+KINDS = (*SEPARATORS, ".parquet")
+
+
+def check_row_file(path: Path | str) -> Path:
+    """The path of a file that rows can be written to."""
+    path = Path(path)
+    if path.suffix.lower() not in KINDS:
+        hint = did_you_mean(path.suffix, KINDS)
+        raise UserError(f"{path}: rows are written to files ending with {', '.join(KINDS)}{hint}")
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory: expected a file")
+    return path
+
+
+def write_rows(path: Path | str, pieces: Iterable[Any], example: Any) -> int:
+    """Write DataFrames one after another, and return the number of rows; memory holds one piece at a time.
+
+    example: rows without a missing cell, whose types all pieces have: a piece of a column may be all missing.
+    """
+    path = check_row_file(path)
+    count = 0
+    with atomic(path) as temporary:
+        if path.suffix.lower() == ".parquet":
+            arrow, parquet = require("pyarrow", "to write Parquet"), require("pyarrow.parquet", "to write Parquet")
+            schema = arrow.Schema.from_pandas(example, preserve_index=False)
+            with parquet.ParquetWriter(temporary, schema) as writer:
+                for piece in pieces:
+                    writer.write_table(arrow.Table.from_pandas(piece, schema=schema, preserve_index=False))
+                    count += len(piece)
+        else:
+            separator = SEPARATORS[path.suffix.lower()]
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                example.head(0).to_csv(file, sep=separator, index=False, lineterminator="\n")
+                for piece in pieces:
+                    piece.to_csv(file, sep=separator, index=False, header=False, lineterminator="\n")
+                    count += len(piece)
+    return count
+
+
+SETTINGS = "table.json"
+"""What a run was asked for, in its directory."""
+
+
+def is_table_run(run: Path) -> bool:
+    """Whether a directory holds a run on a table."""
+    return (run / SETTINGS).is_file()
+
+
+def fit_in(
+    run: Path, source: str | None, settings: Mapping[str, Any], *, resume: bool = False, device: str | None = None,
+    progress: Shown = True,
+) -> TableSynthesizer:  # fmt: skip
+    """Learn a table into a directory.
+
+    source: a file or a standard table; None on resuming. settings: of :class:`TableSynthesizer`; on resuming those of
+        the run, but for these.
+    """
+    if resume and is_table_run(run):
+        stored = json.loads((run / SETTINGS).read_text())
+        before = stored.pop("data")
+        source, settings = source or before, {**stored, **settings}
+    elif any((run / name).exists() for name in (SETTINGS, "config.json", "checkpoints")):
+        raise UserError(f"{run}: holds a run already: resume it, --resume, or choose another directory")
+    if source is None:
+        raise UserError(f"{run}: holds no run on a table that could go on: say which table to learn")
+    synthesizer = TableSynthesizer(**settings, drop_unlearnable=True, device=device, progress=progress)
+    where = str(Path(source).resolve()) if Path(source).exists() else source
+    new = not run.exists()
+    atomic_write(run / SETTINGS, json.dumps({"data": where, **settings}, indent=2) + "\n")
+    try:
+        return synthesizer.fit(source, run)
+    except UserError:
+        if new and not (run / "checkpoints").exists():
+            shutil.rmtree(run)
+        raise
+
 
 EPOCHS, LEAST_STEPS, MOST_STEPS = 250, 2000, 16_000
 """Magic takes seven minutes of one core, Adult, with hundreds of classes, ten."""
@@ -58,7 +144,7 @@ class TableSynthesizer:
 
     Args:
         seed: of the weights, the held-out rows and all noise of training.
-        kinds, drop: what columns are, and which to leave out: see :func:`bfn.data.infer_columns`.
+        kinds, drop: what columns are, and which to leave out: see :func:`bfn.data.table_files.infer_columns`.
         drop_unlearnable: leave out columns that cannot be learned, as identifiers, instead of refusing the table;
             ``left_out`` then has them, with the reasons.
         network: "mlp", a perceptron that is fast on a processor, or "transformer", over columns, for a GPU.
@@ -241,7 +327,7 @@ class TableSynthesizer:
         """log p of each row, nats, (n,): a lower bound where there are classes.
 
         Of numbers it is the log-density, of rounded ones and whole ones the log-probability of the rounded value.
-        settings: see :func:`bfn.likelihood.log_likelihood`.
+        settings: see :func:`bfn.likelihood.likelihood.log_likelihood`.
         """
         table, columns = as_frame(table), self.columns
         parts = columns.encode(table)

@@ -1,12 +1,10 @@
 """Training: settings, recipes, and a loop that can be killed at any moment and goes on where it was."""
 
-from bfn.training.building import build_model
-from bfn.training.checkpoints import CheckpointError
-from bfn.training.defaults import default_settings
+from bfn.training.building import build_model, default_settings
+from bfn.training.checkpoints import CheckpointError, read_log
 from bfn.training.fitting import fit
 from bfn.training.loop import Result, train
 from bfn.training.own_networks import load_with_network
-from bfn.training.reports import read_log
 from bfn.training.settings import Settings, read_settings, recipe, recipes
 from bfn.training.trainer import TrainingError
 

@@ -5,6 +5,8 @@ weights, the weights that are trained, the optimiser and the like, and a manifes
 It is written beside its place, flushed, and renamed; what a kill leaves behind is a directory nobody reads.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil
@@ -16,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn import storage
-from bfn.errors import UserError
-from bfn.files import atomic_write, sync
-from bfn.storage import read_weights, write_weights
+from bfn._utils.files import atomic_write, sync
+from bfn.core.errors import UserError
+from bfn.storage import models as storage
+from bfn.storage.models import read_weights, write_weights
 
-__all__ = ["CheckpointError", "existing", "is_finite", "latest", "read", "verify", "write"]
+__all__ = ["CheckpointError", "LOG", "Log", "existing", "is_finite", "latest", "read", "read_log", "verify", "write"]
+
 
 KEEP = 2
 FOLDER = "checkpoints"
@@ -126,3 +129,52 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, 
 def _fingerprint(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+LOG = "log.jsonl"
+"""The file of a run's log."""
+
+
+class Log:
+    """One JSON object a line, flushed at once; TensorBoard beside it where it is installed."""
+
+    def __init__(self, run: Path, step: int, tensorboard: bool) -> None:
+        path = run / LOG
+        if path.exists():
+            # A run that was killed has lines beyond its last checkpoint: they will be written again.
+            atomic_write(path, "".join(f"{line}\n" for line in _lines(path) if json.loads(line)["step"] <= step))
+        self._file = path.open("a", encoding="utf-8")
+        self._board = _board(run, step) if tensorboard else None
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Log values of a step."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            if self._board is not None and isinstance(value, float | int):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        """Nothing more is to be written."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_log(run: Path | str) -> list[dict[str, Any]]:
+    """All lines of a run's log."""
+    return [json.loads(line) for line in _lines(Path(run) / LOG)]
+
+
+def _lines(path: Path) -> list[str]:
+    """Whole lines; the last may have been cut by a kill."""
+    text = path.read_text(encoding="utf-8")
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+def _board(run: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(run / "tensorboard", purge_step=step + 1)

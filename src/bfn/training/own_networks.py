@@ -13,16 +13,18 @@ from typing import Any
 
 import torch
 
-from bfn import networks, storage
-from bfn.conditions import Condition
-from bfn.errors import UserError, did_you_mean
-from bfn.flows import Flow
-from bfn.heads import Head
-from bfn.info import ModelInfo
-from bfn.joint_head import JointHead
-from bfn.model import BFN, load
+from bfn import networks
+from bfn.core.conditions import Condition
+from bfn.core.errors import UserError, did_you_mean
+from bfn.core.flows import Flow
+from bfn.core.heads import Head
+from bfn.core.info import ModelInfo
+from bfn.core.joint import JointHead
+from bfn.core.model import BFN, load
+from bfn.storage import models as storage
 
 __all__ = ["build_network", "load_with_network"]
+
 
 LEAST_LENGTH = 256
 """Of the sequences that a transformer is made for: longer ones may come later."""

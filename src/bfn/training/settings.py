@@ -11,15 +11,24 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from bfn.arguments import MOST_COUNT, check_whole
+from bfn._utils.arguments import MOST_COUNT, check_whole
+from bfn._utils.files import read_text
+from bfn.core.errors import UserError, did_you_mean
 from bfn.core.plain import to_plain
-from bfn.data import names
-from bfn.errors import UserError, did_you_mean
-from bfn.files import read_text
+from bfn.data.loading import names
 
 __all__ = [
-    "HARMLESS", "RECORDED", "Settings", "differences", "moved", "parse_change", "read_settings", "recipe", "recipes",
-]  # fmt: skip
+    "HARMLESS",
+    "RECORDED",
+    "Settings",
+    "differences",
+    "moved",
+    "parse_change",
+    "read_settings",
+    "recipe",
+    "recipes",
+]
+
 
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
@@ -47,14 +56,14 @@ class Settings:
 
     The first five are parts, each {"name": ..., parameters}; a bare name stands for a part without parameters.
 
-    data: a standard set or a path, as ``bfn.data.load`` takes; ``length`` of the sequences of a text. Of images:
+    data: a standard set or a path, as ``bfn.data.loading.load`` takes; ``length`` of the sequences of a text. Of images:
         ``levels`` to re-bin to, ``centres: true`` for values at the centres of bins, ``binarise`` (true: at the middle
         level; a number: seed of a static random binarisation; dynamic: at random each time an image is drawn) and
         ``labels: false``.
     network: one of ``bfn.networks``. Sizes that follow from the data (channels, classes, labels) are filled in.
     flow: "continuous" with ``sigma_1``, or "discrete" with ``beta_1``.
-    head: one of ``bfn.heads.HEADS``; ``data_std`` of a preconditioned one is measured on the data if left out.
-    weighting: one of ``bfn.weightings.WEIGHTINGS``.
+    head: one of ``bfn.core.heads.HEADS``; ``data_std`` of a preconditioned one is measured on the data if left out.
+    weighting: one of ``bfn.core.losses.WEIGHTINGS``.
     batch: samples a step, over all processes and accumulated micro-batches together.
     accumulate: micro-batches that a process's share of the batch is cut into.
     warmup: steps over which the learning rate rises. It stays at its peak until the share ``decay_from`` of the steps,
@@ -67,7 +76,7 @@ class Settings:
         network must have these settings' sizes.
     threads: CPU threads of torch; left as they are if None.
     calibration: share of the training's time in which, at its end, the settings of the solver ``auto`` for this model
-        are searched (``bfn.tuning.calibrate``); none after a training of less than a minute, or with 0.
+        are searched (``bfn.training.tuning.calibration.calibrate``); none after a training of less than a minute, or with 0.
     """
 
     data: Config
@@ -212,7 +221,7 @@ def read_settings(path: Path | str) -> Settings:
 
 def recipes() -> tuple[str, ...]:
     """Names of the recipes that come with the package."""
-    root = resources.files("bfn").joinpath("recipes")
+    root = resources.files("bfn").joinpath("training", "recipes")
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in root.iterdir() if entry.name.endswith(".yaml")))
 
 
@@ -220,7 +229,7 @@ def recipe(name: str) -> Settings:
     """The settings that reproduce a bundled model."""
     if name not in recipes():
         raise UserError(f"recipe {name!r}: expected one of {', '.join(recipes())}{did_you_mean(name, recipes())}")
-    text = resources.files("bfn").joinpath("recipes", f"{name}.yaml").read_text(encoding="utf-8")
+    text = resources.files("bfn").joinpath("training", "recipes", f"{name}.yaml").read_text(encoding="utf-8")
     return _parsed(text, ".yaml", f"recipe {name}")
 
 

@@ -6,12 +6,18 @@ figure, and returns them; :func:`save` writes the figure. Both are imported wher
 sheets where no matplotlib is installed.
 """
 
-from bfn.viz.animation import Recorder, write_animation
-from bfn.viz.molecules import molecule_sheet
-from bfn.viz.paths import Paths, plane, record, simplex
-from bfn.viz.pictures import lines, sheet, side_by_side, text_picture, write_picture, write_samples
-from bfn.viz.plots import against_calls, loss_by_t, nodes, quality, table
-from bfn.viz.style import save
+from bfn.viz.pictures import (
+    Recorder,
+    lines,
+    molecule_sheet,
+    sheet,
+    side_by_side,
+    text_picture,
+    write_animation,
+    write_picture,
+    write_samples,
+)
+from bfn.viz.plots import Paths, against_calls, loss_by_t, nodes, plane, quality, record, save, simplex, table
 
 __all__ = [
     "Paths", "Recorder", "against_calls", "lines", "loss_by_t", "molecule_sheet", "nodes", "plane", "quality", "record",

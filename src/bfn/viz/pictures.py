@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn.errors import UserError
-from bfn.files import atomic
-from bfn.model import pixels
+from bfn._utils.files import atomic
+from bfn._utils.packages import require
+from bfn.core.codec import pixels
+from bfn.core.errors import UserError
+from bfn.core.sampling import Step
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-    from bfn.model import Model
+    from bfn.core.model import Model
 
-__all__ = ["lines", "sheet", "side_by_side", "text_picture", "write_picture", "write_samples"]
+__all__ = [
+    "Recorder",
+    "lines",
+    "molecule_sheet",
+    "sheet",
+    "side_by_side",
+    "text_picture",
+    "write_animation",
+    "write_picture",
+    "write_samples",
+]
+
 
 CELL = 56
 """Images on a sheet are enlarged by a whole number to about this height."""
@@ -138,3 +152,77 @@ def write_samples(path: Path | str, model: Model, x: Any, columns: int | None = 
     with atomic(path.with_suffix(".txt")) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines(model, x, present)), encoding="utf-8")
     return path.with_suffix(".txt")
+
+
+MOST_DRAWN = 100
+
+
+def molecule_sheet(smiles: Sequence[str], captions: Sequence[str] = (), *, side: int = 180) -> Picture:
+    """Molecules by their SMILES side by side, each with its caption, as nearly square as they come; at most 100.
+
+    A string that is no molecule leaves its place empty.
+    """
+    if not smiles:
+        raise UserError("no molecules: expected at least 1 to draw")
+    chem, draw = (require(name, "to draw molecules") for name in ("rdkit.Chem", "rdkit.Chem.Draw"))
+    base: Any = require("rdkit.rdBase", "to draw molecules")
+    some = smiles[:MOST_DRAWN]
+    with base.BlockLogs():
+        molecules = [chem.MolFromSmiles(one) for one in some]
+    picture: Picture = draw.MolsToGridImage(
+        [chem.Mol() if one is None else one for one in molecules], molsPerRow=math.ceil(math.sqrt(len(some))),
+        subImgSize=(side, side), legends=list(captions[:MOST_DRAWN]) or None, returnPNG=False,
+    )  # fmt: skip
+    return picture.convert("RGB")
+
+
+@dataclass
+class Recorder:
+    """An ``on_step`` callback that keeps how the first few samples of a model form. keep: how many samples."""
+
+    model: Model
+    keep: int = 16
+    steps: list[tuple[float, Tensor, Tensor]] = field(default_factory=list)
+    """(t, what is known, what is predicted) of each call: mu and x_hat, or theta and class probabilities."""
+    present: Tensor | None = None
+    """What is there of the samples, where they are texts of different lengths: to be set once it is known."""
+
+    def __call__(self, step: Step) -> None:
+        flow = self.model.flow
+        known = flow.network_input(step.u[: self.keep], float(flow.schedule.s(step.t)))
+        self.steps.append((step.t, known.cpu(), step.prediction[: self.keep].cpu()))
+
+    def frames(self) -> list[Picture]:
+        """One picture a call: what is known beside what is predicted."""
+        n = len(self.steps)
+        return [
+            side_by_side(
+                [("known", self.picture(known)), ("predicted", self.picture(predicted))],
+                f"call {i} of {n}, t = {t:.3f}",
+            )
+            for i, (t, known, predicted) in enumerate(self.steps, 1)
+        ]
+
+    def picture(self, prediction: Tensor) -> Picture:
+        """A prediction, or what is known, as text or as a sheet of images."""
+        tokenizer = self.model.info.text_tokenizer
+        if tokenizer is not None:
+            there = None if self.present is None else self.present[: self.keep].cpu()
+            return text_picture(prediction, tokenizer.pieces, present=there)
+        return sheet(self.model.flow.expected_values(prediction))
+
+
+def write_animation(path: Path | str, frames: Iterable[Picture], seconds: float = 3.0) -> Path:
+    """An animated .gif or .png, atomically; it lasts that long, then holds its last frame as long again."""
+    path = Path(path)
+    formats = {".gif": "GIF", ".png": "PNG"}
+    if path.suffix not in formats:
+        raise UserError(f"{path}: an animation is a .gif or a .png file")
+    first, *rest = frames
+    each = max(20, round(1000 * seconds / (1 + len(rest))))
+    durations = [*[each] * len(rest), round(1000 * seconds)]
+    with atomic(path) as temporary:
+        first.save(
+            temporary, format=formats[path.suffix], save_all=True, append_images=rest, duration=durations, loop=0
+        )  # fmt: skip
+    return path

@@ -1,24 +1,86 @@
-"""Plots: a model's error over time, what solver tables do, and measured quality over the number of calls."""
+"""What all pictures share: where they are drawn, and how they look."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfn._utils.estimate import Estimate
+from bfn._utils.files import atomic
+from bfn.core.errors import UserError
+from bfn.core.flows import Flow
+from bfn.core.info import ErrorCurve
+from bfn.core.sampling import Samples, Step, sample
 from bfn.core.table import Table
-from bfn.error_curve import ErrorCurve
-from bfn.errors import UserError
-from bfn.estimate import Estimate
-from bfn.flows import Flow
-from bfn.viz.style import colour, on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-    from bfn.quality import Measure, Record
+    from bfn.core.model import Model
+    from bfn.exact.base import ExactModel
+    from bfn.quality.judge import Measure
+    from bfn.quality.measurements import Record
 
-__all__ = ["against_calls", "loss_by_t", "nodes", "quality", "table"]
+__all__ = [
+    "Paths",
+    "against_calls",
+    "colour",
+    "loss_by_t",
+    "nodes",
+    "on",
+    "pair_trends",
+    "plane",
+    "quality",
+    "record",
+    "save",
+    "scales",
+    "simplex",
+    "table",
+    "table_columns",
+]
+
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
+"""Told apart by colour-blind readers too (Okabe and Ito)."""
+
+
+def on(axes: Axes | None, title: str | None = None, size: tuple[float, float] = (5.2, 3.8)) -> Axes:
+    """The axes given, or those of a new figure that no window system knows of; frame and grid made quiet.
+
+    A figure of its own, without pyplot: nothing global is touched, and servers can draw in several threads.
+    """
+    from matplotlib.figure import Figure
+
+    if axes is None:
+        axes = Figure(figsize=size, layout="constrained", dpi=120).add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, alpha=0.25, linewidth=0.6)
+    if title:
+        axes.set_title(title, fontsize=11, loc="left")
+    return axes
+
+
+def colour(index: int) -> str:
+    """The index-th colour, in turn."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def save(axes: Axes, path: Path | str) -> None:
+    """Write the figure of these axes, atomically, in the format that the file's name says."""
+    figure = axes.get_figure(root=True)
+    if figure is None:
+        raise UserError("axes without a figure: nothing to write")
+    with atomic(path) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix[1:] or "png")
+
 
 DODGE = 1.02
 """Points at the same calls stand apart by this factor, so that their intervals can be told apart."""
@@ -153,3 +215,153 @@ def _reach(figure: Estimate) -> tuple[float, float]:
     if math.isnan(figure.low):
         return 0.0, 0.0
     return max(0.0, figure.value - figure.low), max(0.0, figure.high - figure.value)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """A run of the sampler, kept: times (M,), states u (M, n, ...), and the samples it ended in."""
+
+    flow: Flow
+    times: Tensor
+    u: Tensor
+    samples: Samples
+
+    @property
+    def inputs(self) -> Tensor:
+        """What the network saw: mu or theta, (M, n, ...)."""
+        levels = self.flow.schedule.s_of(self.times.tolist())
+        return torch.stack([self.flow.network_input(u, s) for u, s in zip(self.u, levels, strict=True)])
+
+
+def record(model: Model, n: int, **settings: Any) -> Paths:
+    """Draw n samples as :func:`bfn.sample` does, and keep the way there."""
+    steps: list[Step] = []
+    samples = sample(model, n, on_step=steps.append, **settings)
+    times = torch.tensor([step.t for step in steps], dtype=torch.float64)
+    return Paths(model.flow, times, torch.stack([step.u for step in steps]), samples)
+
+
+def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = None, index: int = 0) -> Axes:
+    """Paths of two-dimensional continuous data: mu from the origin to the sample.
+
+    model: an exact model, whose data are drawn beneath. index: the colour, to tell several solvers apart.
+    """
+    inputs = paths.inputs.double().cpu()
+    if not paths.flow.has_range or inputs.shape[2:] != (2,):
+        raise UserError(f"paths of shape {tuple(inputs.shape)}: expected (calls, n, 2) of continuous data")
+    axes = on(axes)
+    if model is not None:
+        ground = model.sample_data(2000, torch.Generator().manual_seed(0)).cpu()
+        axes.scatter(ground[:, 0], ground[:, 1], s=3, color="#bbbbbb", alpha=0.5, linewidths=0, zorder=0)
+    ends = paths.samples.x.double().cpu()
+    ways = torch.cat([inputs, ends[None]])
+    for i in range(ways.shape[1]):
+        axes.plot(ways[:, i, 0], ways[:, i, 1], color=colour(index), linewidth=0.8, alpha=0.6)
+    axes.scatter(ends[:, 0], ends[:, 1], s=12, color=colour(index), zorder=3)
+    axes.set_aspect("equal", adjustable="datalim")
+    return axes
+
+
+def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
+    """Paths of one variable of three classes on the triangle of probabilities, a corner a class."""
+    theta = paths.inputs.double().cpu()
+    if paths.flow.has_range or theta.shape[-1] != 3:
+        raise UserError(f"paths of shape {tuple(theta.shape)}: expected three classes of discrete data")
+    theta = theta.flatten(2, -2)
+    if not 0 <= variable < theta.shape[2]:
+        raise UserError(f"variable={variable}: expected one from 0 to {theta.shape[2] - 1}")
+    corners = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.5, 0.75**0.5]], dtype=torch.float64)
+    ways = theta[:, :, variable] @ corners
+    axes = on(axes)
+    axes.plot(*torch.cat([corners, corners[:1]]).T, color="#888888", linewidth=1)
+    for i in range(ways.shape[1]):
+        axes.plot(ways[:, i, 0], ways[:, i, 1], color=colour(i), linewidth=0.9, alpha=0.7)
+    axes.scatter(ways[-1, :, 0], ways[-1, :, 1], s=12, color="#000000", zorder=3)
+    for k, (x, y) in enumerate(corners.tolist()):
+        axes.annotate(f"class {k}", (x, y), xytext=(0, 6 if k == 2 else -14), textcoords="offset points", ha="center")
+    axes.set_aspect("equal")
+    axes.set_axis_off()
+    return axes
+
+
+MOST_LEVELS, PIECES, ACROSS = 12, 30, 4
+
+
+def table_columns(real: Any, rows: Any, shapes: Mapping[str, float]) -> Figure:
+    """A small picture a column: shares of its levels, or a histogram, of real rows and of others."""
+    from matplotlib.figure import Figure
+
+    names = list(shapes)
+    down = -(-len(names) // ACROSS)
+    figure = Figure(figsize=(3.2 * ACROSS, 2.3 * down), layout="constrained", dpi=100)
+    grid = figure.subplots(down, ACROSS, squeeze=False).flat
+    for axes, name in zip(grid, names, strict=False):
+        on(axes)
+        axes.set_title(f"{name}  ({shapes[name]:.3f})", fontsize=9, loc="left")
+        axes.tick_params(labelsize=7)
+        own = [table[name].dropna() for table in (real, rows)]
+        numbers = all(values.dtype.kind in "if" for values in own)
+        (_histograms if numbers and own[0].nunique() > MOST_LEVELS else _levels)(axes, own)
+    for axes in list(grid)[len(names) :]:
+        axes.set_visible(False)
+    for axes in figure.axes[len(names) :]:
+        axes.set_visible(False)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
+    return figure
+
+
+def _histograms(axes: Axes, own: Sequence[Any]) -> None:
+    low, high = np.quantile(own[0], [0.005, 0.995])
+    edges = np.linspace(low, high if high > low else low + 1, PIECES + 1)
+    for i, (values, label) in enumerate(zip(own, ("real", "synthetic"), strict=True)):
+        counts = np.histogram(values, edges)[0] / max(len(values), 1)
+        axes.stairs(
+            counts, edges, color=colour(i), fill=i == 0, alpha=0.35 if i == 0 else 1.0, linewidth=1.4, label=label
+        )
+
+
+def _levels(axes: Axes, own: Sequence[Any]) -> None:
+    shares = [values.astype(str).value_counts(normalize=True) for values in own]
+    levels = list(shares[0].index[:MOST_LEVELS])
+    places = np.arange(len(levels))
+    for i, (share, label) in enumerate(zip(shares, ("real", "synthetic"), strict=True)):
+        heights = [float(share.get(level, 0.0)) for level in levels]
+        axes.bar(places + 0.4 * i - 0.2, heights, 0.4, color=colour(i), alpha=0.45 if i == 0 else 0.9, label=label)
+    axes.set_xticks(places, [level[:10] for level in levels], rotation=40, ha="right")
+
+
+def pair_trends(names: Sequence[str], trends: Mapping[tuple[int, int], float], axes: Axes | None = None) -> Axes:
+    """The trend of every pair of columns: 1, as in the real table, to the worst that there is."""
+    matrix = np.full((len(names), len(names)), np.nan)
+    for (i, j), value in trends.items():
+        matrix[i, j] = matrix[j, i] = value
+    size = max(4.0, 0.36 * len(names) + 1.6)
+    axes = on(axes, size=(size + 0.8, size))
+    axes.grid(False)
+    image = axes.imshow(matrix, cmap="viridis", vmin=min(0.8, float(np.nanmin(matrix))), vmax=1)
+    axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=7)
+    axes.set_yticks(range(len(names)), names, fontsize=7)
+    axes.figure.colorbar(image, ax=axes, shrink=0.8, label="trend, 1 is best")
+    return axes
+
+
+def scales(measures: Sequence[Measure], ends: Mapping[str, Mapping[str, Estimate]], axes: Axes | None = None) -> Axes:
+    """A line a measure, with a mark for each of several sets of rows and bars for their intervals."""
+    axes = on(axes, size=(8.0, 0.45 * len(measures) + 1.2))
+    for i, (name, figures) in enumerate(ends.items()):
+        for k, measure in enumerate(measures):
+            figure = figures.get(measure.key)
+            if figure is None or np.isnan(figure.value):
+                continue
+            reach = [[0.0], [0.0]]
+            if not np.isnan(figure.low):
+                reach = [[max(0.0, figure.value - figure.low)], [max(0.0, figure.high - figure.value)]]
+            axes.errorbar(
+                [figure.value], [k + 0.18 * (i - 1)], xerr=reach, color=colour(i), marker="osD^v"[i % 5], markersize=5,
+                linestyle="", elinewidth=1.2, capsize=2, label=name if k == 0 else None,
+            )  # fmt: skip
+    axes.set_yticks(range(len(measures)), [measure.label for measure in measures], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(-0.02, 1.02)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 1.16), ncols=3)
+    return axes

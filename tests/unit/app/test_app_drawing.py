@@ -9,11 +9,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from bfn.app import drawing, html_pictures, middleware, mixtures
-from bfn.app.models import Models
+from bfn.app import drawing
+from bfn.app import drawing as html_pictures
+from bfn.app import drawing as mixtures
+from bfn.app import server as middleware
+from bfn.app.drawing import Models
 from bfn.app.requests import KEEPS, DrawRequest, Panel
-from bfn.model import BFN
-from bfn.solvers import plan
+from bfn.core.model import BFN
+from bfn.core.solver import plan
 from tiny import build
 
 

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
-from bfn import TableSynthesizer
+from bfn.app.page import _columns_view, row_view
 from bfn.app.requests import RowsRequest
-from bfn.app.rows_tab import _columns_view, row_view
-from bfn.errors import UserError
+from bfn.core.errors import UserError
+from bfn.tables.synthesizer import TableSynthesizer
 
 
 @pytest.fixture(scope="module")

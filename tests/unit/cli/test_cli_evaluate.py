@@ -12,8 +12,8 @@ import bfn
 import tiny
 from bfn import data
 from bfn.cli import main
-from bfn.interop import convert
-from bfn.likelihood import held_out_bits
+from bfn.interop.official import convert
+from bfn.likelihood.bits import held_out_bits
 
 
 def evaluate(capsys, *arguments: object) -> dict:

@@ -79,7 +79,7 @@ def test_grey_levels_and_adaptive_steps(models, pictures, capsys):
 
 
 def test_what_takes_long_is_said_before(models, pictures, capsys, monkeypatch):
-    monkeypatch.setattr("bfn.cli.likelihood.MANY_PASSES", 300)
+    monkeypatch.setattr("bfn.cli.evaluate.MANY_PASSES", 300)
     options = ["likelihood", str(models / "images"), "--data", str(pictures), "--part", "all", "--n", "1", "--nfe", "5"]
     assert main(options) == 0
     assert "1 samples, 5 calls, 64 dimensions: 320 backward passes; --divergence" in capsys.readouterr().err

@@ -17,8 +17,8 @@ import tiny
 from bfn import __version__
 from bfn.cli import explain, main
 from bfn.cli.commands import COMMANDS
-from bfn.data import FetchError
-from bfn.grids import GRIDS
+from bfn.core.grids import GRIDS
+from bfn.data.fetching import FetchError
 
 
 def test_the_overview_lists_every_command(capsys):

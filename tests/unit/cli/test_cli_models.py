@@ -3,9 +3,10 @@
 import json
 
 import bfn
-from bfn import networks, solvers, storage
-from bfn.bench import Figure
+from bfn import networks, solvers
 from bfn.cli import main
+from bfn.storage import models as storage
+from bfn_lab.bench import Figure
 
 
 def test_models_shows_what_is_bundled_with_its_quality(models, monkeypatch, capsys):
@@ -87,7 +88,7 @@ def test_bench_tells_figures_and_whether_they_are_as_they_are_to_be(monkeypatch,
     good = Figure("kernel", "a row", 0.7, 0.6, 0.8, 9, goal=0.6, side="at least")
     bad = Figure("sampling", "batch 1", 1.3, 1.2, 1.4, 9, goal=1.15)
     monkeypatch.setattr(
-        "bfn.bench.PARTS", {"kernel": lambda quick: iter([good]), "sampling": lambda quick: iter([bad])}
+        "bfn_lab.bench.PARTS", {"kernel": lambda quick: iter([good]), "sampling": lambda quick: iter([bad])}
     )
     assert main(["bench", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)

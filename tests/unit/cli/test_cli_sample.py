@@ -11,8 +11,9 @@ from PIL import Image
 import bfn
 import tiny
 from bfn.cli import main
-from bfn.solvers import SOLVERS, plan
-from bfn.solvers.optimal_variance import OptimalVariance
+from bfn.core.solver import plan
+from bfn.solvers.diffusion import OptimalVariance
+from bfn.solvers.named import SOLVERS
 
 
 def run(*arguments: object) -> None:
@@ -228,7 +229,7 @@ def test_temperature_is_the_librarys(models, tmp_path):
 
 
 def test_a_model_of_tokens_is_sampled_and_told(tmp_path, capsys):
-    tokens = bfn.data.TokenList(("Ala", "Gly", *(f"[{number}]" for number in range(25))))
+    tokens = bfn.data.tokenizers.TokenList(("Ala", "Gly", *(f"[{number}]" for number in range(25))))
     model = tiny.build("text")
     model.info = bfn.ModelInfo(text_tokenizer=tokens)
     model.save(tmp_path / "model")

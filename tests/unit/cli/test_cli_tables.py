@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bfn import TableSynthesizer
 from bfn.cli import main
+from bfn.tables.synthesizer import TableSynthesizer
 
 Refused = Callable[..., str]
 

@@ -6,9 +6,9 @@ import pytest
 
 import bfn
 import tiny
-from bfn import storage
 from bfn.cli import main
 from bfn.core.plain import StorageError
+from bfn.storage import models as storage
 from planned import make_table
 
 
@@ -86,7 +86,7 @@ def test_wrong_command_lines_are_told_in_one_line(arguments, message, capsys, mo
 def test_a_place_that_is_taken_is_told_before_the_tuning(taken, tmp_path, capsys, monkeypatch):
     folder, _ = tiny.save("vectors", tmp_path / "m"), tiny.save("text", tmp_path / "other")
     (tmp_path / "file").write_text("mine")
-    monkeypatch.setattr("bfn.tuning.tune", lambda *_, **__: pytest.fail("tuned first"))
+    monkeypatch.setattr("bfn.training.tuning.tables.tune", lambda *_, **__: pytest.fail("tuned first"))
     arguments = ["--objective", "endpoint", "--nfe", "4", "--out", str(tmp_path / taken)]
     assert main(["tune", str(folder), *arguments]) == 2
     assert capsys.readouterr().err.count("\n") == 1

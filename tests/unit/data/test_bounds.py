@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn.data import bounds, load
-from bfn.data.bounds import Bounded, check_decoded, open_file
-from bfn.data.image_files import read_folder, read_idx_images, read_npy, read_npz
-from bfn.errors import UserError
+from bfn._utils import packages as bounds
+from bfn._utils.packages import Bounded, check_decoded, open_file
+from bfn.core.errors import UserError
+from bfn.data.images import read_folder, read_idx_images, read_npy, read_npz
+from bfn.data.loading import load
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_an_idx_header_asks_for_no_memory(tmp_path):
     path = tmp_path / "huge-idx3-ubyte"
     path.write_bytes(b"\x00\x00\x08\x03" + struct.pack(">3I", 60_000, 28, 28_000) + b"x" * 100)
     code = (
-        "import resource, sys; from pathlib import Path; from bfn.data.image_files import read_idx_images\n"
+        "import resource, sys; from pathlib import Path; from bfn.data.images import read_idx_images\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: read_idx_images(Path(sys.argv[1]))\n"
         "except ValueError as error: print(error)\n"

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bfn.data import FetchError, fetch, home, is_at_hand
+from bfn._utils.files import home
+from bfn.core.errors import UserError
+from bfn.data.fetching import FetchError, fetch
+from bfn.data.loading import is_at_hand
 from bfn.data.sources import SOURCES, Download, Source
-from bfn.errors import UserError
 
 NOWHERE = "http://127.0.0.1:9/"  # the discard port: refused at once
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bfn.data.image_files import (
+from bfn.data.images import (
     CIFAR10_CLASSES,
     read_cifar_folder,
     read_folder,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bfn.data import Images, concatenate, from_array
+from bfn.data.images import Images, concatenate, from_array
 
 
 def random_pixels(*shape, seed=0):

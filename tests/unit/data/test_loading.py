@@ -8,8 +8,15 @@ import pytest
 import torch
 from PIL import Image
 
-from bfn.data import SOURCES, TEXT8, Columns, Images, Records, Text, is_at_hand, load, loading, names, read_table
-from bfn.errors import UserError
+from bfn.core.errors import UserError
+from bfn.data import loading
+from bfn.data.images import Images
+from bfn.data.loading import is_at_hand, load, names
+from bfn.data.records import Columns, Records
+from bfn.data.sources import SOURCES
+from bfn.data.table_files import read_table
+from bfn.data.text import Text
+from bfn.data.tokenizers import TEXT8
 
 
 def pixels(*shape):

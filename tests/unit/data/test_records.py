@@ -12,9 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bfn.data import AMINO_ACIDS, Categories, Columns, Numbers, Records, Sequences, Text, load, read_records
-from bfn.data.record_columns import RawTable, make_records
-from bfn.errors import UserError
+from bfn.core.errors import UserError
+from bfn.data.loading import load
+from bfn.data.record_files import read_records
+from bfn.data.records import Categories, Columns, Numbers, RawTable, Records, Sequences, make_records
+from bfn.data.text import Text
+from bfn.data.tokenizers import AMINO_ACIDS
 
 DRUGS = "smiles,gap,kind\nCCO,0.25,alcohol\nc1ccccc1,-1e-2,ring\nC[NH3+],3,salt\nCCC,4.5,ring\n"
 
@@ -264,7 +267,7 @@ def test_wrong_arrays(tmp_path, arrays: dict[str, Any], roles: dict, message: st
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("bfn.data.bounds.ALWAYS", 1 << 20)
+    monkeypatch.setattr("bfn._utils.packages.ALWAYS", 1 << 20)
     bomb = write(tmp_path / "a.csv.gz", gzip.compress(b"s\n" + b"A" * (1 << 23), mtime=0))
     with pytest.raises(UserError, match="more than 1,048,576 are read only of files"):
         read_records(bomb)

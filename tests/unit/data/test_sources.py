@@ -2,8 +2,9 @@ import pytest
 import torch
 
 import bfn
-from bfn.data import Text, load
+from bfn.data.loading import load
 from bfn.data.sources import SOURCES, Download, Source
+from bfn.data.text import Text
 
 
 def test_every_set_has_a_home_then_a_package_and_recorded_sums():

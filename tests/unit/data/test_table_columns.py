@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from bfn.core import plain
-from bfn.data import TableColumns, infer_columns, read_table
-from bfn.errors import UserError
+from bfn.core.errors import UserError
+from bfn.data.table_columns import TableColumns
+from bfn.data.table_files import infer_columns, read_table
 
 RNG = np.random.default_rng(0)
 

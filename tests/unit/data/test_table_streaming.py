@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from bfn import TableSynthesizer
-from bfn.data import infer_columns, read_table, table_streaming
-from bfn.data.table_streaming import TableStream
-from bfn.errors import UserError
+from bfn.core.errors import UserError
+from bfn.data import table_files as table_streaming
+from bfn.data.table_files import TableStream, infer_columns, read_table
+from bfn.tables.synthesizer import TableSynthesizer
 from bfn.tables.training import table_model
 
 
@@ -100,8 +100,8 @@ LITTLE = """
 import resource, sys
 from pathlib import Path
 import torch
-from bfn.data.table_streaming import TableStream
-from bfn.info import ModelInfo
+from bfn.data.table_files import TableStream
+from bfn.core.flows import ModelInfo
 from bfn.tables.training import TableObjective, table_model, table_trainer
 from bfn.training.source import TensorSource
 torch.set_num_threads(1)

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfn.data import TEXT8, Alphabet, read_text
+from bfn.data.text import read_text
+from bfn.data.tokenizers import TEXT8, Alphabet
 
 
 def write(path, text):

@@ -12,10 +12,20 @@ from torch import nn
 
 import bfn
 from bfn.core import plain
-from bfn.data import AMINO_ACIDS, PATTERNS, TOKENIZERS, Alphabet, Text, Tokenizer, TokenizerFile, TokenList, load
-from bfn.data.tokenizer_files import make_tokenizer
-from bfn.errors import UserError
-from bfn.model_data import known_text
+from bfn.core.errors import UserError
+from bfn.data.encoding import known_text
+from bfn.data.loading import load
+from bfn.data.text import Text
+from bfn.data.tokenizers import (
+    AMINO_ACIDS,
+    PATTERNS,
+    TOKENIZERS,
+    Alphabet,
+    Tokenizer,
+    TokenizerFile,
+    TokenList,
+    make_tokenizer,
+)
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 SALT = "[Na+].[Cl-].C[C@@H](Br)/C=C\\Cl%12.c1cc2ccccc2[nH]1"

@@ -2,7 +2,7 @@ import io
 
 import pytest
 
-from bfn.data import wikipedia_cleaning
+from bfn.data import text as wikipedia_cleaning
 
 
 def clean(text: str) -> str:

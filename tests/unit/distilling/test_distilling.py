@@ -5,13 +5,12 @@ import torch
 
 import bfn
 import tiny
-from bfn.distilling import distill
-from bfn.distilling.distiller import Distance
-from bfn.distilling.paths import coupled_noise, draw_paths
-from bfn.distilling.tables import choose_tables, energy_distance, error_profile, renoising_table
-from bfn.exact import GaussianMixture, StringSet
-from bfn.networks import MLP
-from bfn.training import read_log
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import StringSet
+from bfn.networks.mlp import MLP
+from bfn.training.checkpoints import read_log
+from bfn.training.distillation import Distance, distill
+from bfn.training.paths import choose_tables, coupled_noise, draw_paths, energy_distance, error_profile, renoising_table
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +154,7 @@ def test_a_distilled_model_is_stored_resumed_and_loaded(tmp_path):
         assert ours.nfe == nfe
     # Where nobody says how many there are as many calls as the largest table has; beyond it auto noises again too.
     assert student.sample(3).nfe == 2
-    beyond = bfn.solvers.plan(loaded, nfe=5)
+    beyond = bfn.core.solver.plan(loaded, nfe=5)
     assert all(row.a == 0 and row.c == 1 for row in beyond.table.rows[:-1])
     # The teacher is as it was, and what was measured of it is not said of the student.
     untouched = tiny.build("images")

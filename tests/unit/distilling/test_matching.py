@@ -8,12 +8,11 @@ from accelerate import Accelerator
 
 import bfn
 import tiny
-from bfn.distilling import distill
-from bfn.distilling.matching import Critic
-from bfn.exact import GaussianMixture
-from bfn.networks import MLP
+from bfn.core.losses import EDM, Bound
+from bfn.exact.numbers import GaussianMixture
+from bfn.networks.mlp import MLP
+from bfn.training.distillation import Critic, distill
 from bfn.training.trainer import Trainer
-from bfn.weightings import EDM, Bound
 
 
 def normal(mean: float, std: float) -> GaussianMixture:

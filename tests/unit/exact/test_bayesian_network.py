@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.exact import BayesianNetwork
+from bfn.core.flows import NoiseLevel
 from bfn.exact import bayesian_network as module
-from bfn.exact.bif import Node, read_bif
-from bfn.flows import NoiseLevel
+from bfn.exact.bayesian_network import BayesianNetwork, Node, read_bif
 
 SMALL = """
 network small { property of nothing; }   // a comment

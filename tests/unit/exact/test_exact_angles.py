@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn import UserError
-from bfn.exact import VonMisesMixture
-from bfn.heads import angles_of, pairs_of
+from bfn.core.errors import UserError
+from bfn.exact.numbers import VonMisesMixture
+from bfn.kinds.angles import angles_of, pairs_of
 
 CIRCLE = torch.linspace(-math.pi, math.pi, 301, dtype=torch.float64)[:-1]
 AREA = (2 * math.pi / len(CIRCLE)) ** 2

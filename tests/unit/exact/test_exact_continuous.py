@@ -5,8 +5,8 @@ from math import log, pi
 import pytest
 import torch
 
-from bfn.exact import GaussianMixture, Points
-from bfn.flows import ContinuousFlow, NoiseLevel
+from bfn.core.flows import ContinuousFlow, NoiseLevel
+from bfn.exact.numbers import GaussianMixture, Points
 
 TIMES = [0.0, 1e-12, 1e-3, 0.3, 1.0]
 

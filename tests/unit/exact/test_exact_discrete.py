@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from bfn.exact import MarkovChain, MixtureOfProducts, NGram, ProductOfCategoricals, StringSet
-from bfn.flows import DiscreteFlow
+from bfn.core.flows import DiscreteFlow
+from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, ProductOfCategoricals, StringSet
 
 K, LENGTH = 3, 4
 ALL = torch.tensor(list(product(range(K), repeat=LENGTH)))

@@ -9,7 +9,8 @@ from math import sqrt
 import pytest
 import torch
 
-from bfn.exact import GaussianMixture, StringSet
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import StringSet
 
 N = 40_000
 

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from bfn.errors import UserError
-from bfn.exact import MarkovChain, NGram
-from bfn.ngrams.backoff import BACKOFF_MIN, count_backoff
+from bfn.core.errors import UserError
+from bfn.exact.strings import MarkovChain, NGram
+from bfn.networks.ngram_counts import BACKOFF_MIN, count_backoff
 
 TEXT = "the cat sat on the mat and the rat sat on the cat that ate the hat " * 3
 

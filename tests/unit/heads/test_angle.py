@@ -7,10 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError
-from bfn.controls.steering import Steering
-from bfn.exact import VonMisesMixture
-from bfn.heads import VonMises, angles_of, pairs_of
+from bfn.controls.guidance import Steering
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.joint import JointFlow
+from bfn.core.model import BFN
+from bfn.exact.numbers import VonMisesMixture
+from bfn.kinds.angles import VonMises, angles_of, pairs_of
 
 CIRCLE = torch.linspace(-math.pi, math.pi, 20_001, dtype=torch.float64)[:-1]
 WIDTH = 2 * math.pi / len(CIRCLE)
@@ -111,7 +114,7 @@ def test_a_small_message_costs_half_its_accuracy_times_the_squared_error() -> No
 
 def test_another_mean_makes_the_distribution_that_has_it() -> None:
     output = mixture()
-    level = bfn.flows.NoiseLevel(torch.ones(1), 1.0)
+    level = bfn.core.flows.NoiseLevel(torch.ones(1), 1.0)
     for length in (1e-12, 0.05, 0.7, 0.999, 0.999999):
         mean = length * pairs_of(torch.tensor([[0.3]], dtype=torch.float64))
         torch.testing.assert_close(output.with_mean(mean, level).mean, mean, atol=1e-9, rtol=0)
@@ -121,7 +124,7 @@ def test_another_mean_makes_the_distribution_that_has_it() -> None:
 
 def test_guidance_adds_natural_parameters() -> None:
     both = VonMises.single(torch.stack([natural(2.0, 0.5), natural(1.0, -0.5)]))
-    guided = both.guided((3.0,), 0.0, bfn.flows.NoiseLevel(torch.ones(1), 1.0))
+    guided = both.guided((3.0,), 0.0, bfn.core.flows.NoiseLevel(torch.ones(1), 1.0))
     expected = VonMises.single((3 * natural(2.0, 0.5) - 2 * natural(1.0, -0.5)).unsqueeze(0))
     torch.testing.assert_close(guided.mean, expected.mean)
 
@@ -131,7 +134,7 @@ def test_guided_mixtures_have_the_weights_of_the_conditional_ones() -> None:
     generator = torch.Generator().manual_seed(0)
     natural = torch.randn(6, 4, 2, 2, generator=generator)
     log_weights = torch.randn(6, 4, 2, generator=generator).log_softmax(-1)
-    guided = VonMises(natural, log_weights).guided((1.0,), 0.0, bfn.flows.NoiseLevel(torch.ones(3), 1.0))
+    guided = VonMises(natural, log_weights).guided((1.0,), 0.0, bfn.core.flows.NoiseLevel(torch.ones(3), 1.0))
     torch.testing.assert_close(guided.log_weights, log_weights[:3])
     torch.testing.assert_close(guided.mean, VonMises(natural[:3], log_weights[:3]).mean)
 
@@ -200,7 +203,7 @@ def test_steering_stays_on_the_circle() -> None:
 
 def test_a_model_of_angles_learns_and_comes_back_from_disk(tmp_path) -> None:
     torch.manual_seed(0)
-    network = bfn.networks.MLP(2, width=32, n_blocks=1, condition_features=16)
+    network = bfn.networks.mlp.MLP(2, width=32, n_blocks=1, condition_features=16)
     model = BFN(network, ContinuousFlow(0.05), "angle", (2,))
     truth = VonMisesMixture([[2.0]], [[10.0]], flow=model.flow)
     generator = torch.Generator().manual_seed(0)

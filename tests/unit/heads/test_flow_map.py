@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from bfn.core.flows import ContinuousFlow, DiscreteFlow, NoiseLevel
+from bfn.core.heads import DataHead, FlowMapHead, Head, LogitsHead, PreconditionedHead
 from bfn.core.plain import from_plain, to_plain
-from bfn.flows import ContinuousFlow, DiscreteFlow, NoiseLevel
-from bfn.heads import DataHead, FlowMapHead, Head, LogitsHead, PreconditionedHead
 
 
 @pytest.mark.parametrize(("flow", "head"), [(ContinuousFlow(), DataHead()), (DiscreteFlow(3), LogitsHead())])

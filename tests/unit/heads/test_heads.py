@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import bfn
-from bfn.flows import NoiseLevel
-from bfn.heads import Categorical, Point, PreconditionedHead, unknown_scale
+from bfn.core.flows import NoiseLevel
+from bfn.core.heads import Categorical, Point, PreconditionedHead, unknown_scale
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.01)
 

@@ -10,13 +10,12 @@ from torch import Tensor
 
 import bfn
 from bfn import solvers
-from bfn.error_curve import ErrorCurve
+from bfn.core.info import ErrorCurve
 
 pytest.importorskip("diffusers")
 from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, UniPCMultistepScheduler
 
-from bfn.interop.diffusers import BFNScheduler, DiscreteBFNScheduler, VPSolverScheduler
-from bfn.interop.diffusers.schedulers import TableScheduler
+from bfn.interop.diffusers.schedulers import BFNScheduler, DiscreteBFNScheduler, TableScheduler, VPSolverScheduler
 
 CALLS = 10
 SHAPES = {"continuous": (4, 3, 8, 8), "discrete": (4, 6, 5)}

@@ -26,7 +26,7 @@ CARD = {
 
 def small_model() -> bfn.BFN:
     torch.manual_seed(0)
-    network = bfn.networks.MLP(4, n_classes=3, width=8)
+    network = bfn.networks.mlp.MLP(4, n_classes=3, width=8)
     return bfn.BFN(network, bfn.DiscreteFlow(3), "logits", (4,)).eval()
 
 
@@ -90,7 +90,7 @@ def test_a_card_of_the_users_own_is_kept(tmp_path: Path) -> None:
 
 def test_tuned_tables_go_along(tmp_path: Path) -> None:
     model = small_model()
-    model.info.tables = {6: bfn.solvers.plan(model, "bfn-solver2", 6).table}
+    model.info.tables = {6: bfn.core.solver.plan(model, "bfn-solver2", 6).table}
     hub.save_pretrained(model, tmp_path)
     assert hub.from_pretrained(tmp_path).info.tables == model.info.tables
     assert "tuned to it at 6 calls" in (tmp_path / "README.md").read_text()

@@ -15,8 +15,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn import UserError, load, networks
-from bfn.interop import PUBLISHED, CheckpointMismatchError, configuration, convert, load_official
+from bfn import networks
+from bfn.core.errors import UserError
+from bfn.core.model import load
+from bfn.interop.official import PUBLISHED, CheckpointMismatchError, configuration, convert, load_official
 
 DATA = Path(__file__).parents[2] / "data" / "official-checkpoints"
 SETTINGS = json.loads((DATA / "small-cases.json").read_text())

@@ -2,10 +2,10 @@
 
 import pytest
 
+from bfn.core.heads import Head
 from bfn.core.plain import from_plain
-from bfn.heads import Head
-from bfn.interop import PUBLISHED
-from bfn.training import recipe
+from bfn.interop.official import PUBLISHED
+from bfn.training.settings import recipe
 
 RECIPES = {
     "text8-discrete": "text8_discrete",

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.flows import ContinuousFlow, NoiseLevel
+from bfn.core.flows import ContinuousFlow, NoiseLevel
 from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule, variance_preserving
 
 N = 1000
@@ -13,14 +13,14 @@ ALPHAS = torch.cumprod(1 - torch.linspace(1e-4, 0.02, N, dtype=torch.float64), 0
 SCHEDULE = VariancePreservingSchedule(tuple(ALPHAS.tolist()))
 
 
-def mixture(dim: int = 8) -> bfn.exact.GaussianMixture:
+def mixture(dim: int = 8) -> bfn.exact.numbers.GaussianMixture:
     g = torch.Generator().manual_seed(0)
     means = torch.randn(6, dim, generator=g, dtype=torch.float64) * 0.7
     stds = torch.rand(6, generator=g, dtype=torch.float64) * 0.3 + 0.05
-    return bfn.exact.GaussianMixture(means, stds=stds, flow=ContinuousFlow(schedule=SCHEDULE))
+    return bfn.exact.numbers.GaussianMixture(means, stds=stds, flow=ContinuousFlow(schedule=SCHEDULE))
 
 
-def network(exact: bfn.exact.GaussianMixture, predicts: str = "epsilon"):  # type: ignore[no-untyped-def]
+def network(exact: bfn.exact.numbers.GaussianMixture, predicts: str = "epsilon"):  # type: ignore[no-untyped-def]
     """The exact posterior of the mixture as a diffusion network of (x_t, timestep)."""
 
     def call(x_t: Tensor, timestep: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def test_a_head_for_a_prediction_that_is_not_known_is_refused() -> None:
 
 
 def dpm_solver(
-    exact: bfn.exact.GaussianMixture, noise: Tensor, calls: int, **settings: object
+    exact: bfn.exact.numbers.GaussianMixture, noise: Tensor, calls: int, **settings: object
 ) -> tuple[Tensor, Tensor]:
     """diffusers' DPM-Solver++ 2M, as it comes: samples and its timesteps."""
     diffusers = pytest.importorskip("diffusers")
@@ -96,7 +96,7 @@ def dpm_solver(
 
 
 def ours(
-    exact: bfn.exact.GaussianMixture, noise: Tensor, solver: str, calls: int | None, grid: Tensor | None
+    exact: bfn.exact.numbers.GaussianMixture, noise: Tensor, solver: str, calls: int | None, grid: Tensor | None
 ) -> Tensor:
     """From the same noise x_T, which is u = x_T / sigma."""
     s = float(SCHEDULE.s(0.0 if grid is None else grid[0]))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import bfn
-from bfn.exact import ProductOfCategoricals, StringSet
-from bfn.likelihood import bits_estimate, bits_parts, held_out_bits
+from bfn.exact.strings import ProductOfCategoricals, StringSet
+from bfn.likelihood.bits import bits_estimate, bits_parts, held_out_bits
 
 
 def seeded(seed: int = 0) -> torch.Generator:

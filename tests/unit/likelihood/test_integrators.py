@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 import torch
 
-from bfn.likelihood import integrators
-from bfn.likelihood.integrators import ADAMS_BASHFORTH, ADAMS_MOULTON, ERROR, NODES, STAGES, adams, dormand_prince
+from bfn.likelihood import ode as integrators
+from bfn.likelihood.ode import ADAMS_BASHFORTH, ADAMS_MOULTON, ERROR, NODES, STAGES, adams, dormand_prince
 
 
 def exact(weights):

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from bfn.exact import JointMixture
-from bfn.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.exact.joint import JointMixture
 
 FLOWS = {
     "x": ContinuousFlow(0.02),

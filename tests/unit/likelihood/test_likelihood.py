@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn.exact import GaussianMixture, ProductOfCategoricals, StringSet
-from bfn.flows import NoiseLevel
-from bfn.heads import DiscretisedHead, Output
-from bfn.heads.discretised import quantise
-from bfn.likelihood import held_out_bits, log_likelihood, receiver_variance
-from bfn.likelihood.batches import batch_size
+from bfn.core.flows import NoiseLevel
+from bfn.core.heads import Output
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import ProductOfCategoricals, StringSet
+from bfn.kinds.discretised import DiscretisedHead, quantise
+from bfn.likelihood.bits import batch_size, held_out_bits
+from bfn.likelihood.bounds import receiver_variance
+from bfn.likelihood.likelihood import log_likelihood
 
 
 def seeded(seed: int = 0) -> torch.Generator:

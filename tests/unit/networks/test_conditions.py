@@ -7,8 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bfn.networks import MLP, Transformer, UNet, build
-from bfn.networks.conditions import ConditionSpec, NumberEmbedding, declared
+from bfn.networks import build
+from bfn.networks.conditioning import ConditionSpec, NumberEmbedding, declared
+from bfn.networks.mlp import MLP
+from bfn.networks.transformer import Transformer
+from bfn.networks.unet import UNet
 
 VECTORS = {
     "gap": {"shape": (), "mean": 0.25, "std": 0.05},

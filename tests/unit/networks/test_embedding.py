@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfn.networks.embedding import Conditioning, Rotary, centre, combine
+from bfn.networks.conditioning import Conditioning, Rotary, centre, combine
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 23))

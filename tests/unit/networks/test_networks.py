@@ -7,8 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bfn import BFN, ContinuousFlow, NetworkError, UserError
-from bfn.networks import MLP, NETWORKS, Transformer, UNet, accepts, build
+from bfn.core.errors import NetworkError, UserError
+from bfn.core.flows import ContinuousFlow
+from bfn.core.model import BFN
+from bfn.networks import NETWORKS, accepts, build
+from bfn.networks.mlp import MLP
+from bfn.networks.transformer import Transformer
+from bfn.networks.unet import UNet
 
 CASES = {
     "unet": lambda: (UNet(2, 3, channels=16, head_features=8, n_labels=3), (2, 8, 8)),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import bfn
-from bfn.networks import Transformer
 from bfn.networks.ngram_posterior import NGramPosterior
+from bfn.networks.transformer import Transformer
 
 
 def words(n: int, length: int, seed: int = 0) -> Tensor:

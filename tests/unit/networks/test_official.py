@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn.networks import build
-from bfn.networks.official_transformer import position_code
-from bfn.networks.official_unets import AttentionBlock
+from bfn.networks.official import AttentionBlock, position_code
 
 CONFIGS = {
     "transformer": {

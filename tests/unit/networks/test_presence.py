@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfn.networks import MLP, Transformer, UNet
-from bfn.networks.unet import GroupNorm
+from bfn.networks.mlp import MLP
+from bfn.networks.transformer import Transformer
+from bfn.networks.unet import GroupNorm, UNet
 
 CONDITIONS = {"prompt": {"shape": [3], "n_classes": 4}}
 SEQUENCES = {

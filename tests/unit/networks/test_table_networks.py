@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from bfn import networks
-from bfn.errors import UserError
-from bfn.joint_flat import Segments
-from bfn.networks import TableMLP, TableTransformer
+from bfn.core.errors import UserError
+from bfn.core.flat import Segments
+from bfn.networks.table import TableMLP, TableTransformer
 
 SIZES = {"n_numbers": 2, "class_counts": [3, 5]}
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from bfn.networks import Transformer
-from bfn.networks.transformer import Convolution
+from bfn.networks.transformer import Convolution, Transformer
 
 
 def example(kernel_size: int) -> tuple[Transformer, torch.Tensor, torch.Tensor]:

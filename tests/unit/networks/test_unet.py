@@ -2,7 +2,7 @@
 
 import torch
 
-from bfn.networks import UNet
+from bfn.networks.unet import UNet
 
 
 def example(**arguments: object) -> tuple[UNet, torch.Tensor, torch.Tensor]:

@@ -6,7 +6,8 @@ import torch
 from scipy.stats import chisquare
 from torch import Tensor
 
-from bfn.ngrams import FallingAutomaton, count_telling, draw_strings
+from bfn.networks.ngram_counts import FallingAutomaton
+from bfn.networks.ngram_posterior import count_telling, draw_strings
 
 
 def chain_of(text: Tensor, context: int, n_classes: int) -> FallingAutomaton:

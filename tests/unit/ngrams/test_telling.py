@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn.ngrams import BackoffTables, count_telling
+from bfn.networks.ngram_counts import BackoffTables
+from bfn.networks.ngram_posterior import count_telling
 
 
 def text(n: int, seed: int = 0) -> Tensor:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import tiny
-from bfn.exact import MarkovChain
-from bfn.paper.judged_model import JudgedModel
-from bfn.quality import judge_for
-from bfn.quality.judge_parts import Frechet
+from bfn.exact.strings import MarkovChain
+from bfn.quality.judge import Frechet
+from bfn.quality.judge_choice import judge_for
+from bfn_lab.measuring import JudgedModel
 
 SENTENCES = " the cat sat on the mat and the dog ran to the old house by the sea where she had been "
 

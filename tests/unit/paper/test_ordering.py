@@ -2,11 +2,11 @@
 
 import pytest
 
-from bfn.estimate import Estimate
-from bfn.paper import printed
-from bfn.paper.ordering import compare_pairs, judge_pair, nearest, summary
-from bfn.paper.printed import Column
-from bfn.quality import Measure
+from bfn._utils.estimate import Estimate
+from bfn.quality.judge import Measure
+from bfn_lab import report as printed
+from bfn_lab.quality_tables import compare_pairs, judge_pair, nearest, summary
+from bfn_lab.report import Column
 
 SPELLING = Measure("spelling", "spelling accuracy", "high", "%", 100, 1)
 DISTANCE = Measure("frechet", "Frechet distance", "low")

@@ -3,7 +3,7 @@
 import pytest
 
 from bfn import solvers
-from bfn.paper import printed
+from bfn_lab import report as printed
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,10 @@ def test_every_solver_is_one_of_ours_and_fits_the_data() -> None:
 
 def test_both_tables_of_the_original_sampler_agree() -> None:
     """Tables 3 and 6 print the same row."""
-    rows = [[f.value for f in printed.printed_table(name).figures if f.solver == "bfn"] for name in ("sa-nfe", "cs-ablation")]
+    rows = [
+        [f.value for f in printed.printed_table(name).figures if f.solver == "bfn"]
+        for name in ("sa-nfe", "cs-ablation")
+    ]
     assert rows[0] == rows[1]
 
 

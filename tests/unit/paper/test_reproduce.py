@@ -10,19 +10,16 @@ import torch
 from PIL import Image
 
 import bfn
-from bfn.estimate import Estimate
-from bfn.paper import judged_model
-from bfn.paper.bits_and_spelling import bits
-from bfn.paper.by_calls import grid_lines
-from bfn.paper.convergence import final_variance
-from bfn.paper.grid_start import ETAS, TUNING_SEED, best_etas, share_left
-from bfn.paper.judged_model import JudgedModel
-from bfn.paper.measurements import Measurement, Wanted, measure_all, over_calls, samplers_named, samples_at
-from bfn.paper.printed import Column
-from bfn.paper.report import Options
-from bfn.paper.reproduce import EXPERIMENTS, experiment, reproduce
-from bfn.paper.trajectory_distance import told_of, trajectory_distance
-from bfn.quality import Measure, Record, judge_for
+from bfn._utils.estimate import Estimate
+from bfn.quality.judge import Measure
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.measurements import Record
+from bfn_lab import measuring as judged_model
+from bfn_lab.by_calls import ETAS, TUNING_SEED, best_etas, bits, grid_lines, share_left
+from bfn_lab.measuring import JudgedModel, Measurement, Wanted, measure_all, over_calls, samplers_named, samples_at
+from bfn_lab.report import Column, Options
+from bfn_lab.reproduce import EXPERIMENTS, experiment, reproduce
+from bfn_lab.trajectories import final_variance, told_of, trajectory_distance
 
 OFFICIAL = Path(__file__).parents[2] / "data" / "official-checkpoints"
 TINY = {
@@ -78,8 +75,8 @@ def test_orders_writes_slopes_beside_declared_orders(tmp_path) -> None:
 def test_the_variance_of_a_single_bayesian_update_is_exact() -> None:
     """From t = 0 the first prediction is the prior mean, so that the update gives beta_1 kappa and no more."""
     flow = bfn.DiscreteFlow(3, 2.0)
-    model = bfn.exact.MarkovChain(torch.full((3,), 1 / 3), torch.full((3, 3), 1 / 3), 1, flow=flow)
-    table = bfn.solvers.plan(model, "sde-bfn-solver1", 2, grid="uniform", t_start=0.0).table
+    model = bfn.exact.strings.MarkovChain(torch.full((3,), 1 / 3), torch.full((3, 3), 1 / 3), 1, flow=flow)
+    table = bfn.core.solver.plan(model, "sde-bfn-solver1", 2, grid="uniform", t_start=0.0).table
     assert final_variance(table, flow) == pytest.approx(flow.kappa)
 
 

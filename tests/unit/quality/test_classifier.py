@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from bfn.data import home, load
-from bfn.quality.classifier import BUNDLED_CLASSIFIER, classify, load_classifier, save_classifier
-from bfn.quality.judge_parts import Digits
+from bfn._utils.files import home
+from bfn.data.loading import load
+from bfn.quality.features import BUNDLED_CLASSIFIER, classify, load_classifier, save_classifier
+from bfn.quality.judge import Digits
 
 TOOL = Path(__file__).parents[3] / "tools" / "train_classifier.py"
 

@@ -7,10 +7,14 @@ import torch
 from matplotlib.figure import Figure
 
 import tiny
-from bfn import ContinuousFlow, DiscreteFlow
-from bfn.estimate import Estimate
-from bfn.quality import Comparison, Measure, Record, Setting, blind, compare, crossed, judge_for, markdown_table
-from bfn.viz import quality
+from bfn._utils.estimate import Estimate
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.quality import blind
+from bfn.quality.comparison import Comparison, compare, markdown_table
+from bfn.quality.judge import Measure
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.measurements import Record, Setting, crossed
+from bfn.viz.plots import quality
 
 LOW = Measure("frechet", "Frechet distance", "low")
 NOTE = Measure("note", "aside", "low", "%", 100, 1, headline=False)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn.quality import FeatureStatistics
 from bfn.quality.features import (
     InceptionFeatures,
     cached_statistics,
@@ -15,6 +14,7 @@ from bfn.quality.features import (
     pooled_pixels,
     resize_tensorflow,
 )
+from bfn.quality.frechet import FeatureStatistics
 
 
 def images(n: int, channels: int = 3, size: int = 8, seed: int = 0) -> Tensor:

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 import tiny
-from bfn import Classes, data
-from bfn.estimate import Estimate
-from bfn.exact import Points
-from bfn.metrics import jensen_shannon, ngram_counts, spelling_accuracy
-from bfn.quality import FeatureStatistics, Frechet, Judge, Measure, judge_for
+from bfn import data
+from bfn._utils.estimate import Estimate
+from bfn.core.conditions import Classes
+from bfn.exact.numbers import Points
 from bfn.quality.features import pooled_pixels
-from bfn.quality.frechet import expected_bias
-from bfn.quality.judge_parts import COPY_SHARE, NearCopies, NearestClasses, Texts
-from bfn.quality.ngrams import entropy
+from bfn.quality.frechet import FeatureStatistics, expected_bias
+from bfn.quality.judge import COPY_SHARE, Frechet, Judge, Measure, NearCopies, NearestClasses, Texts
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.text import entropy, jensen_shannon, ngram_counts, spelling_accuracy
 
 
 def normal(n: int, *shape: int, seed: int = 0) -> torch.Tensor:

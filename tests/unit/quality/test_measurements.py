@@ -8,12 +8,14 @@ import pytest
 import torch
 
 import tiny
-from bfn import ContinuousFlow, solvers
+from bfn import solvers
+from bfn._utils.estimate import Estimate
+from bfn.core.flows import ContinuousFlow
 from bfn.core.sampling import BoundRequest
-from bfn.estimate import Estimate
-from bfn.exact import GaussianMixture
-from bfn.quality import Judge, Measure, Setting, draw, measure, measurements
-from bfn.quality.measurements import identify, pool
+from bfn.exact.numbers import GaussianMixture
+from bfn.quality import measurements
+from bfn.quality.judge import Judge, Measure
+from bfn.quality.measurements import Setting, draw, identify, measure, pool
 
 
 class Mean:

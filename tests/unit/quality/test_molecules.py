@@ -5,14 +5,22 @@ import math
 import pytest
 import torch
 
-from bfn.data.smiles_syntax import smiles_problem
+from bfn.core.errors import UserError
+from bfn.data.records import smiles_problem
 from bfn.data.tokenizers import PATTERNS, TokenList
-from bfn.errors import UserError
-from bfn.quality import molecule_parts
+from bfn.quality import molecules as molecule_parts
 from bfn.quality.frechet import FeatureStatistics
-from bfn.quality.molecule_parts import ChemNetDistance, MoleculeShares, chemnet_features
 from bfn.quality.molecule_report import correlation_estimate
-from bfn.quality.molecules import KnownMolecules, Molecules, descriptor_distances, descriptors, smiles_of
+from bfn.quality.molecules import (
+    ChemNetDistance,
+    KnownMolecules,
+    Molecules,
+    MoleculeShares,
+    chemnet_features,
+    descriptor_distances,
+    descriptors,
+    smiles_of,
+)
 
 STRINGS = ["CCO", "OCC", "c1ccccc1", "C1=CC=CC=C1", "C1CC", "", "C(C)(C)(C)(C)C"]
 """Ethanol twice, benzene twice, an open ring, nothing, and a carbon with five bonds."""

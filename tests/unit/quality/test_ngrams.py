@@ -3,8 +3,8 @@ from collections import Counter
 import pytest
 import torch
 
-from bfn.errors import UserError
-from bfn.quality.ngrams import (
+from bfn.core.errors import UserError
+from bfn.quality.text import (
     TextItems,
     character_ngrams,
     class_ngram_counts,

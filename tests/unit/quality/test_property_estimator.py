@@ -4,8 +4,14 @@ import pytest
 import torch
 
 from bfn.quality.molecule_report import correlation_estimate, report_molecules
-from bfn.quality.molecules import KnownMolecules, Molecules
-from bfn.quality.property_estimator import MoleculeJudge, PropertyNetwork, fingerprints, molecule_judge
+from bfn.quality.molecules import (
+    KnownMolecules,
+    MoleculeJudge,
+    Molecules,
+    PropertyNetwork,
+    fingerprints,
+    molecule_judge,
+)
 from tiny import build
 
 GAPS = {
@@ -51,7 +57,7 @@ def test_it_is_stored_and_read_again(tmp_path, monkeypatch):
         network = PropertyNetwork(0.25, 0.05, width=8)
     made = MoleculeJudge(KnownMolecules.of(["C", "CC"]), {"gap": network}, {"gap mean absolute error": "0.01"})
     made.save(tmp_path / "own.safetensors")
-    monkeypatch.setattr("bfn.quality.property_estimator.JUDGES", tmp_path)
+    monkeypatch.setattr("bfn.quality.second_judge.JUDGES", tmp_path)
     again = molecule_judge("own")
     assert again.known.contain(["C", "CCC"]) == [True, False]
     torch.testing.assert_close(again.estimate("gap", ["CCO"]), made.estimate("gap", ["CCO"]), atol=1e-4, rtol=1e-3)

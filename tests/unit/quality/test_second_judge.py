@@ -5,7 +5,8 @@ import torch
 
 import bfn
 from bfn import data
-from bfn.quality import judge_for, load_classifier
+from bfn.quality.features import load_classifier
+from bfn.quality.judge_choice import judge_for
 from bfn.quality.second_judge import JUDGES, JudgeNetwork, NGramBits, Projections, judge_features
 
 

@@ -11,12 +11,18 @@ import pytest
 import torch
 
 import bfn
-from bfn.estimate import Estimate
-from bfn.quality import TableQuality
-from bfn.quality.table_classifiers import _area, learned, two_sample
-from bfn.quality.table_features import TableFeatures
-from bfn.quality.table_neighbours import copies, nearer_to_training, precision_and_recall
-from bfn.quality.table_shapes import ShapesAndTrends
+from bfn._utils.estimate import Estimate
+from bfn.quality.table_measures import (
+    ShapesAndTrends,
+    TableFeatures,
+    _area,
+    copies,
+    learned,
+    nearer_to_training,
+    precision_and_recall,
+    two_sample,
+)
+from bfn.quality.table_report import TableQuality
 
 
 def generator() -> torch.Generator:

@@ -13,8 +13,11 @@ import torch
 
 import bfn
 from bfn.cli import main
-from bfn.data.table_inference import infer_columns
-from bfn.quality import TableReport, compare, crossed, judge_for, table_report
+from bfn.data.table_files import infer_columns
+from bfn.quality.comparison import compare
+from bfn.quality.judge_choice import judge_for
+from bfn.quality.measurements import crossed
+from bfn.quality.table_report import TableReport, table_report
 from bfn.tables.training import table_model
 
 

@@ -7,11 +7,15 @@ import pytest
 import torch
 
 import bfn
-from bfn import ContinuousFlow, DiscreteFlow, UserError
-from bfn.exact import GaussianMixture, MarkovChain
-from bfn.info import ModelInfo
-from bfn.solvers import SOLVERS, Anchor, Calibration, Multistep, interpolated, plan
-from bfn.spread import Spread
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.info import ModelInfo, Spread
+from bfn.core.multistep import Multistep
+from bfn.core.solver import plan
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import MarkovChain
+from bfn.solvers.few_step import Anchor, Calibration, interpolated
+from bfn.solvers.named import SOLVERS
 from planned import make_table
 
 FLOWS = {"numbers": ContinuousFlow(0.001), "two": DiscreteFlow(2, 9.0), "many": DiscreteFlow(27, 0.5625)}

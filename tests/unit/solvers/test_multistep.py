@@ -5,9 +5,9 @@ import torch
 
 import bfn
 from bfn import solvers
-from bfn.error_curve import ErrorCurve
-from bfn.exact import GaussianMixture
-from bfn.solvers.multistep import Multistep
+from bfn.core.info import ErrorCurve
+from bfn.core.multistep import Multistep
+from bfn.exact.numbers import GaussianMixture
 from planned import make_table
 
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}
@@ -95,7 +95,7 @@ def test_old_nodes_close_together_beside_a_long_step_are_left_out() -> None:
     """Through them the weights would be some 1e10 times the step, and so would rounding and the network's errors."""
     flow = bfn.ContinuousFlow(1 / 256)
     times = [0.25, 0.25 + 1e-9, 0.25 + 2e-9, 1.0]
-    rows = solvers.plan(bfn.exact.Points(torch.zeros(1, 2), flow=flow), "fast-ode", grid=times).table.rows
+    rows = solvers.plan(bfn.exact.numbers.Points(torch.zeros(1, 2), flow=flow), "fast-ode", grid=times).table.rows
     step = flow.schedule.s_of([1.0])[0] - flow.schedule.s_of([times[2]])[0]
     assert sum(map(abs, rows[2].b)) < 2e3 * step
     assert sum(rows[2].b) == pytest.approx(step, rel=1e-9)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import bfn
-from bfn.error_curve import ErrorCurve
-from bfn.exact import GaussianMixture
-from bfn.losses import error_curve
+from bfn.core.info import ErrorCurve
+from bfn.core.losses import error_curve
+from bfn.exact.numbers import GaussianMixture
 from linear import LinearModel, final_variance
 from planned import make_table
 
@@ -53,6 +53,6 @@ def test_a_mixture_is_met_better_with_few_calls() -> None:
 
 def test_without_a_curve_the_error_says_how_to_get_one() -> None:
     with pytest.raises(
-        ValueError, match=r"no error curve; training stores one, or set model.info.error_curve = bfn.losses"
+        ValueError, match=r"no error curve; training stores one, or set model.info.error_curve = bfn.core.losses"
     ):
         make_table(FLOWS["discrete"], "bfn-optimal", 4)

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn import ContinuousFlow, DiscreteFlow, UserError
-from bfn.exact import JointMixture
-from bfn.solvers import Row, Table
-from bfn.solvers.path import waiting
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.core.table import Row, Table
+from bfn.exact.joint import JointMixture
+from bfn.solvers.auto import waiting
 
 X = ([[-1.0, 0.3], [0.8, -0.4], [0.2, 1.1]], [[0.2, 0.1], [0.3, 0.2], [0.1, 0.4]])
 KIND = [[[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], [[0.1, 0.8, 0.1], [0.3, 0.4, 0.3]], [[0.2, 0.2, 0.6], [0.9, 0.05, 0.05]]]

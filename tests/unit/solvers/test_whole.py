@@ -7,8 +7,8 @@ import torch
 from scipy.stats import chisquare
 
 import bfn
-from bfn.networks import Transformer
-from bfn.solvers import plan
+from bfn.core.solver import plan
+from bfn.networks.transformer import Transformer
 
 
 def chain_model() -> bfn.BFN:

@@ -7,14 +7,13 @@ import pandas as pd
 import pytest
 import torch
 
-from bfn import TableSynthesizer
-from bfn.data import infer_columns
-from bfn.errors import UserError
-from bfn.exact import JointMixture
-from bfn.info import ModelInfo
-from bfn.tables.row_conditions import cell_conditions
-from bfn.tables.row_constraints import constraints_of
-from bfn.tables.row_sampling import RowRequest, draw_rows
+from bfn.core.errors import UserError
+from bfn.core.info import ModelInfo
+from bfn.data.table_files import infer_columns
+from bfn.exact.joint import JointMixture
+from bfn.tables.conditions import cell_conditions, constraints_of
+from bfn.tables.sampling import RowRequest, draw_rows
+from bfn.tables.synthesizer import TableSynthesizer
 
 
 def people(n: int = 400) -> pd.DataFrame:

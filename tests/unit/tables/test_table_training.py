@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 import torch
 
-from bfn import TableSynthesizer
-from bfn.errors import UserError
+from bfn.core.errors import UserError
+from bfn.tables.synthesizer import TableSynthesizer
 from bfn.tables.training import TOLERANCE
 from bfn.training.trainer import HeldOutLoss
 

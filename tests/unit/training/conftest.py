@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bfn.training import Settings
+from bfn.training.settings import Settings
 
 UNET = {"name": "unet", "channels": 8, "multipliers": [1], "n_blocks": 1, "attention_levels": [], "dropout": 0.1}
 

@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 import torch
 
-from bfn import Classes, ModelInfo, data
-from bfn.heads.discretised import quantise
-from bfn.seeds import derived_seed
+from bfn import data
+from bfn._utils.seeds import derived_seed
+from bfn.core.conditions import Classes
+from bfn.core.info import ModelInfo
+from bfn.kinds.discretised import quantise
 from bfn.training.opening import open_recipe_data as open_source
 from bfn.training.source import ImageSource, Position, TextSource, run_rows
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn import ContinuousFlow, QuadraticSchedule, TabulatedSchedule
+from bfn.core.flows import ContinuousFlow
+from bfn.core.schedules import QuadraticSchedule, TabulatedSchedule
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting
 from bfn.training.opening import open_recipe_data as open_source
 

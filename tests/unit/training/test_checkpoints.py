@@ -5,7 +5,8 @@ import warnings
 import pytest
 import torch
 
-from bfn.training import CheckpointError, checkpoints
+from bfn.training import checkpoints
+from bfn.training.checkpoints import CheckpointError
 
 
 def write(run, step):

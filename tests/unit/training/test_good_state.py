@@ -12,11 +12,12 @@ import torch
 
 import bfn
 import tiny
-from bfn.data import own_paths
-from bfn.errors import UserError
-from bfn.training import CheckpointError, TrainingError, checkpoints, read_log, train
-from bfn.training.checkpoints import is_finite
-from bfn.training.trainer import Trainer
+from bfn.core.errors import UserError
+from bfn.data import loading as own_paths
+from bfn.training import checkpoints
+from bfn.training.checkpoints import CheckpointError, is_finite, read_log
+from bfn.training.loop import train
+from bfn.training.trainer import Trainer, TrainingError
 
 WILD = {"lr": 1e18, "grad_clip": 0.0, "warmup": 0}
 

@@ -15,18 +15,14 @@ from safetensors.torch import load_file
 import bfn
 import bfn.training.objective as objective
 import bfn.training.trainer as trainer
-from bfn import storage
-from bfn.solvers import plan
-from bfn.training import (
-    Result,
-    Settings,
-    TrainingError,
-    checkpoints,
-    default_settings,
-    read_log,
-    read_settings,
-    train,
-)
+from bfn.core.solver import plan
+from bfn.storage import models as storage
+from bfn.training import checkpoints
+from bfn.training.building import default_settings
+from bfn.training.checkpoints import read_log
+from bfn.training.loop import Result, train
+from bfn.training.settings import Settings, read_settings
+from bfn.training.trainer import TrainingError
 
 
 def weights(run):

@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from bfn.networks import MLP, Transformer, UNet
-from bfn.training.muon import Muon, orthogonalise, split
+from bfn.networks.mlp import MLP
+from bfn.networks.transformer import Transformer
+from bfn.networks.unet import UNet
+from bfn.training.building import Muon, orthogonalise, split
 
 
 @pytest.mark.parametrize("shape", [(16, 16), (8, 32), (48, 16), (3, 12, 20)])

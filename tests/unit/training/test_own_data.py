@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import bfn
-from bfn import UserError, training
-from bfn.model_data import read_model_data
-from bfn.schedules import QuadraticSchedule
+from bfn import training
+from bfn.core.errors import UserError
+from bfn.core.schedules import QuadraticSchedule
+from bfn.data.encoding import read_model_data
 from bfn.training.opening import open_recipe_data as open_source
 from bfn.training.source import TensorSource, batch_rows, take_batch
 
@@ -128,13 +129,13 @@ def test_padding_counts_nowhere_in_the_loss(folder):
     present, label, gap = (conditions[name] for name in ("present", "label", "gap"))
     t = torch.linspace(0.1, 0.9, 6)
     eps = torch.randn(6, x.shape[1], model.flow.n_classes)
-    whole = bfn.losses.squared_error(model, x, t, None, conditions, eps)
+    whole = bfn.core.losses.squared_error(model, x, t, None, conditions, eps)
     foreign = x.masked_fill(~present, 1)
-    torch.testing.assert_close(bfn.losses.squared_error(model, foreign, t, None, conditions, eps), whole)
+    torch.testing.assert_close(bfn.core.losses.squared_error(model, foreign, t, None, conditions, eps), whole)
     for i in range(6):
         n = int(present[i].sum())
         given = {"label": label[i : i + 1], "gap": gap[i : i + 1]}
-        alone = bfn.losses.squared_error(model, x[i : i + 1, :n], t[i : i + 1], None, given, eps[i : i + 1, :n])
+        alone = bfn.core.losses.squared_error(model, x[i : i + 1, :n], t[i : i + 1], None, given, eps[i : i + 1, :n])
         torch.testing.assert_close(alone, whole[i : i + 1], rtol=1e-5, atol=1e-6)
 
 

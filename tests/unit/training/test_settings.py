@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from bfn.training import Settings, read_settings, recipe, recipes
-from bfn.training.settings import differences
+from bfn.training.settings import Settings, differences, read_settings, recipe, recipes
 
 TINY = {"data": "digits", "network": {"name": "mlp", "width": 8}, "flow": "continuous", "head": "data"}
 

@@ -5,11 +5,13 @@ import torch
 
 import bfn
 import tiny
-from bfn import UserError, storage
 from bfn.cli import main
-from bfn.solvers import interpolated, plan
-from bfn.tuning import EnergyDistance, NGramDivergence, calibrate, objective_for
-from bfn.tuning.calibration import rule
+from bfn.core.errors import UserError
+from bfn.core.solver import plan
+from bfn.solvers.few_step import interpolated
+from bfn.storage import models as storage
+from bfn.training.tuning.calibration import calibrate, rule
+from bfn.training.tuning.objectives import EnergyDistance, NGramDivergence, objective_for
 
 
 def circle(n, seed=0):
@@ -22,7 +24,7 @@ def trained():
     """A small network that predicts noise, on a circle."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        network = bfn.networks.MLP(2, width=64)
+        network = bfn.networks.mlp.MLP(2, width=64)
         model = bfn.BFN(network, bfn.ContinuousFlow(0.02), predicts="noise", data_shape=(2,))
         optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
         for step in range(400):

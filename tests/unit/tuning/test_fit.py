@@ -2,11 +2,13 @@ import pytest
 import torch
 
 import tiny
-from bfn.errors import NetworkError
-from bfn.exact import GaussianMixture, StringSet
-from bfn.solvers import get, plan
-from bfn.tuning import EndPoint, FeatureDistance, NGramDivergence, SearchedGrid, default_steps, tune
-from bfn.tuning.objectives import Draws
+from bfn.core.errors import NetworkError
+from bfn.core.solver import plan
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import StringSet
+from bfn.solvers.named import get
+from bfn.training.tuning.objectives import Draws, EndPoint, FeatureDistance, NGramDivergence, SearchedGrid
+from bfn.training.tuning.tables import default_steps, tune
 
 
 def mixture(seed=0):

@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from bfn.exact import GaussianMixture, StringSet
-from bfn.solvers import plan
-from bfn.tuning import search_grid
+from bfn.core.solver import plan
+from bfn.exact.numbers import GaussianMixture
+from bfn.exact.strings import StringSet
+from bfn.training.tuning.calibration import search_grid
 
 
 def distance(model, grid, target, initial) -> float:

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from bfn import UserError
-from bfn.exact import JointMixture
-from bfn.flows import ContinuousFlow, DiscreteFlow
-from bfn.tuning import EndPoint, SearchedGrid, tune
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
+from bfn.exact.joint import JointMixture
+from bfn.training.tuning.objectives import EndPoint, SearchedGrid
+from bfn.training.tuning.tables import tune
 
 
 def mixture() -> JointMixture:

@@ -1,10 +1,11 @@
 import pytest
 import torch
 
-from bfn import ContinuousFlow, DiscreteFlow, metrics
+from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.data.tokenizers import TokenList
-from bfn.tuning import objectives
-from bfn.tuning.objectives import FeatureDistance, MoleculeDivergence, NGramDivergence
+from bfn.quality import metrics
+from bfn.training.tuning import objectives
+from bfn.training.tuning.objectives import FeatureDistance, MoleculeDivergence, NGramDivergence
 
 
 def test_feature_distance_is_the_frechet_distance():

@@ -7,10 +7,10 @@ import torch
 import bfn
 import tiny
 from bfn.core.sampling import clip_range, integrate
-from bfn.exact import GaussianMixture
-from bfn.solvers import plan
-from bfn.tuning.objectives import Draws
-from bfn.tuning.parameters import TableParameters
+from bfn.core.solver import plan
+from bfn.exact.numbers import GaussianMixture
+from bfn.training.tuning.objectives import Draws
+from bfn.training.tuning.tables import TableParameters
 from planned import make_table
 
 FLOWS = {"continuous": bfn.ContinuousFlow(), "discrete": bfn.DiscreteFlow(5, 1.5)}
@@ -149,7 +149,9 @@ def test_gradients_through_the_loop_are_those_of_finite_differences():
     draws = batch_of(model, 4)
 
     def loss():
-        return integrate(model.output, parameters.bind(draws.u), draws.u, iter(draws.noise).__next__).final.square().sum()
+        return (
+            integrate(model.output, parameters.bind(draws.u), draws.u, iter(draws.noise).__next__).final.square().sum()
+        )
 
     gradients = torch.autograd.grad(loss(), parameters.fitted)
     ours = torch.cat([g[used] for g, (_, used) in zip(gradients, parameters._used(), strict=True)])

@@ -6,8 +6,7 @@ pipe.scheduler = VPSolverScheduler.from_config(other.scheduler.config)      # th
 
 import diffusers as _diffusers
 
-from bfn.interop.diffusers.networks import BFNNetwork, UNetNetwork
-from bfn.interop.diffusers.pipelines import BFNPipeline, BFNTextPipeline, TextPipelineOutput
+from bfn.interop.diffusers.pipelines import BFNNetwork, BFNPipeline, BFNTextPipeline, TextPipelineOutput, UNetNetwork
 from bfn.interop.diffusers.schedulers import BFNScheduler, BFNSchedulerOutput, DiscreteBFNScheduler, VPSolverScheduler
 
 __all__ = [

@@ -1,5 +1,6 @@
-# mypy: disable-error-code="no-untyped-call"
-"""Pipelines: samples as users of diffusers expect to get them."""
+"""Networks across the border: this library's as diffusers models, and diffusers' U-Net as a network of this library."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,21 +8,119 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from diffusers.configuration_utils import ConfigMixin, register_to_config
+from diffusers.models.modeling_utils import ModelMixin
+from diffusers.models.unets.unet_2d import UNet2DModel, UNet2DOutput
 from diffusers.pipelines.pipeline_utils import DiffusionPipeline, ImagePipelineOutput
 from diffusers.utils.outputs import BaseOutput
 from diffusers.utils.torch_utils import randn_tensor
-from torch import Tensor
+from torch import Tensor, nn
 
-from bfn.conditions import labels_of
+from bfn import networks
+from bfn.core.conditions import Classes, Label, labels_of
+from bfn.core.errors import UserError
+from bfn.core.flows import Shape
+from bfn.core.info import ModelInfo
+from bfn.core.model import BFN
 from bfn.core.plain import from_plain, to_plain
-from bfn.data import Tokenizer
-from bfn.errors import UserError
-from bfn.info import Classes, Label, ModelInfo
-from bfn.interop.diffusers.networks import Denoiser, as_diffusers, data_shape, no_class
+from bfn.data.tokenizers import Tokenizer
 from bfn.interop.diffusers.schedulers import BFNScheduler, DiscreteBFNScheduler, Generators, TableScheduler
-from bfn.model import BFN
 
-__all__ = ["BFNPipeline", "BFNTextPipeline", "TextPipelineOutput"]
+__all__ = [
+    "BFNNetwork",
+    "BFNPipeline",
+    "BFNTextPipeline",
+    "Denoiser",
+    "TextPipelineOutput",
+    "UNetNetwork",
+    "as_diffusers",
+    "data_shape",
+    "no_class",
+]
+
+
+# mypy: disable-error-code="no-untyped-call"
+
+
+class BFNNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
+    """A network of this library, called, saved and loaded as diffusers does with its own.
+
+    architecture: its config, as in :func:`bfn.networks.build`. data_shape: shape of one sample.
+    """
+
+    @register_to_config  # type: ignore[untyped-decorator]
+    def __init__(
+        self, architecture: Mapping[str, Any], data_shape: Sequence[int], num_train_timesteps: int = 1000
+    ) -> None:
+        super().__init__()
+        self.network = networks.build(architecture)
+
+    def forward(
+        self, sample: Tensor, timestep: Tensor | float, class_labels: Tensor | None = None, return_dict: bool = True
+    ) -> UNet2DOutput | tuple[Tensor]:
+        """sample: what ``scheduler.scale_model_input`` gives. timestep: one, or (batch,). class_labels: -1 for none."""
+        timestep = torch.as_tensor(timestep, dtype=torch.float32, device=sample.device).expand(len(sample))
+        t = (1 - timestep / self.config["num_train_timesteps"]).to(sample.dtype)
+        raw = self.network(sample, t) if class_labels is None else self.network(sample, t, label=class_labels)
+        return UNet2DOutput(sample=raw) if return_dict else (raw,)
+
+
+class UNetNetwork(nn.Module):
+    """diffusers' U-Net as a network of this library: train it with ``bfn.BFN(UNetNetwork(unet), flow, ...)``.
+
+    A U-Net with class embeddings has one more of them than there are classes: the last one stands for no class.
+    """
+
+    def __init__(self, unet: UNet2DModel, num_train_timesteps: int = 1000) -> None:
+        super().__init__()
+        self.unet, self.num_train_timesteps = unet, num_train_timesteps
+
+    def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
+        """inputs: (batch, channel, height, width). t: (batch,). label: (batch,), -1 for no class."""
+        none = no_class(self.unet)
+        if none is not None:
+            label = t.new_full(t.shape, none, dtype=torch.long) if label is None else label.where(label >= 0, none)
+        output: Tensor = self.unet(inputs, (1 - t) * self.num_train_timesteps, label, return_dict=False)[0]
+        return output
+
+
+Denoiser = UNet2DModel | BFNNetwork
+
+
+def no_class(network: Denoiser) -> int | None:
+    """The label that stands for no class, or None where the network has no classes."""
+    if isinstance(network, BFNNetwork):
+        return -1 if network.config["architecture"].get("n_labels") else None
+    classes = network.config["num_class_embeds"]
+    return None if classes is None else int(classes) - 1
+
+
+def data_shape(network: Denoiser) -> Shape:
+    """Shape of one sample."""
+    if isinstance(network, BFNNetwork):
+        return tuple(network.config["data_shape"])
+    size = network.config["sample_size"]
+    return (network.config["in_channels"], *((size, size) if isinstance(size, int) else size))
+
+
+def as_diffusers(network: Any, shape: Shape) -> Denoiser:
+    """A network of a ``bfn.BFN`` as a diffusers model, weights and all."""
+    if isinstance(network, UNetNetwork):
+        if network.num_train_timesteps != 1000:
+            raise UserError(f"num_train_timesteps={network.num_train_timesteps}: a pipeline made from a model has 1000")
+        unet: UNet2DModel = network.unet
+        return unet
+    config = getattr(network, "config", None)
+    if not isinstance(network, nn.Module) or not isinstance(config, Mapping):
+        name = type(network).__name__
+        raise UserError(f"network {name}: only a network of bfn.networks or a UNetNetwork goes into a pipeline")
+    wrapped: BFNNetwork = BFNNetwork(dict(config), list(shape))
+    wrapped.network = network
+    return wrapped
+
+
+# mypy: disable-error-code="no-untyped-call"
+
 
 OnStepEnd = Callable[[Any, int, Tensor, dict[str, Tensor]], dict[str, Tensor]]
 """callback(pipeline, index, timestep, tensors) -> tensors to go on with."""
@@ -175,7 +274,7 @@ class BFNPipeline(_Generation):
 class BFNTextPipeline(_Generation):
     """Text from a Bayesian flow network: ``BFNTextPipeline.from_model(model)(batch_size=4).texts``.
 
-    alphabet: the symbol of each class. tokenizer: the same for other tokens, as plain values (``bfn.config.encode``).
+    alphabet: the symbol of each class. tokenizer: the same for other tokens, as plain values (``bfn.storage.models.encode``).
     Without either, texts are numbers of classes.
     """
 

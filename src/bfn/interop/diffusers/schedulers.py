@@ -1,4 +1,4 @@
-r"""Schedulers for diffusers: every solver of this library, applied from the same tables as the library's own loop.
+"""Schedulers for diffusers: every solver of this library, applied from the same tables as the library's own loop.
 
 A Bayesian flow is a variance-preserving diffusion. What goes through a scheduler as ``sample`` is, for the state u of
 this library at s = sqrt(beta),
@@ -26,19 +26,20 @@ from diffusers.utils.outputs import BaseOutput
 from diffusers.utils.torch_utils import randn_tensor
 from torch import Tensor
 
+from bfn.core.errors import UserError
+from bfn.core.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
+from bfn.core.heads import Head
+from bfn.core.info import ErrorCurve, ModelInfo
+from bfn.core.model import BFN
 from bfn.core.plain import from_plain, to_plain
-from bfn.error_curve import ErrorCurve
-from bfn.errors import UserError
-from bfn.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
-from bfn.heads import Head
-from bfn.info import ModelInfo
+from bfn.core.sampling import Run
+from bfn.core.schedules import ExponentialSchedule, QuadraticSchedule
+from bfn.core.solver import plan
+from bfn.core.table import Table
 from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule
-from bfn.model import BFN
-from bfn.sampling import Run
-from bfn.schedules import ExponentialSchedule, QuadraticSchedule
-from bfn.solvers import Table, plan
 
 __all__ = ["BFNScheduler", "BFNSchedulerOutput", "DiscreteBFNScheduler", "TableScheduler", "VPSolverScheduler"]
+
 
 Timestep = int | float | Tensor
 Generators = torch.Generator | list[torch.Generator] | None
@@ -216,7 +217,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
 class BFNScheduler(TableScheduler):
     """Sampler of Bayesian flow networks on continuous data.
 
-    solver: a name from ``bfn.solvers.names("continuous")``. sigma_1: of the model's flow.
+    solver: a name from ``bfn.solvers.named.names("continuous")``. sigma_1: of the model's flow.
     prediction_type: "epsilon", "sample", or a head of this library by its name, such as "preconditioned", with its
         parameters in prediction_settings, such as {"data_std": 0.5}.
     grid, t_start, g: as in :func:`bfn.sample`. clip_sample: clip predicted data to +-clip_sample_range, or to

@@ -1,0 +1,544 @@
+"""Losses: what it costs to send the data through the flow, in nats a dimension.
+
+    continuous time     L(x) = E_t  beta'(t) / (2 kappa) || w(x) - w_hat ||^2
+    n steps             L_n(x) = n E_i KL( sender || receiver ) with accuracy beta_{i+1} - beta_i
+    reconstruction      - log p_O(x) at t = 1
+
+L + reconstruction bounds -log p(x) from above; L_n falls to L as n grows. All are unbiased estimates from one time a
+sample, drawn stratified over the batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import pi, sqrt
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from bfn._utils.arguments import as_tensor, check_real, check_whole
+from bfn._utils.seeds import evaluating
+from bfn.core.conditions import ConditionTensors, mean_over_present
+from bfn.core.errors import NetworkError, UserError, did_you_mean
+from bfn.core.flows import Flow, NoiseLevel
+from bfn.core.heads import Output
+from bfn.core.info import ErrorCurve
+from bfn.core.schedules import stratified_times
+from bfn.core.solver import LEAST_T_START
+
+if TYPE_CHECKING:
+    from bfn.core.model import Model
+
+__all__ = [
+    "Bound",
+    "CrossEntropy",
+    "EDM",
+    "Importance",
+    "JointWeighting",
+    "LossByTime",
+    "MinSNR",
+    "WEIGHTINGS",
+    "Weighting",
+    "continuous_time_loss",
+    "continuous_time_loss_values",
+    "error_curve",
+    "error_curves",
+    "errors_and_values",
+    "even_flow",
+    "n_step_loss",
+    "noised_output",
+    "reconstruction_loss",
+    "squared_error",
+    "weighted_loss",
+]
+
+
+def noised_output(
+    model: Model,
+    x: Tensor,
+    t: Tensor,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+    eps: Tensor | None = None,
+) -> tuple[Output, NoiseLevel]:
+    """One network call on x noised to the times t, (batch,); eps is the noise, (batch, *state_shape), drawn if None."""
+    flow = model.flow
+    shape = (len(x), *flow.state_shape(tuple(x.shape[1:])))
+    if eps is None:
+        eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
+    elif tuple(eps.shape) != shape:
+        raise UserError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
+    level = flow.noise_level(t, len(x), len(shape) - 1, like=eps)
+    u = flow.noised(x, level.s, eps)
+    output = model.output(u, level, **(conditions or {}))
+    if output.mean.shape != shape:
+        raise NetworkError(f"the network's prediction has shape {tuple(output.mean.shape)}: expected {shape}")
+    return output, level
+
+
+def squared_error(
+    model: Model,
+    x: Tensor,
+    t: Tensor,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+    eps: Tensor | None = None,
+) -> Tensor:
+    """||w(x) - w_hat||^2 / kappa a dimension at the times t: (batch,). Every weighting of the loss multiplies this."""
+    return errors_and_values(model, x, t, lambda flow, output, x, errors: errors, generator, conditions, eps)[0]
+
+
+def errors_and_values(
+    model: Model,
+    x: Tensor,
+    t: Tensor,
+    values: Callable[[Flow, Output, Tensor, Tensor], Tensor],
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+    eps: Tensor | None = None,
+    factor: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The squared error, and what a weighting makes of (flow, output, x, squared errors), from one call: (batch,) each.
+
+    values: like x, one value a variable. factor: multiplies the values, (batch,) or like x.
+    """
+    output, _ = noised_output(model, x, t, generator, conditions, eps)
+    prediction, present = output.mean, (conditions or {}).get("present")
+    errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    own = values(model.flow, output, x, errors)
+    if factor is None or factor.ndim == 1:
+        mean = mean_over_present(own, present)
+        return mean_over_present(errors, present), mean if factor is None else mean * factor.to(mean)
+    return mean_over_present(errors, present), mean_over_present(own * factor.to(own), present)
+
+
+@torch.no_grad()
+def error_curve(
+    model: Model,
+    x: Tensor,
+    n_times: int = 64,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+) -> ErrorCurve:
+    """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
+    first = 0.0 if model.starts_at_zero else LEAST_T_START
+    times = torch.linspace(first, 1, n_times, dtype=torch.float64)
+    with evaluating(model):
+        errors = [
+            float(squared_error(model, x, t.expand(len(x)), generator, conditions).double().mean()) for t in times
+        ]
+    return ErrorCurve(tuple(times.tolist()), tuple(errors))
+
+
+@torch.no_grad()
+def error_curves(
+    model: Model,
+    x: Tensor,
+    n_times: int = 64,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+    times: Mapping[str, Tensor] | None = None,
+) -> dict[str, ErrorCurve]:
+    """:func:`error_curve` of each part of joint data, "" where data are of one kind.
+
+    times: (n_times,) of each part, where parts have times of their own; equally spaced and the same for all if None.
+    """
+    first = 0.0 if model.starts_at_zero else LEAST_T_START
+    even = torch.linspace(first, 1, n_times, dtype=torch.float64)
+    own = dict.fromkeys(model.flow.parts, even) if times is None else times
+    calls = even if times is None else torch.stack([own[name] for name in model.flow.parts], 1)
+    errors: dict[str, list[float]] = {name: [] for name in own}
+    there = model.flow.split((conditions or {}).get("present", torch.ones_like(x, dtype=torch.bool)))
+    with evaluating(model):
+        for t in calls:
+            prediction = noised_output(model, x, t.expand(len(x), *t.shape), generator, conditions)[0].mean
+            for name, values in model.flow.split(model.flow.errors(x, prediction)).items():
+                errors[name].append(float(values[there[name]].double().mean()))
+    return {name: ErrorCurve(tuple(own[name].tolist()), tuple(errors[name])) for name in own}
+
+
+def even_flow(
+    model: Model,
+    x: Tensor,
+    n_times: int = 64,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+    n_rounds: int = 6,
+) -> Flow:
+    """The model's flow on schedules by which what it learns of each part grows evenly in t: for a new model.
+
+    What is learnt of a part depends on how far the others are. Where parts have times of their own, the errors are
+    measured again along the schedules just found, n_rounds times; else once, along the model's own.
+    """
+    flow, times = model.flow, None
+    for _ in range(n_rounds if flow.time_shape else 1):
+        curves = error_curves(model, x, n_times, generator, conditions, times)
+        schedules = {name: curves[name].even_schedule(own) for name, own in flow.parts.items()}
+        even = torch.linspace(0, 1, n_times, dtype=torch.float64)
+        times = {name: own.schedule.inverse(schedules[name].beta(even)) for name, own in flow.parts.items()}
+    return flow.with_schedules(schedules)
+
+
+def continuous_time_loss(
+    model: Model,
+    x: Tensor,
+    t: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+) -> Tensor:
+    """beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats a dimension, (batch,)."""
+    values = continuous_time_loss_values(model, x, t, generator, conditions)
+    return mean_over_present(values, (conditions or {}).get("present"))
+
+
+def continuous_time_loss_values(
+    model: Model,
+    x: Tensor,
+    t: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+) -> Tensor:
+    """The same for each variable, like x: its mean over a sample's variables is the loss."""
+    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
+    output, _ = noised_output(model, x, t, generator, conditions)
+    prediction = output.mean
+    errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    return errors * (model.flow.rate(t, x.ndim - 1) / 2).to(errors.dtype)
+
+
+def n_step_loss(
+    model: Model,
+    x: Tensor,
+    n_steps: int,
+    t: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+) -> Tensor:
+    """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
+    if isinstance(n_steps, int) and n_steps < 1:
+        raise UserError(f"n_steps={n_steps}: expected at least 1 step")
+    check_whole("n_steps", n_steps, 1, 10**9)
+    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
+    start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
+    output, level = noised_output(model, x, start, generator, conditions)
+    accuracy = model.flow.gain(start, start + 1 / n_steps, x.ndim - 1).to(level.t.dtype)
+    kl = output.message_kl(x, accuracy, generator)
+    return n_steps * mean_over_present(kl, (conditions or {}).get("present"))
+
+
+def reconstruction_loss(
+    model: Model, x: Tensor, generator: torch.Generator | None = None, conditions: ConditionTensors | None = None
+) -> Tensor:
+    """-log p_O(x) at t = 1, nats a dimension, (batch,).
+
+    For classes the probability of the data. For continuous data a density: that of a normal about x_hat with the
+    standard deviation sigma_1 that the flow leaves unknown.
+    """
+    t = torch.ones(len(x), dtype=torch.float64, device=x.device)
+    output, _ = noised_output(model, x, t, generator, conditions)
+    return -mean_over_present(output.log_prob(x), (conditions or {}).get("present"))
+
+
+def _check_t(t: Tensor, batch: int, flow: Flow) -> Tensor:
+    t = as_tensor("t", t)
+    if t.ndim == 0:
+        t = t.expand(batch)
+    if tuple(t.shape) not in {(batch,), (batch, *flow.time_shape)}:
+        own = f", or one a part, {(batch, *flow.time_shape)}" if flow.time_shape else ""
+        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({batch},){own}")
+    if not bool(((t >= 0) & (t <= 1)).all()):
+        raise UserError(f"t from {float(t.min())} to {float(t.max())}: expected times in [0, 1]")
+    return t
+
+
+class Weighting(ABC):
+    """Times for a batch, and the factor of the squared error at each."""
+
+    registry: ClassVar[str] = "weighting"
+
+    @abstractmethod
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """n times in [0, 1] and their factors: float64, (n,) each."""
+
+    @abstractmethod
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        """How much each time counts, density times factor: what multiplies where times are drawn uniformly, like t."""
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        """What the factors multiply, like x: the squared errors of the variables, unless it is of another loss."""
+        return errors
+
+    def fitted(self, second_moment: Tensor) -> Weighting:
+        """The weighting after seeing E[(beta'/2 squared error)^2] in equal bins of t, (n_bins,)."""
+        return self
+
+    def restored(self, density: Sequence[float]) -> Weighting:
+        """The weighting with the density that a checkpoint kept."""
+        return self
+
+
+@dataclass(frozen=True)
+class Bound(Weighting):
+    """The continuous-time bound itself: uniform times, factor beta'(t)/2."""
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        t = stratified_times(n, generator)
+        return t, self.weight(flow, t)
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return flow.schedule.slope(t) / 2
+
+
+@dataclass(frozen=True)
+class Importance(Weighting):
+    """The bound, with times drawn more often where its integrand is large: unbiased, of less variance.
+
+    The density is constant in equal bins of t, proportional to the root of the integrand's second moment there (which
+    minimises the variance), mixed with a uniform one so that no factor exceeds 1/uniform times the bound's.
+    """
+
+    density: tuple[float, ...] = (1.0,)
+    uniform: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_real("uniform", self.uniform)
+        if not 0 < self.uniform <= 1:
+            raise UserError(f"uniform={self.uniform}: expected a share in (0, 1] of uniform times")
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        density = torch.tensor(self.density, dtype=torch.float64)
+        n_bins = len(density)
+        edges = torch.cat((density.new_zeros(1), density.cumsum(0) / n_bins))
+        position = stratified_times(n, generator) * edges[-1]
+        k = (torch.searchsorted(edges, position, right=True) - 1).clamp_(0, n_bins - 1)
+        t = ((k + (position - edges[k]) * n_bins / density[k]) / n_bins).clamp_(0, 1)
+        return t, flow.schedule.slope(t) / 2 / density[k]
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return flow.schedule.slope(t) / 2
+
+    def fitted(self, second_moment: Tensor) -> Importance:
+        root = second_moment.double().clamp(min=0).sqrt()
+        mean = float(root.mean())
+        if not 0 < mean < float("inf"):
+            return self
+        return self.restored((self.uniform + (1 - self.uniform) * root / mean).tolist())
+
+    def restored(self, density: Sequence[float]) -> Importance:
+        return Importance(tuple(density), self.uniform)
+
+
+@dataclass(frozen=True)
+class MinSNR(Weighting):
+    """Uniform times, factor min(SNR, gamma) with SNR = beta (Hang et al. 2023, eq. 8, for a prediction of the data)."""
+
+    gamma: float = 5.0
+
+    def __post_init__(self) -> None:
+        check_real("gamma", self.gamma)
+        if not self.gamma > 0:
+            raise UserError(f"gamma={self.gamma}: expected a positive signal-to-noise ratio, such as 5")
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        t = stratified_times(n, generator)
+        return t, self.weight(flow, t)
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return flow.schedule.beta(t).clamp(max=self.gamma)
+
+
+@dataclass(frozen=True)
+class EDM(Weighting):
+    """log sigma = -log s normal; factor (1 + s^2 d^2) / d^2 (Karras et al. 2022, table 1 and sec. 5).
+
+    d = data_std: with a preconditioned head of the same data_std the network's targets have unit variance and equal
+    weight at every level. Levels beyond the flow's last, s(1), are moved to it.
+    """
+
+    mean: float = -1.2
+    std: float = 1.2
+    data_std: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std", "data_std"):
+            check_real(name, getattr(self, name))
+        if not (self.std > 0 and self.data_std > 0):
+            raise UserError(f"std={self.std}, data_std={self.data_std}: expected positive standard deviations")
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        normal = torch.special.ndtri(stratified_times(n, generator))
+        s = torch.exp(-(self.mean + self.std * normal)).clamp(max=float(flow.schedule.s(1.0)))
+        return flow.schedule.time_of_s(s).clamp(0, 1), 1 / self.data_std**2 + s.square()
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        """The normal density of log s, with d log s / dt = slope / (2 beta), times the factor."""
+        beta = flow.schedule.beta(t).clamp(min=1e-300)
+        z = (-beta.log() / 2 - self.mean) / self.std
+        density = torch.exp(-z.square() / 2) / (self.std * sqrt(2 * pi)) * flow.schedule.slope(t) / (2 * beta)
+        return density * (1 / self.data_std**2 + beta)
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Weighting):
+    """-log p_O(x) of classes, nats a dimension, at uniform times."""
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        if flow.has_range:
+            raise UserError("weighting='cross-entropy': it is for classes; numbers take edm, min-snr or the bound")
+        t = stratified_times(n, generator)
+        return t, self.weight(flow, t)
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return torch.ones_like(t)
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        return -output.log_prob(x)
+
+
+@dataclass(frozen=True)
+class JointWeighting(Weighting):
+    """A weighting for each part of joint data, at uniform times: the same, or the parts' own."""
+
+    parts: Mapping[str, Weighting]
+
+    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        if set(self.parts) != set(flow.parts):
+            raise UserError(
+                f"weighting of parts {', '.join(self.parts)}: expected one for each of {', '.join(flow.parts)}"
+            )
+        for name, own in self.parts.items():
+            own.draw(flow.parts[name], 1, torch.Generator())  # refuses a part of another kind than it is for
+        t = flow.draw_times(n, generator)
+        return t, self.weight(flow, t)
+
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        times = flow.times_of(t)
+        return flow.over_data({name: own.weight(flow.parts[name], times[name]) for name, own in self.parts.items()}, 1)
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        """Of each kind of loss once for all parts, taken where it is wanted: no small operation a part."""
+        kinds = {type(own): own for own in self.parts.values()}
+        result = errors
+        for kind, own in kinds.items():
+            if kind.values is Weighting.values:
+                continue
+            wanted = {name: torch.tensor(type(this) is kind) for name, this in self.parts.items()}
+            result = torch.where(flow.over_data(wanted, 1).to(x.device), own.values(flow, output, x, errors), result)
+        return result
+
+
+WEIGHTINGS: dict[str, type[Weighting]] = {
+    "bound": Bound, "importance": Importance, "min-snr": MinSNR, "edm": EDM, "cross-entropy": CrossEntropy,
+}  # fmt: skip
+"""Weightings by name."""
+
+
+FOR_SAMPLES = ("edm", "cross-entropy")
+"""Weightings for better samples, of numbers and of classes: on joint data either name means both, where each fits."""
+
+
+def weighting_of(
+    model: Model, weighting: str | Weighting | Mapping[str, str | Weighting], stds: Mapping[str, float] | None = None
+) -> Weighting:
+    """The weighting of that name for a model, of joint data one for each part.
+
+    stds: of the parts' data, for those that the model was not made for one.
+    """
+    if isinstance(weighting, JointWeighting):
+        return weighting
+    if not isinstance(weighting, Mapping):
+        if tuple(model.flow.parts) == ("",):
+            return _of_part(model, "", weighting, stds or {})
+        pair = isinstance(weighting, str) and weighting in FOR_SAMPLES
+        parts = model.flow.parts.items()
+        weighting = {name: FOR_SAMPLES[not flow.has_range] if pair else weighting for name, flow in parts}
+    return JointWeighting({name: _of_part(model, name, own, stds or {}) for name, own in weighting.items()})
+
+
+def _of_part(model: Model, part: str, weighting: str | Weighting, stds: Mapping[str, float]) -> Weighting:
+    if isinstance(weighting, Weighting):
+        return weighting
+    if weighting not in WEIGHTINGS:
+        hint = did_you_mean(weighting, WEIGHTINGS)
+        raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
+    std = model.data_std(part) or stds.get(part)
+    return EDM(data_std=std) if weighting == "edm" and std is not None else WEIGHTINGS[weighting]()
+
+
+def weighted_loss(
+    model: Model,
+    x: Tensor,
+    weighting: Weighting,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+) -> Tensor:
+    """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
+    t, factor = weighting.draw(model.flow, len(x), generator)
+    t, factor = t.to(x.device), factor.to(x.device)
+    return errors_and_values(model, x, t, weighting.values, generator, conditions, factor=factor)[1]
+
+
+class LossByTime:
+    """The loss against t that training measures: means in equal bins of t, forgetting slowly.
+
+    ``add`` collects without looking at a value (no synchronisation); ``fold`` brings what was collected into the
+    estimate. Kept: the squared error's mean and the second moment of the bound's integrand beta'/2 * squared error.
+    """
+
+    def __init__(self, n_bins: int = 64, memory: float = 0.9, device: torch.device | None = None) -> None:
+        self.memory = memory
+        self.recent = torch.zeros(3, n_bins, dtype=torch.float64, device=device)
+        self.estimate = torch.zeros(3, n_bins, dtype=torch.float64)
+
+    @property
+    def n_bins(self) -> int:
+        """How many bins of t there are."""
+        return self.estimate.shape[1]
+
+    def add(self, t: Tensor, error: Tensor, slope: Tensor) -> None:
+        """Collect squared errors at times t where d beta/dt = slope: (batch,) each."""
+        k = (t * self.n_bins).long().clamp_(0, self.n_bins - 1).to(self.recent.device)
+        error = error.detach().to(self.recent)
+        integrand = error * slope.to(self.recent) / 2
+        self.recent.index_add_(1, k, torch.stack((torch.ones_like(error), error, integrand.square())))
+
+    def fold(self, recent: Tensor | None = None) -> None:
+        """Bring the collected sums (or those of all processes together) into the estimate, and start anew."""
+        self.estimate = self.memory * self.estimate + (self.recent if recent is None else recent).cpu()
+        self.recent.zero_()
+
+    def second_moment(self) -> Tensor:
+        """E[(beta'/2 squared error)^2] by bin, (n_bins,); a bin not yet seen has the mean of the others."""
+        return self._mean(2)
+
+    def squared_error(self) -> Tensor:
+        """E[squared error] by bin, (n_bins,)."""
+        return self._mean(1)
+
+    def _mean(self, row: int) -> Tensor:
+        count = self.estimate[0]
+        seen = count > 0
+        mean = self.estimate[row] / count.clamp(min=1e-300)
+        return torch.where(seen, mean, mean[seen].mean() if bool(seen.any()) else 0.0)
+
+    def summary(self) -> dict[str, list[float]]:
+        """Centres of the bins that were seen, mean squared error, and root mean square of the bound's integrand."""
+        count, errors, squares = (self.estimate + self.recent.cpu()).unbind()
+        seen = (count > 0).nonzero().flatten().tolist()
+        return {
+            "t": [(k + 0.5) / self.n_bins for k in seen],
+            "squared_error": [float(errors[k] / count[k]) for k in seen],
+            "bound_rms": [sqrt(float(squares[k] / count[k])) for k in seen],
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a checkpoint keeps."""
+        return {"recent": self.recent.cpu().clone(), "estimate": self.estimate.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a checkpoint."""
+        self.recent.copy_(state["recent"])
+        self.estimate = state["estimate"].clone()

@@ -1,0 +1,253 @@
+"""Multistep solvers: one rule for nearly all of the zoo.
+
+With the stochasticity dial g (0 the probability-flow ODE, 1 the reverse SDE, infinity full re-noising) generation is
+
+    du = [-g^2 u/s + (1 + g^2) w_hat] ds + g sqrt(2 kappa / s) dB
+
+and from s_0 to s_1, with r = s_0 / s_1, exactly
+
+    u_1 = r^(g^2) u_0 + s_1 int_{r^k}^1 w_hat(s_1 v^(1/k)) dv + sqrt(kappa (1 - r^(2 g^2))) xi,     k = 1 + g^2
+
+A multistep method replaces w_hat along the path by a polynomial through its last values, in some coordinate c(s), and
+integrates that. The methods differ in g, in the number of values (their order), in c, and in how the integral is taken:
+exactly, or, where there are but two values, by the shortcut of DPM-Solver++ and UniPC that takes the interpolant half
+a step ahead for the whole of it.
+
+DEIS and its kin put the polynomial through eps_hat = u - s w_hat instead, on the ODE: u_1 = u_0/r + the same integral
+of eps_hat with k = -1 and no factor. The past states in it are no free numbers: the rows that led from them tell what
+they were, so that this too is a table of weights of predictions.
+
+A corrector costs no call: once w_hat at the new state is known, the step that led there is taken again with that value
+among the nodes, and the next step starts from the mended state. Both steps are linear, so this too is one row.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import zip_longest
+from math import exp, expm1, inf, log, log1p, pi, sqrt
+
+import torch
+from torch import Tensor
+
+from bfn.core.errors import UserError
+from bfn.core.flows import Flow
+from bfn.core.solver import Solver
+from bfn.core.table import Row, Table
+
+__all__ = ["Multistep"]
+
+
+Weights = tuple[float, ...]
+"""Of predictions, newest first."""
+
+ORDERS = range(1, 5)
+"""Orders there are: with a fifth prediction the weights of extrapolation exceed any error they could mend."""
+
+LARGEST_SHARES = 1e3
+"""Sum of the sizes of shares that a step may have. Two old nodes close together beside a long step give more: rounding
+and a network's errors would be multiplied by it, so that the step then does without the oldest."""
+
+COORDINATES: dict[str, Callable[..., Tensor]] = {
+    "s": lambda schedule, s, scale=0.5: s,
+    "log s": lambda schedule, s, scale=0.5: s.log(),
+    "asinh": lambda schedule, s, scale=0.5: (s / scale).asinh(),
+    "t": lambda schedule, s, scale=0.5: schedule.time_of_s(s),
+    "beta": lambda schedule, s, scale=0.5: s.square(),
+}
+"""Functions of (schedule, s, scale) in which predictions are interpolated, beside any power, "s^3".
+
+asinh(s / scale) joins s (below the scale) and log s (above)."""
+
+
+@dataclass(frozen=True)
+class Multistep(Solver):
+    """Multistep solver of any order, dial and coordinate.
+
+    integral: "exact", or "shortcut": two values by the interpolant half way in log s, more of them exactly.
+    interpolates: "data", or "noise" (g = 0 only).
+    corrector: mend each step with the prediction made after it.
+    quiet: how many of the first steps are taken without noise, at g = 0 whatever the dial.
+    extrapolates_end: the sample is the flow's end at s = infinity, by a last second-order step without a call (g = 0).
+    draws: predictions are replaced by draws from the output distribution. whole: by those of all variables together.
+    scale: of the coordinate asinh(s / scale).
+    """
+
+    coordinate: str = "s"
+    integral: str = "exact"
+    interpolates: str = "data"
+    corrector: bool = False
+    quiet: int = 0
+    extrapolates_end: bool = False
+    draws: bool = False
+    whole: bool = False
+    scale: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse what is no solver."""
+        for name, value, known in (
+            ("order", self.order, ORDERS),
+            ("coordinate", self.coordinate, (*COORDINATES, *((self.coordinate,) if power_of(self.coordinate) else ()))),
+            ("integral", self.integral, ("exact", "shortcut")),
+            ("interpolates", self.interpolates, ("data", "noise")),
+        ):
+            if value not in known:
+                raise UserError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")
+        if not self.g >= 0 or self.quiet < 0:
+            raise UserError(f"g={self.g}, quiet={self.quiet}: expected numbers from 0 up")
+        if self.g and (self.interpolates == "noise" or self.extrapolates_end):
+            what = "interpolates='noise'" if self.interpolates == "noise" else "extrapolates_end=True"
+            raise UserError(f"g={self.g:g} with {what}: that is a rule for the ODE, g = 0")
+        if self.corrector and self.interpolates == "noise":
+            raise UserError("corrector=True with interpolates='noise': only steps in the data are mended")
+
+    def with_dial(self, g: float) -> "Solver":
+        """The same at another stochasticity, in all steps; what is a rule for the ODE alone is left with it."""
+        plain = replace(self, quiet=0, extrapolates_end=self.extrapolates_end and g == 0)
+        return super(Multistep, plain).with_dial(g)
+
+    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+        s = flow.schedule.s_of(nodes)
+        noise = self.interpolates == "noise"
+        two_nodes = len(s) > 2 and (self.order > 1 or self.corrector)
+        if s[0] == 0 and len(s) > 1 and (noise or (self.coordinate == "log s" and two_nodes)):
+            where = "the noise" if noise else "in log s"
+            raise UserError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
+        make = self._noise_rows if noise else self._data_rows
+        rows = [Row(t, *row) for t, row in zip(nodes, make(flow, s), strict=False)]
+        final = end_weights(s[-2], s[-1], rows[-1].b) if self.extrapolates_end and rows else (1.0,)
+        return Table((*rows, Row(nodes[-1])), final, self.draws, whole=self.whole)
+
+    def _data_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
+        """(a, b, c) of each step."""
+        rows = []
+        for i in range(len(s) - 1):
+            decay, _, noise = step_moments(s[i], s[i + 1], self._dial(i))
+            b = self._weights(flow, s, i, i)
+            if self.corrector and i > 0:
+                # (corrected - predicted) step to s_i, carried on to s_{i+1}.
+                mended, taken = self._weights(flow, s, i - 1, i), (0.0, *self._weights(flow, s, i - 1, i - 1))
+                b = add(b, scaled(decay, add(mended, scaled(-1, taken))))
+            rows.append((decay, b, noise * sqrt(flow.kappa)))
+        return rows
+
+    def _weights(self, flow: Flow, s: Sequence[float], i: int, newest: int) -> Weights:
+        """Weights of the predictions at s_newest, s_{newest-1}, ... in the step from s_i to s_{i+1}."""
+        history = s[max(0, i + 1 - self.order) : newest + 1][::-1]
+        mass = step_moments(s[i], s[i + 1], self._dial(i))[1]
+        while len(history) > 1:
+            if self.integral == "shortcut" and len(history) == 2:
+                half_way = torch.tensor([sqrt(s[i] * s[i + 1])], dtype=torch.float64)
+                shares = basis_at(history, half_way, torch.ones_like(half_way), self._coordinate(flow))
+            else:
+                shares = basis_over(history, s[i], s[i + 1], 1 + self._dial(i) * self._dial(i), self._coordinate(flow))
+            if sum(map(abs, shares)) <= LARGEST_SHARES:
+                return scaled(mass, shares)
+            history = history[:-1]
+        return (mass,)
+
+    def _noise_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
+        """The same for a polynomial through eps_hat_j = u_j - s_j w_hat_j, the old states u_j written in u_i."""
+        rows = []
+        past: list[tuple[float, Weights]] = [(1.0, ())]
+        for i in range(len(s) - 1):
+            history = s[max(0, i + 1 - self.order) : i + 1][::-1]
+            mass = 1 - s[i + 1] / s[i]
+            shares = basis_over(history, s[i], s[i + 1], -1.0, self._coordinate(flow))
+            # s_{i+1} / s_i + mass sum_j share_j of_u_j; shares add up to 1. Summed as it stands it would cancel to 0
+            # where the first time is next to 0.
+            a = 1.0
+            b: Weights = ()
+            for j, (share, (of_u, of_w)) in enumerate(zip(shares, past, strict=False)):
+                a += mass * share * (of_u - 1)
+                b = add(b, scaled(mass * share, add(of_w, (*(0.0,) * j, -history[j]))))
+            rows.append((a, b, 0.0))
+            # u_i = (u_{i+1} - sum_m b_m w_{i-m}) / a, and with it all states before it.
+            past = [(of_u / a, (0.0, *add(of_w, scaled(-of_u / a, b)))) for of_u, of_w in past[: self.order - 1]]
+            past.insert(0, (1.0, ()))
+        return rows
+
+    def _dial(self, i: int) -> float:
+        return self.g if i >= self.quiet else 0.0
+
+    def _coordinate(self, flow: Flow) -> Callable[[Tensor], Tensor]:
+        power = power_of(self.coordinate)
+        return lambda s: s**power if power else COORDINATES[self.coordinate](flow.schedule, s, self.scale)
+
+
+def power_of(coordinate: str) -> float | None:
+    """3 for "s^3"; None for what is no power of s."""
+    found = re.fullmatch(r"s\^(\d+(?:\.\d+)?)", coordinate)
+    return float(found[1]) or None if found else None
+
+
+def log_of_ratio(s_start: float, s_end: float) -> float:
+    """log(s_start / s_end), exact for steps of any size."""
+    if s_start > 1e-9 * s_end:
+        return log1p((s_start - s_end) / s_end)
+    return log(s_start) - log(s_end) if s_start > 0 else -inf  # there the difference would forget s_start
+
+
+def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, float]:
+    """(decay of u, total weight of a constant w_hat, standard deviation of the noise / sqrt(kappa)) of one step."""
+    log_ratio = log_of_ratio(s_start, s_end)
+    g2 = g * g
+    decay = exp(g2 * log_ratio) if g2 else 1.0
+    mass = -s_end * expm1((1 + g2) * log_ratio) if g2 else s_end - s_start
+    return decay, mass, sqrt(-expm1(2 * g2 * log_ratio)) if g2 else 0.0
+
+
+def add(a: Weights, b: Weights) -> Weights:
+    """Sum of two rows of weights, the shorter one filled up with zeros."""
+    return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0.0))
+
+
+def scaled(factor: float, weights: Weights) -> Weights:
+    """A row of weights times a number."""
+    return tuple(factor * x for x in weights)
+
+
+def end_weights(s_before: float, s_last: float, b: Weights) -> Weights:
+    """Weights, newest first, of the predictions in the end of the ODE at s = infinity.
+
+    x = u/s - int_0^(1/s) eps_hat d(1/s) with eps_hat = u - s w_hat linear in 1/s through the last two nodes. The
+    states cancel: u_last - u_before is the last step, sum_j b_j w_j.
+    """
+    if s_before == 0:
+        return (1.0,)
+    lean = 1 / (2 * s_last * (s_last / s_before - 1))
+    return add((1 + lean * s_last,), (0.0, *(-lean * x for x in add((s_before,), b))))
+
+
+def lagrange(nodes: Tensor, at: Tensor) -> Tensor:
+    """Values of the Lagrange basis polynomials of these nodes: (nodes, points)."""
+    own = torch.eye(len(nodes), dtype=torch.bool)
+    apart = (nodes.unsqueeze(1) - nodes).masked_fill(own, 1.0)
+    factors = (at - nodes.unsqueeze(1)).expand(len(nodes), -1, -1) / apart.unsqueeze(2)
+    return factors.masked_fill(own.unsqueeze(2), 1.0).prod(1)
+
+
+@cache
+def tanh_sinh(n: int = 40, width: float = 3.2) -> tuple[Tensor, Tensor]:
+    """Double-exponential quadrature on (0, 1): points, and weights summing to 1; ends may be singular."""
+    z = torch.arange(-n, n + 1, dtype=torch.float64) * (width / n)
+    x = torch.tanh(pi / 2 * torch.sinh(z))
+    weights = (1 - x.square()) * torch.cosh(z)
+    return (1 + x) / 2, weights / weights.sum()
+
+
+def basis_at(history: Sequence[float], s: Tensor, weights: Tensor, coordinate: Callable[[Tensor], Tensor]) -> Weights:
+    """Weighted mean over the points s of each Lagrange polynomial of the history: shares that sum to 1."""
+    nodes = coordinate(torch.tensor(history, dtype=torch.float64))
+    return tuple((lagrange(nodes, coordinate(s)) @ weights).tolist())
+
+
+def basis_over(
+    history: Sequence[float], s_start: float, s_end: float, k: float, coordinate: Callable[[Tensor], Tensor]
+) -> Weights:
+    """Mean over the step, in v = (s / s_end)^k, of each Lagrange polynomial of the history: shares that sum to 1."""
+    points, weights = tanh_sinh()
+    log_ratio = log_of_ratio(s_start, s_end)
+    s = s_end * (1 + expm1(k * log_ratio) * (1 - points)) ** (1 / k)
+    return basis_at(history, s.clamp(min=s_start), weights, coordinate)

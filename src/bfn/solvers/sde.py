@@ -1,0 +1,154 @@
+"""The paper's own view: linear SDEs, scores, the reverse SDE and the probability-flow ODE.
+
+The paper follows mu (continuous data) and z (discrete data); both are the state u in other units,
+
+    v = sigma(t) u = alpha(t) w(x) + sqrt(kappa) sigma(t) eps          alpha = sigma s
+
+    ==========  ===============================  ======================
+                continuous, v = mu               discrete, v = z = y
+    ==========  ===============================  ======================
+    sigma       s / (1 + s^2)                    s
+    alpha       gamma = s^2 / (1 + s^2)          beta = s^2
+    F or H      -gamma' / gamma                  -beta' / beta
+    G^2 or L^2  gamma'                           K beta'
+    ==========  ===============================  ======================
+
+F, G, H, L are the paper's (Theorems 4.1 and 5.1) with primes in our direction of time, in which t = 1 is the data;
+the paper's primes have the other sign. Noise is added as t falls: dv = F v d(1-t) + G dB.
+
+The four things a network can be said to predict are one: ``target_from_source`` functions turn each into the message
+``w_hat = E[w(x) | u]`` and back.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bfn.core.flows import Flow
+from bfn.core.schedules import Time
+
+__all__ = [
+    "InitialGaussian",
+    "LinearSDE",
+    "data_from_message",
+    "message_from_data",
+    "message_from_noise",
+    "message_from_score",
+    "message_moments",
+    "noise_from_message",
+    "score_from_message",
+]
+
+
+Scale = float | Tensor
+
+
+def noise_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
+    """eps_hat = (u - s w_hat) / sqrt(kappa)."""
+    return (u - s * w_hat) / math.sqrt(kappa)
+
+
+def message_from_noise(eps_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
+    """w_hat = (u - sqrt(kappa) eps_hat) / s; 0/0 at s = 0."""
+    if isinstance(s, float):
+        return torch.add(u / s, eps_hat, alpha=-math.sqrt(kappa) / s)
+    return (u - math.sqrt(kappa) * eps_hat) / s
+
+
+def score_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
+    """grad log p(y) = -(y - beta w_hat) / (kappa beta) = -(u - s w_hat) / (kappa s)  (paper, eq. dbfn-dsm)."""
+    return (s * w_hat - u) / (kappa * s)
+
+
+def message_from_score(score: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
+    """w_hat = u / s + kappa score(y)."""
+    return u / s + kappa * score
+
+
+def message_from_data(prediction: Tensor, flow: Flow) -> Tensor:
+    """w_hat of the predicted data: x_hat itself, or K p - 1 for class probabilities p."""
+    scale, shift = flow.message_map
+    return prediction if _is_identity(flow) else prediction * scale + shift
+
+
+def _is_identity(flow: Flow) -> bool:
+    """Whether the predicted data are the message, as of numbers: then no pass over them is made."""
+    scale, shift = flow.message_map
+    return isinstance(scale, float) and (scale, shift) == (1.0, 0.0)
+
+
+def data_from_message(w_hat: Tensor, flow: Flow) -> Tensor:
+    """The inverse of :func:`message_from_data`."""
+    scale, shift = flow.message_map
+    return w_hat if _is_identity(flow) else (w_hat - shift) / scale
+
+
+@dataclass(frozen=True)
+class LinearSDE:
+    """The noising process of a flow in the paper's coordinate v (mu or z), and its two ways back."""
+
+    flow: Flow
+
+    def sigma(self, t: Time) -> Tensor:
+        """v = sigma(t) u."""
+        s = self.flow.schedule.s(t)
+        return s * self.flow.shrinkage(s)
+
+    def alpha(self, t: Time) -> Tensor:
+        """Mean coefficient: gamma(t), or beta(t)."""
+        return self.sigma(t) * self.flow.schedule.s(t)
+
+    def alpha_slope(self, t: Time) -> Tensor:
+        """d alpha / d t: gamma' = beta' / (1 + beta)^2, or beta'."""
+        return self.flow.schedule.slope(t) * self.flow.shrinkage(self.flow.schedule.s(t)) ** 2
+
+    def drift(self, t: Time) -> Tensor:
+        """The paper's F(t) and H(t); infinite at t = 0."""
+        return -self.alpha_slope(t) / self.alpha(t)
+
+    def diffusion(self, t: Time) -> Tensor:
+        """The paper's G(t) and L(t)."""
+        return (self.flow.kappa * self.alpha_slope(t)).sqrt()
+
+    def score(self, w_hat: Tensor, v: Tensor, t: Time) -> Tensor:
+        """grad log p_t(v) = -(v - alpha w_hat) / (kappa sigma^2)."""
+        return (self.alpha(t).to(v) * w_hat - v) / (self.flow.kappa * self.sigma(t) ** 2).to(v)
+
+    def reverse(self, w_hat: Tensor, v: Tensor, t: Time, g: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Drift and diffusion of generation, dv = drift dt + diffusion dB, as t grows.
+
+        g = 1 is the reverse SDE (paper, eqs. cbfn-para-reverse-sde, dbfn-para-reverse-sde), g = 0 the
+        probability-flow ODE (eqs. cbfn-para-ode, dbfn-para-ode).
+        """
+        diffusion = self.diffusion(t).to(v)
+        pull = (1 + g * g) / 2 * diffusion**2 * self.score(w_hat, v, t)
+        return pull - self.drift(t).to(v) * v, g * diffusion
+
+
+def message_moments(flow: Flow, x: Tensor) -> tuple[Tensor, float]:
+    """Mean of w(x) over a data set, and the variance of its entries about it."""
+    w = flow.message(x, dtype=torch.float64)
+    mean = w.mean(0)
+    return mean, float((w - mean).square().mean())
+
+
+@dataclass(frozen=True)
+class InitialGaussian:
+    """The paper's best isotropic Gaussian to start from (app. D.1).
+
+    mean, variance: E[w(x)] (state's shape) and the average variance of the entries of w(x). The paper's zero-mean
+    Gaussian is mean 0, variance 0: a standard normal.
+
+    >>> InitialGaussian(*bfn.solvers.sde.message_moments(flow, x))  # doctest: +SKIP
+    """
+
+    mean: Tensor
+    variance: float
+
+    def __call__(self, flow: Flow, t_start: float, noise: Tensor) -> Tensor:
+        """u / sqrt(kappa) at t_start from standard normal noise."""
+        s = float(flow.schedule.s(t_start))
+        mean, std = self.mean * (s / math.sqrt(flow.kappa)), math.sqrt(1 + s * s * self.variance / flow.kappa)
+        return noise * std + mean.to(noise)

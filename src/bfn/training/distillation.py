@@ -1,0 +1,471 @@
+"""Distillation: train a model to predict where the paths of a teacher end.
+
+Ordinary training shows a model data x with fresh noise, u = s w(x) + sqrt(kappa) eps, and it learns the mean of all x
+that u may come from. A path of the probability-flow ODE has one end. Trained on states of such paths, the same network
+learns the end that each state leads to, so that it samples in one call. Only the objective differs from ordinary
+training. With matching, samples of one call are also made as likely as the teacher's (:mod:`bfn.distilling.matching`).
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from bfn._utils.arguments import MOST_COUNT, check_real, check_whole
+from bfn._utils.estimate import mean_estimate
+from bfn._utils.progress import Shown, say
+from bfn._utils.seeds import derived_generator, evaluating
+from bfn.controls.classes import Temperature
+from bfn.controls.guidance import Guidance
+from bfn.core.conditions import ConditionTensors, mean_over_present, rows_of
+from bfn.core.control import Batch as SamplingBatch
+from bfn.core.control import Predict, compose
+from bfn.core.errors import UserError, did_you_mean
+from bfn.core.flows import Flow
+from bfn.core.heads import FlowMapHead, Output
+from bfn.core.info import CARD
+from bfn.core.losses import EDM, Bound, CrossEntropy, Weighting, errors_and_values
+from bfn.core.model import BFN, Model
+from bfn.training import checkpoints
+from bfn.training.loop import sample_sheet, train_with, trainer_for
+from bfn.training.objective import Batch, DenoisingLoss, DenoisingObjective, seed_dropout
+from bfn.training.paths import Paths, choose_tables, coupled_noise, draw_paths, renoising_table
+from bfn.training.process import is_sharded
+from bfn.training.settings import Settings
+from bfn.training.source import TensorSource, batch_rows
+from bfn.training.trainer import Checkpointing, Every, Trainer
+
+__all__ = ["Critic", "Distillation", "MatchingErrors", "distill"]
+
+
+LARGEST_FACTOR = 30.0
+"""Maximum weight of the squared error, relative to noise of 1/s. The distance has the root of the weight."""
+
+SMALL = 0.05
+"""Distance, in standard deviations of the data, below which the loss is quadratic."""
+
+AT_START = 2
+"""Every second row of a batch is at the start of its path, which is all that one call sees."""
+
+LEAST_VISIBLE = 0.5
+"""Noise added to the first state that the network sees, in units of one step between data."""
+
+N_HELD_OUT = 500
+"""Number of held-out paths, which measure the student and choose the times of its tables."""
+
+
+@dataclass(frozen=True)
+class Distance(Bound):
+    """The distance between the predicted and the true end of a path, rounded at 0 (pseudo-Huber loss).
+
+    One call cannot tell all paths apart. The squared error is lowest at the mean of the possible ends, which is like
+    none of them; the distance is lowest at their median.
+    """
+
+    small: float = 0.0
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        return (errors + self.small**2).sqrt() - self.small
+
+
+class PathObjective(DenoisingObjective):
+    """The error of the predicted end of a path, at states of the path; with matching, see :class:`MatchingErrors`.
+
+    Args:
+        student: the model that is trained.
+        paths: paths of the teacher.
+        weighting: loss of the predicted ends.
+        settings: settings of the run.
+        devices: see :class:`bfn.training.objective.Objective`.
+    """
+
+    critic: Critic | None = None
+
+    def __init__(self, student: BFN, paths: Paths, weighting: Weighting, settings: Settings, devices: Any) -> None:
+        source = TensorSource(paths.x, {}, student.info)
+        super().__init__(student, source, weighting, settings.batch, devices, seed=settings.seed)
+        self.paths, self.settings = paths, settings
+
+    def match(self, critic: Critic) -> None:
+        """Add the matching loss."""
+        self.critic = critic
+        self.module = self.matching = MatchingErrors(self.model, self.weighting, critic)
+
+    def batch(self, step: int, rows: slice) -> Batch:
+        seed, flow, process = self.seed, self.model.flow, self.devices.process_index
+        seed_dropout(seed, step, process)
+        if self.critic is not None:
+            self.matching.generator = derived_generator(seed, "matching", step, process)
+            self.matching.weight = self.settings.weighting["match"] * min(1.0, step / max(1, self.settings.warmup))
+        index = batch_rows(self.source, seed, step, self.batch_size)
+        generator = derived_generator(seed, "nodes", step)
+        node = torch.randint(1, max(2, len(self.paths.times)), index.shape, generator=generator)
+        node = node.clamp(max=len(self.paths.times) - 1)
+        node[::AT_START] = 0
+        batch = path_batch(flow, self.paths, node[rows], index[rows], self.devices.device)
+        t = batch.t
+        factor = (1 + flow.schedule.beta(t)).clamp(max=LARGEST_FACTOR).sqrt() if flow.has_range else torch.ones_like(t)
+        return replace(batch, factor=factor)
+
+    def end_step(self, step: int) -> None:
+        super().end_step(step)
+        if self.critic is not None and self.matching.drawn is not None:
+            self.critic.learn(*self.matching.drawn, self.matching.generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        more = {} if self.critic is None else {"critic": self.critic.state_dict()}
+        return {**super().state_dict(), "more": more}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if self.critic is not None:
+            self.critic.load_state_dict(state["more"]["critic"])
+
+
+def path_batch(flow: Flow, paths: Paths, node: Tensor, index: Tensor, device: torch.device) -> Batch:
+    """Return the states of some paths at some of their nodes, as noise that leads to the ends of the paths."""
+    t, u, x, conditions = paths.at(node, index)
+    eps = coupled_noise(flow, u, x, t).to(device)
+    moved = {name: value.to(device) for name, value in conditions.items()}
+    return Batch(x.to(device), t.to(device), eps, torch.ones_like(t).to(device), moved)
+
+
+class Distillation:
+    """A distillation run: the teacher's paths, the student, and the trainer.
+
+    Args:
+        teacher: model whose paths are learned.
+        first: model that the student starts from.
+        again: function that returns how to resume the run, with another learning rate or the same one.
+        settings, run, devices, progress: see :func:`bfn.training.loop.train_with`.
+    """
+
+    def __init__(
+        self, teacher: Model, first: BFN, again: Callable[[float | None], str], settings: Settings, run: Path,
+        devices: Any, progress: Shown,
+    ) -> None:  # fmt: skip
+        self.teacher, self.settings = teacher, settings
+        self.progress = progress and devices.is_main_process
+        n, self.sampling = settings.data["paths"], {**settings.data}
+        del self.sampling["paths"], self.sampling["name"]
+        with devices.main_process_first():
+            self.paths = draw_paths(
+                teacher, n + N_HELD_OUT, self.sampling, seed=settings.seed, dropout=settings.label_dropout,
+                folder=run / "paths", progress=self.progress,
+            )  # fmt: skip
+        self.held_out = self.paths[n:]
+        student = _student(teacher, first, settings).to(devices.device)
+        std = float(self.paths.x.std()) if student.flow.has_range else 1.0
+        weighting: Weighting = Distance(SMALL * std) if student.flow.has_range else CrossEntropy()
+        self.objective = PathObjective(student, self.paths[:n], weighting, settings, devices)
+        if settings.weighting["match"]:
+            if is_sharded(devices):
+                raise UserError("match with FSDP: the critic cannot be sharded; use DDP, or match=0 for paths alone")
+            # An exact teacher has no network; the critic then starts as the student does.
+            own = teacher if isinstance(teacher, BFN) else first
+            times = EDM(data_std=std) if student.flow.has_range else CrossEntropy()
+            self.objective.match(Critic(teacher, own, self.sampling, times, devices, settings.lr, settings.grad_clip))
+        self.trainer = trainer_for(self.objective, settings, run, advice=lambda trainer: _advice(again, settings, run))
+        self.trainer.events = [
+            Every(settings.log_every, Trainer.report, "train"),
+            Every(settings.eval_every, self.end_error, "eval"),
+            Every(settings.sample_every, partial(sample_sheet, settings, run)),
+        ]
+        self.trainer.checkpointing = Checkpointing(
+            run, self.save, settings.checkpoint_every, settings.checkpoint_minutes
+        )
+
+    @torch.no_grad()
+    def end_error(self, trainer: Trainer) -> dict[str, float]:
+        """Return the error of one call from the start on held-out paths, squared or in nats, with its interval."""
+        model, paths, values = trainer.average.model, self.held_out, []
+        flow, weighting = model.flow, self.objective.weighting
+        with evaluating(model):
+            for index in torch.split(torch.arange(len(paths)), trainer.share):
+                batch = path_batch(flow, paths, torch.zeros_like(index), index, trainer.devices.device)
+                t = batch.t.cpu()
+                found = errors_and_values(model, batch.x, t, weighting.values, None, batch.conditions, batch.eps)
+                values.append(found[0 if flow.has_range else 1])
+        error = mean_estimate(torch.cat(values))
+        return {"end_error": error.value, "end_error_low": error.low, "end_error_high": error.high}
+
+    def finish(self, calls: int) -> BFN:
+        """Return the student with tables of up to that many calls."""
+        model, paths = self.trainer.average.model, self.held_out
+        times = self.paths.times[1:].tolist()
+        tables = choose_tables(
+            model, self.teacher, paths.x, paths.conditions, times, calls, seed=self.settings.seed,
+            progress=self.progress,
+        )  # fmt: skip
+        model.info = model.info.replace(tables=tables)
+        return model
+
+    def save(self, model: BFN, folder: Path) -> BFN:
+        """Store the student, with the length of the run in its card."""
+        card, trainer = model.info[CARD], self.trainer
+        info = model.info.replace(card={**card, "step": trainer.step, "minutes": trainer.seconds / 60})
+        stored = BFN(model.network, model.flow, model.head, model.data_shape, info)
+        stored.save(folder)
+        return stored
+
+
+def _student(teacher: Model, first: BFN, settings: Settings) -> BFN:
+    """Make the student from the model that it starts from."""
+    flow, head = first.flow, first.head
+    if not head.shows_start:
+        head = FlowMapHead(head, LEAST_VISIBLE / flow.kappa**0.5)
+    # What was measured on the teacher does not hold for the student.
+    card = {key: value for key, value in teacher.info[CARD].items() if key == "settings"}
+    card["distilled"] = settings.to_dict()
+    tables = {1: renoising_table(flow, [0.0])}
+    info = teacher.info.replace(error_curve=None, maps_to_end=True, tables=tables, card=card)
+    student = BFN(copy.deepcopy(first.network), flow, head, first.data_shape, info)
+    return student.train().requires_grad_()
+
+
+def _advice(again: Callable[[float | None], str], settings: Settings, run: Path) -> str:
+    """Return what to do about a run that has diverged."""
+    kept = checkpoints.existing(run)
+    last = f"the last good state, {kept[-1].name}, is kept" if kept else "nothing was stored yet"
+    return f"{last}; go on with a lower learning rate: {again(settings.lr / 10)}"
+
+
+LEAST_ERROR = 1e-3
+"""Of the teacher on a sample, a root mean square, below which the size of a direction grows no more."""
+
+
+class Critic:
+    """A model of the student's samples, beside the teacher.
+
+    own: the model to begin with, the teacher itself where it is a network. sampling: how the teacher's paths are drawn;
+    guidance and temperature count. weighting: at which times both are asked, and what the critic is trained by.
+    """
+
+    def __init__(
+        self,
+        teacher: Model,
+        own: BFN,
+        sampling: Mapping[str, Any],
+        weighting: Weighting,
+        accelerator: Any,
+        lr: float,
+        grad_clip: float,
+    ) -> None:
+        self.teacher, self.sampling, self.weighting = teacher, sampling, weighting
+        self.accelerator, self.grad_clip = accelerator, grad_clip
+        self.model = copy.deepcopy(own).to(accelerator.device).train().requires_grad_()
+        optimiser = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0)
+        self.module, self.optimiser = accelerator.prepare(DenoisingLoss(self.model, weighting), optimiser)
+
+    def direction(
+        self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator
+    ) -> Tensor:
+        """Where predictions go to be less likely under the teacher, like them; x: the data that they stand for."""
+        flow = self.model.flow
+        t, _, eps = self._noise(prediction, generator)
+        level = flow.noise_level(t, len(x), prediction.ndim - 1, like=eps)
+        u = flow.noised(x, level.s, eps)
+        predict = self._teacher(conditions)
+        with torch.no_grad(), evaluating(self.teacher), evaluating(self.model):
+            theirs = predict(u.to(self.teacher.dtype), level, **conditions).mean.to(prediction)
+            ours = self.model.output(u, level, **conditions).mean.to(prediction)
+        error = mean_over_present(flow.errors(x, theirs), conditions.get("present")).sqrt().clamp(min=LEAST_ERROR)
+        return (ours - theirs) / error.view(-1, *[1] * (prediction.ndim - 1))
+
+    def _teacher(self, conditions: ConditionTensors) -> Predict:
+        """Return the teacher's output under the guidance and temperature of its samples."""
+        guidance, temperature = self.sampling.get("guidance"), self.sampling.get("temperature")
+        guide = None if guidance is None else Guidance.from_options(guidance)
+        asked = [name for name in conditions if name != "present"]
+        controls = (
+            guide if guide is not None and guide.groups(asked) else None,
+            None if temperature is None else Temperature.from_options(temperature),
+        )
+        batch = SamplingBatch(
+            self.teacher, cast(Any, None), conditions, torch.empty(0), None
+        )  # they need the model alone
+        return compose(self.teacher.output, [control for control in controls if control is not None], batch)
+
+    def learn(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> None:
+        """One step on the student's samples."""
+        t, factor, eps = self._noise(prediction, generator)
+        _, values = self.module(x, t, eps, factor.to(self.accelerator.device), dict(conditions))
+        self.accelerator.backward(values.mean())
+        if self.grad_clip:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.grad_clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def _noise(self, like: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Times, factors and noise for a batch of predictions."""
+        t, factor = self.weighting.draw(self.model.flow, len(like), generator)
+        shuffle = torch.randperm(len(like), generator=generator)
+        eps = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+        return t[shuffle].to(like.device), factor[shuffle], eps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimiser."""
+        return {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with these."""
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+
+class MatchingErrors(DenoisingLoss):
+    """The errors of a distillation, with the direction of the critic for samples of one call.
+
+    weight: how much it counts beside the paths; set, with the generator, before each step. The samples are kept for the
+    critic to learn.
+    """
+
+    def __init__(self, model: BFN, weighting: Weighting, critic: Critic) -> None:
+        super().__init__(model, weighting)
+        self.critic = critic
+        self.weight = 0.0
+        self.generator = torch.Generator()
+        self.drawn: tuple[Tensor, Tensor, dict[str, Tensor]] | None = None
+
+    def forward(
+        self, x: Tensor, t: Tensor, eps: Tensor, factor: Tensor, conditions: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        rows = (t == 0).nonzero().squeeze(1)
+
+        def values(flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+            own = self.weighting.values(flow, output, x, errors)
+            if not len(rows):
+                return own
+            prediction, there = output.mean[rows], rows_of(conditions, rows)
+            drawn = flow.decode(prediction.detach())
+            self.drawn = prediction.detach(), drawn, there
+            away = self.critic.direction(prediction.detach(), drawn, there, self.generator)
+            moved = (prediction * away).reshape(*drawn.shape, -1).sum(-1)
+            return own.index_add(0, rows, self.weight * moved)  # the factor of what is at t = 0 is 1
+
+        return errors_and_values(self.model, x, t, values, conditions=conditions, eps=eps, factor=factor)
+
+
+SAMPLING = ("solver", "nfe", "grid", "t_start", "g", "guidance", "temperature", "clip")
+"""What a teacher's paths may be asked for, of the settings of ``model.sample``."""
+MOST_MATCH = 1e6
+"""Weight of matching beside which the paths would count for nothing."""
+
+
+def distill(
+    model: Model,
+    steps: int = 2000,
+    *,
+    paths: int = 16_000,
+    teacher: Mapping[str, Any] | None = None,
+    student: BFN | None = None,
+    calls: int = 4,
+    match: float | None = None,
+    batch: int = 128,
+    lr: float = 1e-3,
+    seed: int = 0,
+    run: Path | str | None = None,
+    resume: bool = False,
+    again: Callable[[float | None], str] | None = None,
+    progress: Shown = False,
+) -> BFN:
+    """A model that maps a state to the end of its path in one call, learned from ``paths`` paths of this one.
+
+    steps, batch, lr: of training; the rate rises over 100 steps and falls along a cosine to 0, weights are averaged.
+    teacher: settings of ``model.sample`` by which paths are drawn, without noise; {"solver": "fast-ode", "nfe": 16} if
+        left out. Guidance in them is learned too: the student then needs none, and is as good as the guided teacher.
+    student: the model to start from, of the same data; a copy of the model itself if left out. An exact model has no
+        network, and needs one.
+    calls: the student gets tables of 1 to so many calls, which "auto" takes.
+    match: how much it counts, beside the paths, that samples of one call are as likely under noise as the teacher's;
+        it doubles the time of a step. 0: only the paths. Left out, 1 for images, where one call rounds what is fine,
+        and 0 for other data, where it was not found to help.
+    run: directory of checkpoints, log and paths, and in the end of the model itself; resume: go on with what is there.
+        An interrupt writes a checkpoint there.
+    again: what the user is told to do to go on, with another learning rate or the same; this call, with resume=True, if
+        left out.
+    """
+    first = _first_student(model, student)
+    flow = first.flow
+    for name, count in {"paths": paths, "batch": batch, "calls": calls}.items():
+        check_whole(name, count, 1, MOST_COUNT)
+    weight = float(model.form == "images") if match is None else check_real("match", match)
+    if weight is None or not 0 <= weight <= MOST_MATCH:
+        raise UserError(f"match={match}: expected a number from 0, for the paths alone, to {MOST_MATCH:g}")
+    if paths < batch:
+        raise UserError(f"paths={paths}: expected at least a batch of {batch} paths")
+    settings = Settings(
+        data={"name": "paths", "paths": paths, **_sampling(teacher)},
+        network={"name": type(first.network).__name__}, flow={"name": flow.kind},
+        head={"name": type(first.head).__name__},
+        weighting={"name": "distance" if flow.has_range else "cross-entropy", "match": weight},
+        steps=steps, batch=batch, lr=lr, seed=seed,
+        warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
+        tensorboard=False, calibration=0.0,
+    )  # fmt: skip
+    made: list[Distillation] = []
+
+    def call_again(rate: float | None) -> str:
+        return f"distill(..., {'' if rate is None else f'lr={rate:.3g}, '}run={str(run)!r}, resume=True)"
+
+    resume_hint = again or call_again
+
+    def make(*parts: Any) -> Trainer:
+        made.append(Distillation(model, first, resume_hint, *parts))
+        return made[0].trainer
+
+    def tell(line: str) -> None:  # standard output is for the result
+        if run is not None:
+            say(line, progress, sys.stderr)
+
+    with tempfile.TemporaryDirectory() if run is None else nullcontext(run) as folder:
+        result = train_with(
+            make, settings, folder, resume=resume, progress=progress, cpu=model.device.type == "cpu",
+            again=lambda: resume_hint(None), tell=tell,
+        )  # fmt: skip
+        if result.stopped_by is not None:
+            raise KeyboardInterrupt(result.stopped_by)
+        distilled = made[0].finish(calls)
+        if run is not None:
+            made[0].save(distilled, Path(run))
+    return distilled.eval()
+
+
+def _first_student(model: Model, student: BFN | None) -> BFN:
+    """The model to start from, after a look at what cannot be distilled."""
+    if student is None and not isinstance(model, BFN):
+        raise UserError(
+            f"{type(model).__name__}: an exact model has no network to start from; give student=bfn.BFN(...)"
+        )
+    if student is not None and not isinstance(student, BFN):
+        raise UserError(f"student of type {type(student).__name__}: expected bfn.BFN, a network that can learn")
+    first = model if student is None else student
+    if len(model.flow.parts) > 1:
+        raise UserError(f"joint data ({', '.join(model.flow.parts)}): only models of one kind of data can be distilled")
+    if first.flow != model.flow or tuple(first.data_shape) != tuple(model.data_shape):
+        raise UserError(f"student of {first.flow}, {first.data_shape}: expected {model.flow}, {model.data_shape}")
+    if not isinstance(first, BFN) or not first.starts_at_zero:
+        raise UserError("a network that predicts noise says nothing at t = 0, where one call is made; give a student")
+    return first
+
+
+def _sampling(teacher: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How paths are drawn."""
+    if teacher is not None and not isinstance(teacher, Mapping):
+        raise UserError(f"teacher of type {type(teacher).__name__}: expected settings of a sample by name")
+    sampling = {"solver": "fast-ode", "nfe": 16, **(teacher or {})}
+    foreign = next((key for key in sampling if key not in SAMPLING), None)
+    if foreign is not None:
+        hint = did_you_mean(foreign, SAMPLING)
+        raise UserError(f"teacher {foreign!r}: expected settings of a sample, {', '.join(SAMPLING)}{hint}")
+    return sampling

@@ -1,0 +1,400 @@
+"""What measurements say about the paper's ordering, by their intervals alone.
+
+Two solvers differ where their 95 % intervals do not overlap; everything else is "not told apart", never a tie.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from bfn import solvers
+from bfn._utils.estimate import Estimate
+from bfn.core.model import Model
+from bfn.quality.comparison import markdown_table
+from bfn.quality.judge import Judge, Measure
+from bfn.quality.measurements import Record, Setting, draw
+from bfn_lab import report as printed
+from bfn_lab.measuring import BEYOND, JudgedModel, Measurement, main_measure, measure_all, over_calls, samplers_named
+from bfn_lab.report import Column, Options, PrintedTable, Section
+
+__all__ = [
+    "Outcome",
+    "Pair",
+    "ceilings",
+    "compare_pairs",
+    "judge_pair",
+    "nearest",
+    "quality_section",
+    "samples",
+    "summary",
+    "with_lines",
+]
+
+
+Outcome = Literal["agrees", "opposite", "not told apart"]
+Values = Mapping[tuple[str, Column], Estimate]
+"""What was measured, by solver and column."""
+
+RESOLUTION = {"FID": 0.03, "SA, %": 0.008}
+"""Printed figures nearer than this share of themselves are not taken for an ordering.
+
+The paper gives no intervals. 1,000 texts of 256 symbols hold some 45,000 words, whose share of correct ones is known to
+about half a point; FIDs of 10,000 images scatter by a percent or two.
+"""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Whether the paper's order of two solvers is found. better, worse: as printed; at: our column."""
+
+    better: str
+    worse: str
+    at: Column
+    printed_at: Column
+    printed: tuple[float, float]
+    measured: tuple[Estimate, Estimate]
+    outcome: Outcome
+    reason: str = ""
+
+    def sentence(self, measure: Measure) -> str:
+        """One line."""
+        ours = " against ".join(measure.show(value) for value in self.measured)
+        paper = f"{self.printed[0]:g} against {self.printed[1]:g}"
+        told = {
+            "agrees": f"`{self.better}` is better than `{self.worse}`",
+            "opposite": f"`{self.better}` is worse than `{self.worse}`",
+            "not told apart": f"`{self.better}` and `{self.worse}` are not told apart",
+        }[self.outcome]
+        return f"{told}: {ours} (paper: {paper})" + (f"; {self.reason}" if self.reason else "")
+
+
+def compare_pairs(
+    table: PrintedTable, measured: Values, measure: Measure, ceiling: Mapping[str, Estimate] | None = None
+) -> list[Pair]:
+    """The paper's order of every pair of its solvers, found or not, at each of our columns.
+
+    At fewer calls than the paper measured, its fewest are what is compared with. ceiling: by solver, what the model
+    gives with very many calls: a pair that has reached it can no longer differ.
+    """
+    found = []
+    for column in dict.fromkeys(column for _, column in measured):
+        printed_at = nearest(table, column)
+        if printed_at is None:
+            continue
+        printed = {f.solver: f.value for f in table.figures if f.column == printed_at and f.solver is not None}
+        here = [solver for solver in printed if (solver, column) in measured]
+        for pair in combinations(here, 2):
+            first, second = (printed[solver] for solver in pair)
+            if abs(first - second) <= RESOLUTION.get(table.measure, 0.0) * max(first, second):
+                continue
+            better, worse = sorted(pair, key=printed.__getitem__, reverse=table.better == "higher")
+            values = measured[better, column], measured[worse, column]
+            outcome = judge_pair(*values, measure)
+            reason = _reason(outcome, (better, worse), values, ceiling or {})
+            numbers = printed[better], printed[worse]
+            found.append(Pair(better, worse, column, printed_at, numbers, values, outcome, reason))
+    return found
+
+
+def judge_pair(better: Estimate, worse: Estimate, measure: Measure) -> Outcome:
+    """Whether the first is better than the second, by their intervals."""
+    if better.overlaps(worse):
+        return "not told apart"
+    return "agrees" if (better.value < worse.value) == (measure.better == "low") else "opposite"
+
+
+def nearest(table: PrintedTable, column: Column) -> Column | None:
+    """The printed column that one of ours is compared with: the same calls, or the nearest that is printed.
+
+    None if the table has no such eta, or if it is about step sizes.
+    """
+    if column.nfe is None:
+        return None
+    nfe = column.nfe
+    fitting = [c for c in table.columns if c.nfe is not None and c.eta == column.eta]
+    return min(fitting, key=lambda c: abs((c.nfe or 0) - nfe), default=None)
+
+
+def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Estimate], ceiling: Mapping[str, Estimate]) -> str:
+    """Why two solvers are not told apart, where the ceiling explains it."""
+    limits = [ceiling.get(solver) for solver in pair]
+    at_ceiling = all(limit is not None and limit.overlaps(value) for limit, value in zip(limits, values, strict=True))
+    explained = outcome == "not told apart" and at_ceiling
+    return "both have reached what the model gives at very many calls" if explained else ""
+
+
+def summary(found: Sequence[Pair], measure: Measure) -> list[str]:
+    """Markdown: at each column the count of pairs, then every pair that does not agree, with its reason if known."""
+    lines = []
+    for column in dict.fromkeys(v.at for v in found):
+        here = [v for v in found if v.at == column]
+        counts = {outcome: sum(v.outcome == outcome for v in here) for outcome in ("agrees", "opposite")}
+        rest = len(here) - sum(counts.values())
+        as_printed = "" if here[0].printed_at == column else f" (compared with the paper's {here[0].printed_at.nfe})"
+        eta = f", eta {column.eta:g}" if column.eta is not None else ""
+        lines.append(
+            f"- **{column.nfe} calls{eta}**{as_printed}: of {len(here)} pairs that the paper orders {counts['agrees']} "
+            f"agree, {counts['opposite']} are the other way round, {rest} are not told apart."
+        )
+        lines += [f"  - {v.sentence(measure)}" for v in here if v.outcome != "agrees" and not v.reason]
+        for reason in dict.fromkeys(v.reason for v in here if v.reason):
+            pairs = ", ".join(f"`{v.better}` and `{v.worse}`" for v in here if v.reason == reason)
+            lines.append(f"  - {pairs}: {reason}, so that they can no longer differ.")
+    return lines
+
+
+def quality_section(
+    judged: JudgedModel,
+    table: PrintedTable,
+    measured: Sequence[Measurement],
+    options: Options,
+    *,
+    notes: Sequence[str] = (),
+    ceiling: bool = False,
+    pairs: bool = True,
+) -> Section:
+    """The measurements as tables, a plot, and what they say about the paper's ordering."""
+    main = main_measure(judged.judge, measured)
+    limits, limit_records, limit_lines = ceilings(judged, options) if ceiling else ({}, [], [])
+    lines = [*notes, *([""] if notes else []), *_tables(judged.judge, table, measured, main)]
+    values = {(m.label, m.column): m.record.measures[main.key] for m in measured}
+    by_label = _limit_of_each(judged, measured, limits)
+    if limit_lines:
+        lines += ["", "### The ceiling", "", *limit_lines]
+        lines += ["", *_gap_table(measured, by_label, main)] if by_label else []
+    found = compare_pairs(table, values, main, by_label) if pairs else []
+    if found:
+        lines += ["", "### Against the paper's ordering", "", *summary(found, main)]
+    ours = BEYOND if options.beyond is None else options.beyond
+    lines += _beyond_lines(measured, main, table, ours, limits.get("ode") if judged.exact is not None else None)
+    results = {
+        "measure": dataclasses.asdict(main),
+        "cells": [{"row": m.label, **m.record.asdict()} for m in measured],
+        "ceiling": [record.asdict() for record in limit_records],
+        "real": {
+            n: {key: value.asdict() for key, value in figures.items()}
+            for n, figures in _real(judged.judge, measured).items()
+        },
+        "verdicts": [
+            {"better": p.better, "worse": p.worse, "nfe": p.at.nfe, "eta": p.at.eta, "outcome": p.outcome}
+            for p in found
+        ],
+    }
+
+    def draw(path: Path) -> None:
+        from bfn_lab.report import quality_plot
+
+        curves = [(m.label, m.column, m.record.measures[main.key]) for m in measured]
+        quality_plot(curves, table, main, limits, path)
+
+    return Section(judged.name, judged.title, "\n".join(lines), results, {f"{judged.name}.png": draw})
+
+
+def with_lines(section: Section, lines: Sequence[str]) -> Section:
+    """The section with more text at its end."""
+    return dataclasses.replace(section, markdown="\n".join([section.markdown, "", *lines])) if lines else section
+
+
+def ceilings(judged: JudgedModel, options: Options) -> tuple[dict[str, Estimate], list[Record], list[str]]:
+    """What the model gives at very many calls, by the kind of solver: "sde" and "ode"; exactly, where that is known."""
+    if judged.exact is not None:
+        n = options.n or judged.n
+        x = judged.exact.sample_data(n, torch.Generator().manual_seed(options.seed))
+        judge, _ = judged.judge.suited(n)
+        figures = judge(x)
+        value = figures[judge.measures[0].key]
+        shown = ", ".join(f"{m.label} {m.show(figures[m.key])}" for m in judge.measures)
+        lines = [
+            f"Exact samples of the model ({n} of them) get: {shown}.",
+            "A sampler whose figures are better than these, beyond the intervals, no longer draws from the model.",
+        ]
+        return {"sde": value, "ode": value}, [], lines
+    if not options.ceiling:
+        return {}, [], ["No ceiling was measured: `--ceiling 1000` does."]
+    fitting = solvers.names(judged.model.flow.kind)
+    second = next(name for name in ("bfn-solver++2", "bfn-solver2") if name in fitting)
+    wanted = over_calls(samplers_named(["bfn", second]), [options.ceiling])
+    measured, _ = measure_all(judged, wanted, options, options.seed)
+    main = main_measure(judged.judge, measured)
+    values = [each.record.measures[main.key] for each in measured]
+    lines = [
+        f"The ceiling, {options.ceiling:,} calls with {each.record.n} samples: `{each.label}` {main.show(value)}."
+        for each, value in zip(measured, values, strict=True)
+    ]
+    return dict(zip(("sde", "ode"), values, strict=True)), [each.record for each in measured], lines
+
+
+def _limit_of_each(
+    judged: JudgedModel, measured: Sequence[Measurement], limits: Mapping[str, Estimate]
+) -> dict[str, Estimate]:
+    """The ceiling of each sampler: that of samplers with noise if it ever draws any."""
+    if not limits:
+        return {}
+    noisy = {each.label for each in measured if each.is_stochastic(judged.model)}
+    return {each.label: limits["sde" if each.label in noisy else "ode"] for each in measured}
+
+
+def _real(judge: Judge, measured: Sequence[Measurement]) -> dict[int, dict[str, Estimate]]:
+    """What real samples get, by their number: distances depend on it."""
+    counts = dict.fromkeys(each.record.n for each in measured)
+    return {n: judge.suited(n)[0].real(n) for n in counts}
+
+
+def _tables(judge: Judge, table: PrintedTable, measured: Sequence[Measurement], main: Measure) -> list[str]:
+    """The main measure with intervals beside the paper's figures, then the others."""
+    columns = list(dict.fromkeys(each.column for each in measured))
+    labels = list(dict.fromkeys(each.label for each in measured))
+    found = {(each.label, each.column): each for each in measured}
+    tuned = any(each.eta for each in measured) and not any(column.eta for column in columns)
+    body = []
+    for label in labels:
+        body.append([f"`{label}`", *(_shown(found.get((label, column)), main, tuned) for column in columns)])
+        printed = [_printed(table, label, column) for column in columns]
+        if any(printed):
+            body.append(["*paper*", *printed])
+    real = _real(judge, measured)
+    lines = [f"**{main.label}**, better {'lower' if main.better == 'low' else 'higher'}, with 95 % intervals; "
+             f"*paper*: {table.measure} on {table.data}, {table.place}.", ""]  # fmt: skip
+    lines += markdown_table(["", *(_heading(column) for column in columns)], body)
+    sizes = ", ".join(f"{nfe}: {n}" for nfe, n in {each.nfe: each.record.n for each in measured}.items())
+    reals = ", ".join(f"{main.show(figures[main.key])} ({n} samples)" for n, figures in real.items())
+    lines += ["", f"Samples by calls: {sizes}. Real data get {reals}."]
+    others = [m for m in judge.measures if m.key != main.key and all(m.key in e.record.measures for e in measured)]
+    for other in others:
+        body = [[f"`{label}`", *(_value(found.get((label, column)), other) for column in columns)] for label in labels]
+        shown_real = other.show(next(iter(real.values()))[other.key])
+        lines += ["", f"<details><summary>{other.label} (real: {shown_real})</summary>", ""]
+        lines += [*markdown_table(["", *(_heading(column) for column in columns)], body), "", "</details>"]
+    return lines
+
+
+def _heading(column: Column) -> str:
+    return f"{column.nfe} calls" + (f", eta {column.eta:g}" if column.eta is not None else "")
+
+
+def _shown(each: Measurement | None, measure: Measure, tuned: bool) -> str:
+    if each is None:
+        return ""
+    eta = f" (eta {each.eta:g})" if tuned and each.eta else ""
+    return measure.show(each.record.measures[measure.key]) + eta
+
+
+def _value(each: Measurement | None, measure: Measure) -> str:
+    return "" if each is None else f"{each.record.measures[measure.key].value * measure.scale:.{measure.digits}f}"
+
+
+def _printed(table: PrintedTable, solver: str, column: Column) -> str:
+    value = table.value(solver, nfe=column.nfe, eta=column.eta)
+    doubted = any(f.remarks for f in table.figures if f.solver == solver and f.column == column)
+    return "" if value is None else f"{value:g}{' (?)' if doubted else ''}"
+
+
+def _gap_table(measured: Sequence[Measurement], ceiling: Mapping[str, Estimate], main: Measure) -> list[str]:
+    """How far each solver is from what the model gives at very many calls."""
+    columns = list(dict.fromkeys(each.column for each in measured))
+    found = {(each.label, each.column): each.record.measures[main.key] for each in measured}
+
+    def gap(label: str, column: Column) -> str:
+        value, limit = found[label, column], ceiling[label]
+        missing = (main.loss(value.value) - main.loss(limit.value)) * main.scale
+        return f"{missing:+.{main.digits}f}" + (
+            " (reached)" if value.overlaps(limit) else " (beyond)" if missing < 0 else ""
+        )
+
+    rows = [[f"`{label}`", *(gap(label, column) for column in columns)] for label in ceiling]
+    head = f"Gap to the ceiling ({main.label}); reached: the intervals overlap; beyond: better than it:"
+    return [head, "", *markdown_table(["", *(_heading(column) for column in columns)], rows)]
+
+
+def _beyond_lines(
+    measured: Sequence[Measurement],
+    main: Measure,
+    table: PrintedTable,
+    names: Sequence[str],
+    truth: Estimate | None = None,
+) -> list[str]:
+    """Our own solvers against the best of the paper's at the same calls. truth: what exact samples get."""
+
+    def told(value: Estimate, best: Estimate) -> str:
+        if truth is not None and judge_pair(value, truth, main) == "agrees":
+            return "beyond what exact samples get: it no longer draws from the model"
+        return {"agrees": "better", "opposite": "worse", "not told apart": "not told apart"}[
+            judge_pair(value, best, main)
+        ]
+
+    lines = []
+    for column in dict.fromkeys(each.column for each in measured):
+        here = {m.label: m.record.measures[main.key] for m in measured if m.column == column}
+        ours = {name: value for name, value in here.items() if name in names and name not in table.solvers}
+        theirs = {name: value for name, value in here.items() if name in table.solvers}
+        if not ours or not theirs:
+            continue
+        best = min(theirs, key=lambda name: main.loss(theirs[name].value))
+        parts = [f"`{name}` ({main.show(value)}) {told(value, theirs[best])}" for name, value in ours.items()]
+        against = f"the best of the paper's, `{best}` ({main.show(theirs[best])})"
+        lines.append(f"- {column.nfe} calls, against {against}: {'; '.join(parts)}.")
+    return ["", "### Beyond the paper", "", *lines] if lines else []
+
+
+CALLS: Mapping[str, tuple[int, ...]] = {"images": (10, 50), "text": (10, 100)}
+COUNT: Mapping[str, int] = {"images": 30, "text": 4}
+
+Drawn = dict[tuple[str, int], Tensor]
+"""Samples by solver and calls."""
+
+
+def samples(judged: JudgedModel, options: Options) -> Section:
+    """A sheet of images a solver and number of calls, or lines of text."""
+    model = judged.model
+    calls, n = options.nfe or CALLS[model.form], options.n or COUNT[model.form]
+    names = dict.fromkeys((*_papers_solvers(model), *(BEYOND[:1] if options.beyond is None else options.beyond)))
+    drawn: Drawn = {
+        (name, nfe): draw(model, Setting(name, nfe), n, options.seed, n).x for name in names for nfe in calls
+    }
+    results = {"n": n, "samplers": [{"solver": name, "nfe": nfe} for name, nfe in drawn]}
+    note = f"The same start noise for all, each solver on its own grid. Not chosen: the first {n} of the seed."
+    if model.form == "text":
+        return Section(judged.name, judged.title, "\n".join([note, *_texts(model, drawn)]), results)
+    return Section(judged.name, judged.title, note, results, {f"{judged.name}.png": partial(_sheet, model, drawn)})
+
+
+def _papers_solvers(model: Model) -> tuple[str, ...]:
+    """Those of the paper's table that is about this kind of data."""
+    tables = [printed.printed_table(name).solvers for name in ("fid-nfe", "sa-nfe")]
+    fitting = solvers.names(model.flow.kind)
+    return next(names for names in tables if all(name in fitting for name in names))
+
+
+def _texts(model: Model, drawn: Drawn) -> list[str]:
+    lines = []
+    for (name, nfe), x in drawn.items():
+        lines += ["", f"`{name}`, {nfe} calls", "", "```text", *model.decode(x), "```"]
+    return lines
+
+
+def _sheet(model: Model, drawn: Drawn, path: Path) -> None:
+    """A row of sheets for each number of calls."""
+    from PIL import Image
+
+    from bfn.viz.pictures import sheet, side_by_side
+
+    rows = []
+    for nfe in dict.fromkeys(nfe for _, nfe in drawn):
+        here = {name: model.flow.values(x) for (name, at), x in drawn.items() if at == nfe}
+        parts = [(name, sheet(values, columns=5).reduce(2)) for name, values in here.items()]
+        rows.append(side_by_side(parts, f"{nfe} calls"))
+    page = Image.new(rows[0].mode, (max(row.width for row in rows), sum(row.height for row in rows)), "white")
+    top = 0
+    for row in rows:
+        page.paste(row, (0, top))
+        top += row.height
+    page.save(path, format="PNG", optimize=True)

@@ -1,0 +1,336 @@
+"""The power by which one quantity goes with another."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+from bfn._utils.estimate import Estimate
+from bfn._utils.files import atomic, atomic_write
+from bfn._utils.progress import Shown
+from bfn.core.errors import UserError
+from bfn.quality.judge import Measure
+from bfn.viz.plots import colour, on
+
+__all__ = [
+    "Column",
+    "Options",
+    "PrintedFigure",
+    "PrintedTable",
+    "Remark",
+    "Section",
+    "lines_plot",
+    "log_log_slope",
+    "machine",
+    "printed_table",
+    "quality_plot",
+    "tables",
+    "write_report",
+]
+
+
+def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Slope of log y against log x, by least squares; NaN for a single point, or a y that is not above 0.
+
+    >>> round(log_log_slope([1, 2, 4], [3, 12, 48]), 9)
+    2.0
+    """
+    if len(x) < 2 or min(y) <= 0:
+        return math.nan
+    logs = torch.tensor([x, y], dtype=torch.float64).log()
+    centred = logs[0] - logs[0].mean()
+    return float((centred * logs[1]).sum() / centred.square().sum())
+
+
+FILE = Path(__file__).with_name("printed.json")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a printed column was measured at: calls, truncation eta, step size, whichever it has."""
+
+    nfe: int | None = None
+    eta: float | None = None
+    step: float | None = None
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A doubt about what is printed: of a whole table, or of one solver, or of one of its figures."""
+
+    text: str
+    solver: str | None = None
+    nfe: int | None = None
+
+    def concerns(self, solver: str | None, column: Column) -> bool:
+        """Whether it is about this very figure (one about a table or a solver is about none in particular)."""
+        return self.nfe is not None and (self.solver, self.nfe) == (solver, column.nfe)
+
+
+@dataclass(frozen=True)
+class PrintedFigure:
+    """One printed number. solver: our name for the method; None where it is none of ours."""
+
+    printed: str
+    solver: str | None
+    column: Column
+    value: float
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PrintedTable:
+    """One table of results. better: "lower" or "higher"."""
+
+    name: str
+    label: str
+    place: str
+    caption: str
+    data: str
+    measure: str
+    better: str
+    n_samples: int | None
+    columns: tuple[Column, ...]
+    figures: tuple[PrintedFigure, ...]
+    remarks: tuple[Remark, ...]
+
+    @property
+    def solvers(self) -> tuple[str, ...]:
+        """Our names of the solvers it has, in the order of its rows."""
+        return tuple(dict.fromkeys(f.solver for f in self.figures if f.solver is not None))
+
+    def value(
+        self, solver: str, *, nfe: int | None = None, eta: float | None = None, step: float | None = None
+    ) -> float | None:
+        """The printed number, or None where there is none."""
+        column = Column(nfe, eta, step)
+        return next((f.value for f in self.figures if f.solver == solver and f.column == column), None)
+
+
+@cache
+def tables() -> Mapping[str, PrintedTable]:
+    """All tables of results, by name."""
+    return {entry["name"]: _table(entry) for entry in json.loads(FILE.read_text(encoding="utf-8"))["tables"]}
+
+
+def printed_table(name: str) -> PrintedTable:
+    """The table of that name."""
+    if name not in tables():
+        raise UserError(f"{name!r}: expected a table of the paper, one of {', '.join(tables())}")
+    return tables()[name]
+
+
+def _table(entry: Mapping[str, Any]) -> PrintedTable:
+    columns = tuple(Column(**column) for column in entry["columns"])
+    remarks = tuple(Remark(**remark) for remark in entry["remarks"])
+    figures = tuple(
+        PrintedFigure(
+            row["printed"],
+            row["solver"],
+            column,
+            float(value),
+            tuple(remark.text for remark in remarks if remark.concerns(row["solver"], column)),
+        )
+        for row in entry["rows"]
+        for column, value in zip(columns, row["values"], strict=True)
+        if value is not None
+    )
+    plain = ("name", "label", "place", "caption", "data", "measure", "better", "n_samples")
+    return PrintedTable(**{key: entry[key] for key in plain}, columns=columns, figures=figures, remarks=remarks)
+
+
+Point = tuple[str, Column, Estimate]
+
+
+def quality_plot(
+    curves: Sequence[Point], table: PrintedTable, measure: Measure, ceiling: Mapping[str, Estimate], path: Path
+) -> None:
+    """Quality over calls, or over eta where that varies: ours with intervals on the left, the paper's on the right."""
+    over_eta = any(column.eta is not None for _, column, _ in curves)
+    labels = list(dict.fromkeys(label for label, _, _ in curves))
+    figure = Figure(figsize=(9.6, 4.0), layout="constrained", dpi=100)
+    left, right = (on(axes) for axes in figure.subplots(1, 2))
+    calls = list(dict.fromkeys(column.nfe for _, column, _ in curves))
+    for index, label in enumerate(labels):
+        for style, nfe in enumerate(calls if over_eta else [None]):
+            points = [
+                (_x(column), m) for name, column, m in curves if name == label and (nfe is None or column.nfe == nfe)
+            ]
+            name = f"{label}, {nfe} calls" if over_eta else label
+            _line(left, [(x, m) for x, m in points if x is not None], measure, index, name, style)
+        for style, nfe in enumerate(dict.fromkeys(c.nfe for c in table.columns) if over_eta else [None]):
+            printed = [
+                (_x(f.column), Estimate(f.value / measure.scale if measure.unit == "%" else f.value))
+                for f in table.figures
+                if f.solver == label and (nfe is None or f.column.nfe == nfe)
+            ]
+            name = f"{label}, {nfe} calls" if over_eta else label
+            _line(right, [(x, m) for x, m in printed if x is not None], measure, index, name, style)
+    for kind, limit in ceiling.items():
+        left.axhline(
+            limit.value * measure.scale, color="#555555", linewidth=0.9, linestyle=":" if kind == "sde" else "--"
+        )
+    for axes, title in ((left, "measured"), (right, f"the paper: {table.measure} on {table.data}")):
+        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_xlabel("eta, where the grid starts" if over_eta else "network calls")
+        axes.set_xscale("log")
+        if not over_eta:
+            axes.xaxis.set_major_formatter(ScalarFormatter())
+            axes.xaxis.set_minor_formatter(NullFormatter())
+            columns = [column for _, column, _ in curves] if axes is left else table.columns
+            axes.set_xticks(_spread(sorted({c.nfe for c in columns if c.nfe is not None})))
+        if measure.better == "low":
+            axes.set_yscale("log")
+    left.set_ylabel(measure.label + (f", {measure.unit}" if measure.unit else ""))
+    handles, names = left.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.savefig(path, format="png")
+
+
+def lines_plot(
+    curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, x: str, y: str, dashed: Sequence[str] = ()
+) -> None:
+    """Named curves on doubly logarithmic axes; the dashed ones are there to compare with."""
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained", dpi=100)
+    axes = on(figure.add_subplot())
+    for index, (name, points) in enumerate(curves.items()):
+        style = "--" if name in dashed else "-"
+        axes.plot(*zip(*points, strict=True), style, color=colour(index), marker="o", markersize=3, label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, format="png")
+
+
+def _x(column: Column) -> float | None:
+    return column.eta if column.eta is not None else column.nfe
+
+
+def _line(
+    axes: Axes, points: Sequence[tuple[float, Estimate]], measure: Measure, index: int, name: str, style: int
+) -> None:
+    if not points:
+        return
+    points = sorted(points, key=lambda point: point[0])
+    # Points at the same place stand apart by a little, so that their intervals can be told apart.
+    xs, ys = [x * 1.015 ** (index - 3) for x, _ in points], [m.value * measure.scale for _, m in points]
+    errors = [
+        [0.0 if math.isnan(m.low) else max(0.0, sign * (m.value - bound)) * measure.scale for _, m in points
+         for bound in [m.low if sign > 0 else m.high]]
+        for sign in (1, -1)
+    ]  # fmt: skip
+    axes.errorbar(
+        xs, ys, errors, color=colour(index), linestyle=("-", "--", ":", "-.")[style % 4], marker="o", markersize=3,
+        linewidth=1.4, capsize=2, label=name,
+    )  # fmt: skip
+
+
+def _spread(ticks: Sequence[int], ratio: float = 1.2) -> list[int]:
+    """Ticks that do not run into each other on a logarithmic axis."""
+    kept: list[int] = []
+    for tick in ticks:
+        if not kept or tick > ratio * kept[-1]:
+            kept.append(tick)
+    return kept
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may set for every experiment; None: the experiment's own choice.
+
+    n: samples. nfe: numbers of calls. ceiling: calls at which the model's limit is measured; 0 for none.
+    beyond: solvers to measure beside the paper's; () for none. store: file of measurements to go on from.
+    """
+
+    n: int | None = None
+    nfe: tuple[int, ...] | None = None
+    seed: int = 0
+    ceiling: int = 0
+    beyond: tuple[str, ...] | None = None
+    batch: int | None = None
+    store: Path | None = None
+    progress: Shown = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """What an experiment found on one model. pictures: by file name, a function that writes the file."""
+
+    name: str
+    title: str
+    markdown: str
+    results: Mapping[str, Any]
+    pictures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+
+
+def machine() -> dict[str, Any]:
+    """What figures of time depend on, and nothing that tells one machine of a kind from another."""
+    return {
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "vector instructions": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def write_report(
+    out: Path, title: str, intro: Sequence[str], sections: Sequence[Section], options: Options, started: float
+) -> Path:
+    """Write the folder: pictures and results first, report.md last, each file atomically; returns report.md."""
+    seconds = time.perf_counter() - started
+    facts = machine()
+    lines = [f"# {title}", "", *intro, ""]
+    lines += [
+        f"Seed {options.seed}; {facts['cores']} cores ({facts['processor']}, {facts['vector instructions']}), "
+        f"{facts['threads']} threads, torch {facts['torch']}; this run took {_duration(seconds)}"
+        + (" (what was in the store of measurements already was not measured again)." if options.store else "."),
+    ]
+    for section in sections:
+        lines += ["", f"## On {section.title}", "", section.markdown]
+        for name, draw in section.pictures.items():
+            with atomic(out / name) as temporary:
+                draw(temporary)
+            lines += ["", f"![{section.title}]({name})"]
+    results = {
+        "title": title,
+        "machine": facts,
+        "seed": options.seed,
+        "seconds": round(seconds, 1),
+        "on": {section.name: dict(section.results) for section in sections},
+    }
+    atomic_write(out / "results.json", json.dumps(_rounded(results), indent=1) + "\n")
+    atomic_write(out / "report.md", "\n".join(lines).rstrip() + "\n")
+    return out / "report.md"
+
+
+def _rounded(value: Any) -> Any:
+    """Six digits are more than any figure here has, and JSON knows no NaN."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} minutes"

@@ -1,0 +1,156 @@
+"""The paper's tables and figures, one function each, run on models at hand and written as a report folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bfn import solvers
+from bfn.core.errors import UserError, did_you_mean
+from bfn_lab import measuring as judged_model
+from bfn_lab import report as printed
+from bfn_lab.by_calls import cs_ablation, efficiency, eta_continuous, eta_discrete, fid_nfe, sa_nfe
+from bfn_lab.measuring import Form, JudgedModel, Place
+from bfn_lab.quality_tables import samples
+from bfn_lab.report import Options, Section, write_report
+from bfn_lab.trajectories import cs_trajectories, orders
+
+__all__ = ["EXPERIMENTS", "Experiment", "Options", "QUICK", "experiment", "reproduce"]
+
+
+Run = Callable[[JudgedModel, Options], Section]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure.
+
+    forms: of the samples of the models that it is run on; none for one that brings its own problems.
+    beyond: whether other solvers may be measured beside the paper's.
+    """
+
+    name: str
+    title: str
+    forms: tuple[Form, ...]
+    run: Run | None = None
+    tables: tuple[str, ...] = ()
+    beyond: bool = False
+
+    @property
+    def places(self) -> list[str]:
+        """Where the paper has it, with what is doubtful there."""
+        lines = []
+        for name in self.tables:
+            table = printed.printed_table(name)
+            lines.append(f"The paper: {table.place}. \u201c{table.caption}\u201d")
+            lines += [f"(Doubtful in it: {_where(remark)}{remark.text}.)" for remark in table.remarks]
+        return lines
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment(
+            "fid-nfe", "Image quality against network calls", ("images",), fid_nfe, ("fid-nfe",), beyond=True
+        ),
+        Experiment(
+            "sa-nfe", "Spelling accuracy against network calls", ("text",), sa_nfe, ("sa-nfe",), beyond=True
+        ),
+        Experiment(
+            "cs-ablation", "The original sampler with and without drawn classes", ("text",), cs_ablation,
+            ("cs-ablation",),
+        ),
+        Experiment(
+            "cs-trajectories", "How far drawing classes moves a trajectory", ("text",), cs_trajectories,
+            ("cs-trajectories",),
+        ),
+        Experiment(
+            "eta-continuous", "Where the grid starts, on images", ("images",), eta_continuous, ("eta-continuous",)
+        ),
+        Experiment("eta-discrete", "Where the grid starts, on text", ("text",), eta_discrete, ("eta-discrete",)),
+        Experiment(
+            "efficiency", "Bits per character and spelling accuracy", ("text",), efficiency,
+            ("efficiency-sa", "efficiency-bpc"),
+        ),
+        Experiment("samples", "Random samples side by side", ("images", "text"), samples, beyond=True),
+        Experiment("orders", "Error against step size on problems with exact answers", ()),
+    )
+}  # fmt: skip
+"""All that ``bfn reproduce`` makes."""
+
+QUICK = Options(n=100, nfe=(5, 10))
+"""Enough to see that everything works."""
+
+
+def experiment(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in EXPERIMENTS:
+        hint = did_you_mean(name, EXPERIMENTS)
+        raise UserError(f"{name!r}: expected one of {', '.join(EXPERIMENTS)}{hint}")
+    return EXPERIMENTS[name]
+
+
+def reproduce(
+    name: str,
+    out: Path,
+    options: Options | None = None,
+    *,
+    on: Sequence[Place] = ("bundled", "exact"),
+    models: Sequence[str] = (),
+    checkpoint: Path | None = None,
+    settings: str | Mapping[str, Any] | None = None,
+    context: int = 2,
+    command: str = "",
+) -> Path:
+    """Run an experiment and write its report folder; returns the path of report.md.
+
+    on: bundled models, exact models of real data, the checkpoint. models: others than the bundled ones, by name or
+    directory. settings: the checkpoint's configuration, as ``load_official`` takes it. context: symbols that the exact
+    model of text looks back.
+    command: what to type to have the same again, for the report.
+    """
+    chosen, options, started = experiment(name), options or Options(), time.perf_counter()
+    if "official" in on and checkpoint is None:
+        raise UserError("official: needs --checkpoint FILE, a published checkpoint such as text8_ema.pt")
+    if options.beyond and not chosen.beyond:
+        able = ", ".join(other.name for other in EXPERIMENTS.values() if other.beyond)
+        raise UserError(f"--solvers {options.beyond[0]}: {name} is of the paper's alone; {able} take others")
+    for solver in options.beyond or ():
+        solvers.get(solver)
+    if chosen.run is None:
+        options = replace(options, store=None)
+        sections = orders(options)
+    else:
+        sections = [
+            chosen.run(judged, options) for judged in _judged_models(chosen, on, models, checkpoint, settings, context)
+        ]
+    intro = [*chosen.places, *([f"Made by `{command}`."] if command else [])]
+    spaced = [line for paragraph in intro for line in (paragraph, "")]
+    return write_report(out, f"{name}: {chosen.title}", spaced[:-1], sections, options, started)
+
+
+def _judged_models(
+    chosen: Experiment,
+    on: Sequence[Place],
+    models: Sequence[str],
+    checkpoint: Path | None,
+    settings: str | Mapping[str, Any] | None,
+    context: int,
+) -> Iterator[JudgedModel]:
+    """Made one after the other: some hold much memory."""
+    if checkpoint is not None:
+        yield judged_model.official(checkpoint, chosen.forms, settings)
+    if "bundled" in on:
+        for name in models or [name for form in chosen.forms for name in judged_model.BUNDLED[form]]:
+            yield judged_model.stored(name, chosen.forms)
+    if "exact" in on:
+        for form in chosen.forms:
+            yield judged_model.exact(form, context)
+
+
+def _where(remark: printed.Remark) -> str:
+    calls = f" at {remark.nfe} calls" if remark.nfe else ""
+    return f"`{remark.solver}`{calls}: " if remark.solver else ""
