@@ -29,32 +29,6 @@ from bfn.core.model import BFN
 from bfn.core.table import BoundRow
 from bfn.storage.sample_files import sample_to
 
-__all__ = [
-    "Figure",
-    "PARTS",
-    "against",
-    "bare",
-    "compiled",
-    "contest",
-    "growth",
-    "idle",
-    "image_model",
-    "inputs_of",
-    "kernel",
-    "memory",
-    "over_network",
-    "peak",
-    "point_model",
-    "processes",
-    "ratio_of",
-    "run",
-    "sampling",
-    "table_model",
-    "text_model",
-    "training",
-    "written",
-]
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -270,7 +244,7 @@ def training(quick: bool) -> Iterator[Figure]:
             batch_0 = trainer.objective.batch(0, trainer.rows)
 
             def plain(trainer: Trainer = trainer) -> None:
-                trainer.devices.backward(trainer.objective.next_loss(trainer.module, batch_0))  # noqa: B023
+                trainer.devices.backward(trainer.objective.next_loss(trainer.module, batch_0))
                 trainer.optimiser.step()
                 trainer.optimiser.zero_grad(set_to_none=True)
 

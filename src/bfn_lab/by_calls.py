@@ -30,23 +30,6 @@ from bfn_lab.measuring import (
 from bfn_lab.quality_tables import judge_pair, quality_section, with_lines
 from bfn_lab.report import Column, Options, PrintedTable, Section
 
-__all__ = [
-    "ETAS",
-    "TUNING_SEED",
-    "best_etas",
-    "bits",
-    "cs_ablation",
-    "efficiency",
-    "eta_continuous",
-    "eta_discrete",
-    "fid_nfe",
-    "grid_lines",
-    "sa_nfe",
-    "share_left",
-    "tuning_n",
-]
-
-
 ETAS = (5e-2, 1e-2, 1e-3, 1e-4)
 """Where the paper's grid may start on images, tuned for every number of calls as the paper did it."""
 TUNING_SEED = 1_000_003

@@ -12,8 +12,6 @@ from tyro.conf import Positional, arg
 from bfn.cli.common import BATCH, DIRECTORY, FILE, NAME, AsJson, Counts, Names, Seed, check_positive, shown, tell
 from bfn.core.errors import UserError
 
-__all__ = ["bench", "reproduce"]
-
 
 def bench(only: Names = (), quick: bool = False, threads: int = 1, json: AsJson = False) -> int:
     """Measure what sampling, training and their parts cost, as ratios: some ten minutes, one with --quick.

@@ -21,27 +21,6 @@ from bfn.quality.judge_choice import judge_for
 from bfn.quality.measurements import Record, Setting, measure
 from bfn_lab.report import Column, Options
 
-__all__ = [
-    "BEYOND",
-    "BUNDLED",
-    "Form",
-    "JudgedModel",
-    "Measurement",
-    "Place",
-    "Sampler",
-    "Wanted",
-    "beyond",
-    "exact",
-    "main_measure",
-    "measure_all",
-    "official",
-    "over_calls",
-    "samplers_named",
-    "samples_at",
-    "stored",
-]
-
-
 Form = Literal["images", "text"]
 Place = Literal["bundled", "exact", "official"]
 

@@ -26,20 +26,6 @@ from bfn_lab import report as printed
 from bfn_lab.measuring import BEYOND, JudgedModel, Measurement, main_measure, measure_all, over_calls, samplers_named
 from bfn_lab.report import Column, Options, PrintedTable, Section
 
-__all__ = [
-    "Outcome",
-    "Pair",
-    "ceilings",
-    "compare_pairs",
-    "judge_pair",
-    "nearest",
-    "quality_section",
-    "samples",
-    "summary",
-    "with_lines",
-]
-
-
 Outcome = Literal["agrees", "opposite", "not told apart"]
 Values = Mapping[tuple[str, Column], Estimate]
 """What was measured, by solver and column."""

@@ -25,22 +25,6 @@ from bfn.core.errors import UserError
 from bfn.quality.judge import Measure
 from bfn.viz.plots import colour, on
 
-__all__ = [
-    "Column",
-    "Options",
-    "PrintedFigure",
-    "PrintedTable",
-    "Remark",
-    "Section",
-    "lines_plot",
-    "log_log_slope",
-    "machine",
-    "printed_table",
-    "quality_plot",
-    "tables",
-    "write_report",
-]
-
 
 def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
     """Slope of log y against log x, by least squares; NaN for a single point, or a y that is not above 0.
@@ -301,7 +285,7 @@ def write_report(
     lines += [
         f"Seed {options.seed}; {facts['cores']} cores ({facts['processor']}, {facts['vector instructions']}), "
         f"{facts['threads']} threads, torch {facts['torch']}; this run took {_duration(seconds)}"
-        + (" (what was in the store of measurements already was not measured again)." if options.store else "."),
+        + (" (what was in the store of measurements already was not measured again)." if options.store else ".")
     ]
     for section in sections:
         lines += ["", f"## On {section.title}", "", section.markdown]

@@ -18,9 +18,6 @@ from bfn_lab.quality_tables import samples
 from bfn_lab.report import Options, Section, write_report
 from bfn_lab.trajectories import cs_trajectories, orders
 
-__all__ = ["EXPERIMENTS", "Experiment", "Options", "QUICK", "experiment", "reproduce"]
-
-
 Run = Callable[[JudgedModel, Options], Section]
 
 

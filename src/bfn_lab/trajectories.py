@@ -31,18 +31,6 @@ from bfn_lab import report as printed
 from bfn_lab.measuring import JudgedModel
 from bfn_lab.report import Options, Section, log_log_slope
 
-__all__ = [
-    "Problem",
-    "STEPS",
-    "cs_trajectories",
-    "final_variance",
-    "orders",
-    "problems",
-    "told_of",
-    "trajectory_distance",
-]
-
-
 STEPS = (0.1, 0.05, 0.02, 0.01, 0.005)
 
 
@@ -99,11 +87,7 @@ def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
         "",
         told_of(measured, powers),
     ]
-    results = {
-        "n": n,
-        "distances": {f"{step:g}": m.asdict() for step, m in measured.items()},
-        "power": powers,
-    }
+    results = {"n": n, "distances": {f"{step:g}": m.asdict() for step, m in measured.items()}, "power": powers}
     curves = {"measured": list(ours.items()), "paper": list(theirs.items())}
     pictures = {f"{judged.name}.png": partial(_draw, curves)}
     return Section(judged.name, judged.title, "\n".join(lines), results, pictures)

@@ -14,12 +14,9 @@ import pytest
 
 gradio = pytest.importorskip("gradio")
 
-from bfn.app import server as middleware  # noqa: E402
+from bfn.app import server as middleware
 from bfn.app import server as protection
-from bfn.app.server import (
-    MAX_BODY,  # noqa: E402
-    launch,
-)
+from bfn.app.server import MAX_BODY, launch
 
 GOOD = ["digits", 4, 0, "all", 1, "", "nothing", 0, None, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
 PLANE = ["eight on a ring", ["bfn", "fast-ode"], 4, 8, 0]

@@ -26,10 +26,7 @@ NAN = float("nan")
         (lambda m: m.sample(10**18, nfe=2), "n=10+: expected a whole number"),
         (lambda m: bfn.Classes(torch.tensor([1, 2]), 0.5), "classes from a Tensor of names, float of shares: expected"),
         (lambda m: m.sample(2, nfe=True), "nfe=True: expected a whole number of network calls"),
-        (
-            lambda m: m.sample(2, nfe=torch.zeros(2), grid=[0.1, 0.5]),
-            "nfe=tensor.*: expected a whole number",
-        ),
+        (lambda m: m.sample(2, nfe=torch.zeros(2), grid=[0.1, 0.5]), "nfe=tensor.*: expected a whole number"),
         (lambda m: m.sample(2, nfe=2, t_start=0.5, start_from=object()), "start_from: data=.*: expected numbers"),
         (lambda m: tiny.build("text").sample(2, nfe=2, allowed=set()), r"allowed=set\(\): expected numbers, an array"),
         (lambda m: tiny.build("text").sample(2, nfe=2, allowed=2**63), r"allowed=\d+: expected numbers, an array"),

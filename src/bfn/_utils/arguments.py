@@ -9,18 +9,6 @@ from torch import Tensor
 
 from bfn.core.errors import UserError
 
-__all__ = [
-    "MOST_COUNT",
-    "as_tensor",
-    "check_positive",
-    "check_real",
-    "check_seed",
-    "check_share",
-    "check_text",
-    "check_whole",
-]
-
-
 MOST_COUNT = 10**9
 """Of steps, samples of a batch, paths: more are a slip, and would never come to an end."""
 

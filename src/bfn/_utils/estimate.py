@@ -11,9 +11,6 @@ from torch import Tensor
 
 from bfn.core.errors import UserError
 
-__all__ = ["Estimate", "LEVEL", "bootstrap_estimates", "mean_estimate", "share_estimate"]
-
-
 LEVEL = 0.95
 """Confidence of every interval in this library."""
 

@@ -11,20 +11,6 @@ from typing import IO, Any
 
 from bfn.core.errors import UserError
 
-__all__ = [
-    "atomic",
-    "atomic_write",
-    "flush",
-    "home",
-    "locked",
-    "read_text",
-    "regular_size",
-    "sweep",
-    "sync",
-    "write_arrays",
-]
-
-
 MOST_TEXT = 1 << 26
 """Bytes of a config or of settings, 64 MiB."""
 

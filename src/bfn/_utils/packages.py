@@ -15,9 +15,6 @@ from typing import BinaryIO, cast
 from bfn._utils.files import regular_size
 from bfn.core.errors import UserError
 
-__all__ = ["Bounded", "check_decoded", "open_file", "require", "telling_damage"]
-
-
 EXTRAS = {"records": ("pandas", "pyarrow", "tokenizers"), "chem": ("rdkit", "selfies", "fcd"), "tables": ("xgboost",)}
 """Packages that come with an extra of their own; all others come with ``data``."""
 

@@ -23,9 +23,6 @@ from bfn._utils.files import atomic_write, locked, read_text, sweep
 from bfn._utils.progress import Progress, Shown, say
 from bfn.core.errors import UserError
 
-__all__ = ["ALONE", "Pieces", "Processes", "Write", "digest", "write_pieces"]
-
-
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)
 """How long a process waits for another: one may have much more to do."""

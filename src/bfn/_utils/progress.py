@@ -9,9 +9,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
-__all__ = ["INTERVAL", "Progress", "Shown", "over", "say", "style"]
-
-
 T = TypeVar("T")
 Shown = bool | Literal["bar", "lines", "json"]
 """True for what suits the place: a bar on a terminal or in a notebook, lines in a pipe or a file. False for nothing."""

@@ -11,8 +11,6 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-__all__ = ["block_generator", "derived_generator", "derived_seed", "evaluating"]
-
 
 def derived_seed(*parts: int | str) -> int:
     """A 63-bit seed from a few numbers and words; nearby ones give unrelated seeds."""

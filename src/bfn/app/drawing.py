@@ -34,35 +34,6 @@ from bfn.storage import models as storage
 from bfn.viz.pictures import Recorder, molecule_sheet, sheet
 from bfn.viz.plots import colour, on
 
-__all__ = [
-    "CALLS",
-    "MAX_FRAMES",
-    "MIXTURES",
-    "Models",
-    "PARTICLES",
-    "PARTS",
-    "PanelProgress",
-    "SolverErrors",
-    "dial",
-    "draw",
-    "error_curves",
-    "errors",
-    "film",
-    "floor",
-    "groups",
-    "image",
-    "letters",
-    "load_models",
-    "mixture_paths",
-    "numbers",
-    "panel_plan",
-    "paths_picture",
-    "picked",
-    "usable_solvers",
-    "watched",
-]
-
-
 PICTURES = 20
 PARTS: dict[str, ImagePart] = dict(zip(KEEPS[1:], ("top", "bottom", "left", "right", "border"), strict=True))
 """The library's names of the parts that the page offers to keep."""

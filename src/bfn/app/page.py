@@ -22,9 +22,6 @@ from bfn.core.model import BFN
 from bfn.data.table_columns import TableColumn
 from bfn.tables.sampling import RowRequest, draw_rows
 
-__all__ = ["build", "part", "row_view", "rows_tab", "theme"]
-
-
 NOTE = """<p class="bfn-note">Rows that are nobody's. Known cells, as <code>education=Doctorate; age=50</code>,
 are kept while the others are drawn given them; ranges, as <code>age&gt;40</code> or <code>country in FR, IT</code>, by
 drawing until they hold.</p>"""

@@ -12,27 +12,6 @@ import gradio as gr
 
 from bfn.core.errors import UserError
 
-__all__ = [
-    "DRAW",
-    "DrawRequest",
-    "EACH",
-    "KEEPS",
-    "Limits",
-    "MIXTURE",
-    "MixtureRequest",
-    "OWN",
-    "Panel",
-    "ROWS",
-    "RequestError",
-    "RowsRequest",
-    "SHARED",
-    "choice",
-    "read_draw",
-    "read_mixture",
-    "read_rows",
-    "spoken",
-]
-
 
 @contextmanager
 def spoken() -> Iterator[None]:

@@ -28,27 +28,6 @@ from bfn.app.drawing import load_models
 from bfn.app.requests import DRAW, MIXTURE, ROWS
 from bfn.core.errors import UserError
 
-__all__ = [
-    "API",
-    "App",
-    "MAX_BODY",
-    "OwnHost",
-    "Protection",
-    "Receive",
-    "RequestFilter",
-    "SECONDS",
-    "Scope",
-    "Send",
-    "Uncollected",
-    "allowed_hosts",
-    "is_open",
-    "launch",
-    "objection",
-    "protect",
-    "refuse",
-]
-
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

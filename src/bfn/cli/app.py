@@ -7,8 +7,6 @@ from tyro.conf import arg
 
 from bfn.cli.common import check_positive
 
-__all__ = ["app"]
-
 
 def app(
     model: Annotated[tuple[Path, ...], arg(metavar="DIR [DIR ...]")] = (),

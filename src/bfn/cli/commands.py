@@ -12,9 +12,6 @@ from bfn.cli.train import settings_first, train
 from bfn.cli.tune import distill, tune
 from bfn_lab.commands import bench, reproduce
 
-__all__ = ["ARRANGED", "COMMANDS"]
-
-
 COMMANDS: dict[str, Command] = {
     "models": models,
     "info": info,

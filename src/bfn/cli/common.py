@@ -18,30 +18,6 @@ if TYPE_CHECKING:
     from bfn.core.model import BFN
     from bfn.data.encoding import ModelData
 
-__all__ = [
-    "AsJson",
-    "BATCH",
-    "Counts",
-    "DIRECTORY",
-    "Data",
-    "Device",
-    "FILE",
-    "HeldOut",
-    "ModelName",
-    "NAME",
-    "Names",
-    "Network",
-    "PlainOutput",
-    "SEED",
-    "Seed",
-    "check_positive",
-    "load",
-    "printable",
-    "shown",
-    "table",
-    "tell",
-]
-
 
 HARMLESS = "\n\t"
 TURNING = (*range(0x200E, 0x2010), *range(0x202A, 0x202F), *range(0x2066, 0x206A))

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from bfn.quality.comparison import Comparison
     from bfn.quality.measurements import Record, Setting
 
-__all__ = ["compare"]
-
 
 INTERRUPTED = 130
 USUAL_N, MOST_ROWS, TABLE_BATCH = 200, 10_000, 4096

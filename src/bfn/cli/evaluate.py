@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from bfn.core.model import BFN
     from bfn.likelihood.bits import Likelihood
 
-__all__ = ["evaluate", "impute", "likelihood"]
-
 
 def impute(
     model: ModelName,

@@ -18,15 +18,9 @@ if TYPE_CHECKING:
     from bfn.core.info import ModelInfo
     from bfn.core.solver import Plan
 
-__all__ = ["convert", "describe_data", "fetch", "figure", "info", "models", "quality", "solvers", "summary"]
-
 
 def info(
-    model: ModelName,
-    nfe: Counts = (5, 10, 20, 50),
-    repair: bool = False,
-    network: Network = None,
-    json: AsJson = False,
+    model: ModelName, nfe: Counts = (5, 10, 20, 50), repair: bool = False, network: Network = None, json: AsJson = False
 ) -> None:
     """Tell about a model: its data, network and card, and what the solver "auto" runs on it.
 
@@ -189,9 +183,7 @@ KNOWN = "mnist, fashion-mnist, cifar10, text8, qm9, adult, magic, or a Bayesian 
 
 
 def fetch(
-    name: Annotated[Positional[str], arg(metavar="NAME", help=KNOWN)],
-    again: bool = False,
-    json: AsJson = False,
+    name: Annotated[Positional[str], arg(metavar="NAME", help=KNOWN)], again: bool = False, json: AsJson = False
 ) -> None:
     """Bring a standard data set into the cache (BFN_HOME, default ~/.cache/bfn) and check its SHA-256 sums.
 

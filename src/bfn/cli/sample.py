@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bfn.core.model import BFN
     from bfn.core.sampling import BatchedSamples
 
-__all__ = ["asked", "sample", "sample_table", "scales", "tell_molecules"]
-
 
 def tell_molecules(path: Path, model: BFN, drawn: BatchedSamples) -> tuple[list[Path], list[str], dict[str, Any]]:
     """Draw the valid ones beside their strings; files, lines for people, values for programs.

@@ -13,9 +13,6 @@ from tyro.conf import Positional, arg
 from bfn.cli.common import DIRECTORY, FILE, NAME, SEED, Names, shown, tell
 from bfn.core.errors import UserError, did_you_mean
 
-__all__ = ["STOPPED", "is_table", "settings_first", "train", "train_table"]
-
-
 FILES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 NAMES = ("steps", "batch", "lr", "width", "n_blocks", "dropout", "kinds", "drop", "network")
 STOPPED = {"SIGINT": 130, "SIGTERM": 143}

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from bfn.core.model import Model
     from bfn.solvers.few_step import Anchor
 
-__all__ = ["distill", "tune"]
-
 
 def distill(
     model: ModelName,

@@ -14,8 +14,6 @@ from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.table import Row, Table
 
-__all__ = ["FixedNoise", "StartingData"]
-
 
 @dataclass(frozen=True, eq=False)
 class StartingData(Control):

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["NetworkError", "UserError", "did_you_mean"]
-
 
 class UserError(ValueError):
     """Wrong input: the message says the value, what was expected and what to do, in one line.

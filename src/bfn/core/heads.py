@@ -24,10 +24,10 @@ from bfn.core.schedules import FIRST_TIME
 from bfn.solvers.sde import message_from_noise
 
 __all__ = [
+    "HEADS",
     "Categorical",
     "DataHead",
     "FlowMapHead",
-    "HEADS",
     "Head",
     "LogitsHead",
     "NoiseHead",

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from bfn.core.model import Model
 
 __all__ = [
+    "EDM",
+    "WEIGHTINGS",
     "Bound",
     "CrossEntropy",
-    "EDM",
     "Importance",
     "JointWeighting",
     "LossByTime",
     "MinSNR",
-    "WEIGHTINGS",
     "Weighting",
     "continuous_time_loss",
     "continuous_time_loss_values",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bfn import likelihood
 from bfn._utils.arguments import as_tensor
 from bfn.core import losses
-from bfn.core.codec import Codec, codec_for, pixels
+from bfn.core.codec import Codec, codec_for
 from bfn.core.conditions import LENGTHS, Classes, as_values, n_present, pack_present
 from bfn.core.errors import NetworkError, UserError
 from bfn.core.flows import Flow, NoiseLevel, Shape
@@ -26,9 +26,6 @@ from bfn.core.plain import StorageError
 from bfn.core.sampling import Samples, sample
 from bfn.likelihood.bits import Likelihood
 from bfn.storage import models as storage
-
-__all__ = ["BFN", "Model", "load", "pixels"]
-
 
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A batch of data as users give it: a tensor, an array, or a mapping of parts."""
@@ -215,11 +212,7 @@ class Model(ABC):
         return x.decoded if isinstance(x, Samples) else self.codec.decode(x, present)
 
     def log_likelihood(
-        self,
-        x: Data,
-        method: likelihood.Method = "ode",
-        nfe: int | None = None,
-        **settings: Any,
+        self, x: Data, method: likelihood.Method = "ode", nfe: int | None = None, **settings: Any
     ) -> Likelihood:
         """log p(x) of each sample, or a bound: see :func:`bfn.likelihood.likelihood.log_likelihood` for the settings."""
         return likelihood.log_likelihood(self, self.as_data(x), method, nfe, **settings)

@@ -36,9 +36,6 @@ from bfn.core.flows import Flow
 from bfn.core.solver import Solver
 from bfn.core.table import Row, Table
 
-__all__ = ["Multistep"]
-
-
 Weights = tuple[float, ...]
 """Of predictions, newest first."""
 

@@ -24,11 +24,11 @@ from bfn.core.errors import UserError
 from bfn.core.registry import Registry, registry
 
 __all__ = [
-    "ExponentialSchedule",
     "FIRST_TIME",
+    "SCHEDULES",
+    "ExponentialSchedule",
     "LogarithmicSchedule",
     "QuadraticSchedule",
-    "SCHEDULES",
     "Schedule",
     "TabulatedSchedule",
     "Time",

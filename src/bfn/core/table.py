@@ -22,8 +22,6 @@ from bfn.core.errors import UserError
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.info import NOTHING, Fact
 
-__all__ = ["BoundRow", "BoundTable", "Number", "Row", "Table"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -27,22 +27,6 @@ from bfn.data.text import Text
 if TYPE_CHECKING:
     from bfn.core.model import Model
 
-__all__ = [
-    "COLUMN_OPTIONS",
-    "ImagePart",
-    "ModelData",
-    "as_model_data",
-    "columns_of",
-    "encode_records",
-    "info_of_records",
-    "known_part",
-    "known_text",
-    "n_values_of",
-    "read_model_data",
-    "record_lengths",
-    "shape_of_records",
-]
-
 
 COLUMN_OPTIONS = tuple(field.name for field in fields(Columns))
 """The options of a run's data that say what its columns are for."""

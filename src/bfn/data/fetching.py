@@ -32,9 +32,6 @@ from bfn._utils.progress import Progress, Shown, style
 from bfn.core.errors import UserError, did_you_mean
 from bfn.data.sources import SOURCES, Download
 
-__all__ = ["FetchError", "fetch", "is_fetched", "read_manifest"]
-
-
 _TIMEOUT = (5.0, 30.0)  # seconds to connect, which are few so that packages have their turn soon, and between blocks
 _MOST_DOWNLOADED = 1 << 30  # the largest archive of a standard set has 170 million
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

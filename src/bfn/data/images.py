@@ -25,22 +25,6 @@ from bfn._utils.packages import check_decoded, open_file, require, telling_damag
 from bfn._utils.progress import Shown, over
 from bfn.core.errors import UserError
 
-__all__ = [
-    "CIFAR10_CLASSES",
-    "Images",
-    "concatenate",
-    "from_array",
-    "load_npy",
-    "load_npz",
-    "numpy_shapes",
-    "read_cifar_folder",
-    "read_folder",
-    "read_idx_images",
-    "read_npy",
-    "read_npz",
-]
-
-
 _MOST_CLASSES = 1_000_000  # labels are counted: one of 10^12 would ask for as many counters
 
 

@@ -33,9 +33,6 @@ from bfn.data.sources import SOURCES
 from bfn.data.text import Text, read_text
 from bfn.data.tokenizers import Tokenizer
 
-__all__ = ["Part", "from_card", "is_at_hand", "load", "names", "remember_path"]
-
-
 _PATHS = "trained-on.json"
 
 
@@ -177,7 +174,7 @@ def _part(whole: Images | Text | Records, part: Part) -> Images | Text | Records
     return rest.split(n)[part == "validation"]
 
 
-def _read_path(  # noqa: PLR0911
+def _read_path(
     path: Path, tokenizer: Tokenizer | str | None, columns: Columns | None, progress: Shown
 ) -> Images | Text | Records:
     path = path.expanduser()

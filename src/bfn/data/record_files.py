@@ -23,9 +23,6 @@ from bfn.data.images import load_npy, load_npz
 from bfn.data.records import Columns, RawTable, Records, make_records, tabular
 from bfn.data.tokenizers import Tokenizer
 
-__all__ = ["is_record_file", "read_records"]
-
-
 _FASTA_LETTERS = re.compile(r"[A-Za-z*-]*")
 _SMILES_HEADER = re.compile(r"(canonical_|isomeric_)?smiles?\b", re.IGNORECASE)
 

@@ -20,24 +20,10 @@ from bfn.core.errors import UserError, did_you_mean
 from bfn.data.text import smallest_type
 from bfn.data.tokenizers import Tokenizer, make_tokenizer
 
-__all__ = [
-    "Categories",
-    "Column",
-    "Columns",
-    "Numbers",
-    "RawTable",
-    "Records",
-    "Sequences",
-    "make_records",
-    "smiles_problem",
-    "tabular",
-]
-
-
 BONDS = frozenset("-=#$:/\\~")
 
 
-def smiles_problem(tokens: Iterable[str]) -> str | None:  # noqa: PLR0911
+def smiles_problem(tokens: Iterable[str]) -> str | None:
     """What is wrong with a string that is cut into tokens of SMILES, with its position from 0; None if nothing is."""
     depth, position, last = 0, 0, "."
     rings: set[str] = set()
@@ -406,8 +392,7 @@ def _column(table: RawTable, name: str, as_classes: bool) -> Numbers | Categorie
         value = _number(text)
         if value is None:
             raise table.error(
-                number,
-                f"{name} is {text[:40]!r}: expected a number, as others are; or name the column in classes",
+                number, f"{name} is {text[:40]!r}: expected a number, as others are; or name the column in classes"
             )
         numbers[number] = value
     return _finite(table, name, numbers)
@@ -447,8 +432,7 @@ def _whole(table: RawTable, name: str, array: NDArray[Any]) -> Categories:
     if wrong.any():
         number = int(wrong.argmax())
         raise table.error(
-            number,
-            f"{name} has a whole number outside 0..{_MOST_CLASSES - 1}, no class: save numbers as floats",
+            number, f"{name} has a whole number outside 0..{_MOST_CLASSES - 1}, no class: save numbers as floats"
         )
     names = tuple(map(str, range(max(2, int(rows.max(initial=0)) + 1))))
     return Categories(torch.from_numpy(array.astype(np.int64)), names)

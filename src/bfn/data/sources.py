@@ -25,24 +25,6 @@ from bfn.data.records import Columns
 from bfn.data.text import clean
 from bfn.data.tokenizers import TEXT8, Alphabet
 
-__all__ = [
-    "Download",
-    "SOURCES",
-    "Source",
-    "from_adult_wheel",
-    "from_cifar_binary",
-    "from_cifar_png",
-    "from_class_json",
-    "from_enwik8_package",
-    "from_idx_gz",
-    "from_idx_package",
-    "from_magic_wheel",
-    "from_network_wheel",
-    "from_qm9_package",
-    "from_text8_zip",
-]
-
-
 _TEXT8_LENGTH = 100_000_000
 _ENWIK8_LENGTH = 74_000_000  # what enwik8, a tenth of the dump that text8 was made of, is good for, in round figures
 _FASHION_TEST = 1000  # images of each class for the test, where the set itself does not say which
@@ -211,10 +193,7 @@ def from_network_wheel(name: str) -> Callable[[Mapping[str, Path], Path, Shown],
 
 
 def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: Shown) -> None:
-    with (
-        path.open("wb") as file,
-        Progress(length, "unpacking", "byte", progress) as bar,
-    ):
+    with path.open("wb") as file, Progress(length, "unpacking", "byte", progress) as bar:
         while (missing := length - file.tell()) and (piece := next(pieces, b"")):
             bar.update(file.write(piece[:missing]))
         flush(file)

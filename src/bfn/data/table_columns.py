@@ -17,9 +17,6 @@ from bfn._utils.packages import require
 from bfn.core.codec import Codec, Encoded
 from bfn.core.errors import UserError, did_you_mean
 
-__all__ = ["CellType", "Quantiles", "TableCodec", "TableColumn", "TableColumns", "pandas"]
-
-
 Raw = NDArray[Any]
 """Cells without their type: int64 (whole numbers, truth values, times, codes of categories), float64, or texts."""
 

@@ -17,21 +17,6 @@ from bfn.data.fetching import fetch
 from bfn.data.sources import SOURCES
 from bfn.data.table_columns import CellType, Quantiles, Raw, TableColumn, TableColumns, pandas
 
-__all__ = [
-    "ColumnCounts",
-    "TableStream",
-    "UnlearnableColumnsError",
-    "check_columns_named",
-    "check_kinds_and_drop",
-    "columns_in",
-    "columns_of",
-    "infer_columns",
-    "open_table",
-    "read_table",
-    "table_kind",
-]
-
-
 MOST_LEVELS = 150
 """Numbers with so many different values are classes, where each is there often enough."""
 PER_LEVEL = 10

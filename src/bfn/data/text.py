@@ -14,9 +14,6 @@ from torch import Tensor
 from bfn.core.errors import UserError
 from bfn.data.tokenizers import Alphabet, Tokenizer, make_tokenizer
 
-__all__ = ["Text", "clean", "read_text"]
-
-
 _PIECE = 1 << 24
 
 

@@ -28,21 +28,6 @@ from bfn.core.codec import Codec, Encoded
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow
 
-__all__ = [
-    "AMINO_ACIDS",
-    "Alphabet",
-    "NOTATIONS",
-    "PATTERNS",
-    "TEXT8",
-    "TOKENIZERS",
-    "Text",
-    "TokenList",
-    "Tokenizer",
-    "TokenizerFile",
-    "make_tokenizer",
-]
-
-
 MOST_LENGTH = 10**9
 _MOST_TOKENS = 8192  # found in data: beyond it, the pattern does not fit the data or the network would be all embedding
 
@@ -202,7 +187,7 @@ class TokenList(Tokenizer):
             twice = next(token for number, token in enumerate(self.tokens) if self._numbers[token] != number)
             raise UserError(f"token {twice!r} is in the list more than once: expected each once")
         if self.pattern is not None:
-            self._expression  # noqa: B018
+            self._expression
 
     @classmethod
     def from_texts(cls, texts: Iterable[str], pattern: str, most: int = _MOST_TOKENS) -> Self:
@@ -338,7 +323,7 @@ class TokenizerFile(Tokenizer):
     content: str
 
     def __post_init__(self) -> None:
-        self._tokenizer  # noqa: B018
+        self._tokenizer
 
     @classmethod
     def read(cls, path: Path | str) -> Self:

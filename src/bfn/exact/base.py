@@ -15,9 +15,6 @@ from bfn.core.heads import Categorical, Output
 from bfn.core.info import ModelInfo, Spread
 from bfn.core.model import Model
 
-__all__ = ["DiscreteExactModel", "ExactModel"]
-
-
 LOG_ZERO = -1e30
 """Stands for log 0 inside posteriors: exp of it is 0, but sums and differences of it stay finite."""
 

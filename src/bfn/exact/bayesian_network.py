@@ -28,9 +28,6 @@ from bfn.data.fetching import fetch
 from bfn.data.table_columns import CellType, TableColumn, TableColumns
 from bfn.exact.base import ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
 
-__all__ = ["BayesianNetwork", "CliqueTree", "Node", "read_bif"]
-
-
 MOST_BYTES = 64 << 20
 MOST_NODES, MOST_LEVELS, MOST_NUMBERS = 10_000, 10_000, 10_000_000
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"([^"\n]*)"|[{}()\[\],;|]|[^\s{}()\[\],;|"]+|\n|[^\S\n]+', re.DOTALL)

@@ -28,8 +28,6 @@ from bfn.exact.base import (
     safe_log,
 )
 
-__all__ = ["JointMixture"]
-
 
 class JointMixture(ExactModel):
     """M components over named parts.

@@ -21,8 +21,6 @@ from bfn.core.heads import Output, Point, unknown_scale
 from bfn.exact.base import ExactModel, draw_components, log_weights, normal_log_prob
 from bfn.kinds.angles import VonMises, log_i0e, pairs_of
 
-__all__ = ["GaussianMixture", "Points", "VonMisesMixture"]
-
 
 class GaussianMixture(ExactModel):
     """Mixture of M Gaussians in D dimensions.

@@ -23,8 +23,6 @@ from bfn.exact.base import (
 from bfn.networks.ngram_counts import BackoffTables, DenseAutomaton, SparseAutomaton, count_backoff
 from bfn.networks.ngram_posterior import Automaton, posterior_logits, scaled
 
-__all__ = ["MarkovChain", "MixtureOfProducts", "NGram", "ProductOfCategoricals", "StringSet"]
-
 
 class StringSet(DiscreteExactModel):
     """A finite set of strings (N, L) of classes, with weights (N,), equal if None."""

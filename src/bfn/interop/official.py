@@ -30,17 +30,6 @@ from bfn.data.tokenizers import TEXT8
 from bfn.kinds.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead
 from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet
 
-__all__ = [
-    "CheckpointMismatchError",
-    "Configuration",
-    "PUBLISHED",
-    "configuration",
-    "convert",
-    "load_official",
-    "read_state_dict",
-]
-
-
 Options = dict[str, networks.JSON]
 
 

@@ -21,8 +21,6 @@ from bfn.core.errors import UserError
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.heads import Head, Output, beyond
 
-__all__ = ["AngleHead", "VonMises", "angles_of", "pairs_of"]
-
 
 def pairs_of(angles: Tensor) -> Tensor:
     """Angles in radians (...) -> points of the circle (..., 2).

@@ -19,9 +19,6 @@ from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.heads import Categorical, Head, NoiseHead, Output, Point
 from bfn.core.schedules import FIRST_TIME
 
-__all__ = ["ClippedNoiseHead", "DiscretisedHead", "LogitHead"]
-
-
 LOG_SCALE_RANGE = (-10.0, 10.0)
 """Log standard deviations of the noise are cut to this, as in the released code."""
 

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from bfn.core.conditions import Label
     from bfn.core.model import Model
 
-__all__ = [
-    "Batch",
-    "Likelihood",
-    "batch_size",
-    "batches",
-    "bits_estimate",
-    "bits_parts",
-    "checked_conditions",
-    "held_out_bits",
-    "some_of",
-]
-
 
 BATCH_NUMBERS = 1 << 16
 """Numbers in the states of a batch where its size is not given."""

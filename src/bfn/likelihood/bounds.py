@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from bfn.core.conditions import Label
     from bfn.core.model import Model
 
-__all__ = ["continuous_bound", "n_step_bound", "receiver_variance"]
-
 
 def continuous_bound(batch: Batch, nfe: int) -> Likelihood:
     """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""

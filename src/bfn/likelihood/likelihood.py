@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from bfn.core.conditions import Label
     from bfn.core.model import Model
 
-__all__ = ["log_likelihood"]
-
 
 @torch.no_grad()
 def log_likelihood(

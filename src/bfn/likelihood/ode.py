@@ -25,8 +25,6 @@ from bfn.likelihood.bits import Batch, Likelihood
 if TYPE_CHECKING:
     from bfn.core.model import Model
 
-__all__ = ["Dequantise", "Divergence", "Method", "NFE", "Ode", "Settings", "Slope", "adams", "dormand_prince"]
-
 
 Slope = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(rows, c, y) -> dy/dc of those rows of the batch."""

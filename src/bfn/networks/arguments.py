@@ -9,18 +9,6 @@ from torch import Tensor
 from bfn._utils.arguments import MOST_COUNT, check_whole
 from bfn.core.errors import UserError
 
-__all__ = [
-    "JSON",
-    "MOST_BLOCKS",
-    "config_of",
-    "refuse_label",
-    "require_divisible",
-    "require_positive",
-    "require_present",
-    "require_shape",
-]
-
-
 JSON: TypeAlias = bool | int | float | str | Sequence["JSON"] | Mapping[str, "JSON"] | None
 """Whatever `json` can write: the type of a network's stored arguments."""
 BLOCKS, MOST_BLOCKS = ("n_blocks", "n_layers", "n_levels"), 10_000

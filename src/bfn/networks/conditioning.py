@@ -22,23 +22,6 @@ from torch.nn import functional as F
 
 from bfn.core.errors import UserError, did_you_mean
 
-__all__ = [
-    "ClassEmbedding",
-    "ConditionSpec",
-    "Conditioning",
-    "Context",
-    "CrossAttention",
-    "Declarations",
-    "NumberEmbedding",
-    "Rotary",
-    "TokenEmbedding",
-    "centre",
-    "combine",
-    "declared",
-    "zeroed",
-]
-
-
 Declarations: TypeAlias = Mapping[str, Mapping[str, Any]]
 """Conditions by name, each with its shape, n_classes, mean and std, as a config holds them."""
 

@@ -8,8 +8,6 @@ from bfn.core.errors import UserError
 from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
 from bfn.networks.conditioning import Conditioning, Declarations, centre, combine, zeroed
 
-__all__ = ["MLP"]
-
 
 class ResidualBlock(nn.Module):
     """Two linear layers; scale and shift of the normalised features come from the condition."""

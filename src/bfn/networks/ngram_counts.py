@@ -18,19 +18,6 @@ from torch import Tensor, nn
 
 from bfn.core.errors import UserError
 
-__all__ = [
-    "BackoffTables",
-    "DenseAutomaton",
-    "FallingAutomaton",
-    "SparseAutomaton",
-    "count_backoff",
-    "count_ngrams",
-    "find",
-    "look_up",
-    "sparse",
-    "sums",
-]
-
 
 class FallingAutomaton:
     """The chain of some n-grams, with the methods of the automata in :mod:`bfn.networks.ngram_counts`."""

@@ -11,33 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn.core.errors import UserError
-from bfn.networks.ngram_counts import (
-    BACKOFF_MIN,
-    BackoffTables,
-    DenseAutomaton,
-    FallingAutomaton,
-    SparseAutomaton,
-    count_backoff,
-    count_ngrams,
-    find,
-    sums,
-)
-
-__all__ = [
-    "Automaton",
-    "BackoffTables",
-    "DenseAutomaton",
-    "FallingAutomaton",
-    "NGramPosterior",
-    "SparseAutomaton",
-    "count_backoff",
-    "count_telling",
-    "draw_strings",
-    "posterior_logits",
-    "scaled",
-    "unit",
-]
-
+from bfn.networks.ngram_counts import BACKOFF_MIN, BackoffTables, FallingAutomaton, count_ngrams, find, sums
 
 LEAST = 1e-300
 """Stands for a probability of 0 where a logarithm is taken in float64; in float32 the least there is does."""

@@ -17,8 +17,6 @@ from torch import Tensor, nn
 from bfn.networks.arguments import config_of, refuse_label, require_divisible, require_positive, require_shape
 from bfn.networks.conditioning import zeroed
 
-__all__ = ["OfficialBinaryUNet", "OfficialFlatUNet", "OfficialTransformer", "position_code"]
-
 
 def position_code(length: int, width: int) -> Tensor:
     """sin(p / 1000^(j/d)) in even columns j, cos of the same in odd ones: (length, width).

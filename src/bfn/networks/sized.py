@@ -10,9 +10,6 @@ from torch.overrides import TorchFunctionMode
 from bfn import networks
 from bfn.core.errors import UserError
 
-__all__ = ["build_for", "compare"]
-
-
 BESIDE = 1 << 28
 """Bytes that a network may make beside those that its weights have: 256 MiB."""
 MOST_PLACES = 1 << 20

@@ -13,9 +13,6 @@ from bfn.networks.conditioning import Conditioning, zeroed
 from bfn.networks.mlp import ResidualBlock
 from bfn.networks.transformer import Adaptive, Attention, FeedForward
 
-__all__ = ["TableMLP", "TableTransformer", "TableVector"]
-
-
 LEAST = 1e-20
 """Probabilities are not taken for smaller where their logarithm is: e^46 is all the evidence there ever is."""
 

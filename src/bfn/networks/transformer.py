@@ -20,8 +20,6 @@ from bfn.networks.conditioning import (
 )
 from bfn.networks.ngram_posterior import NGramPosterior
 
-__all__ = ["Transformer"]
-
 
 class Attention(nn.Module):
     """Self-attention with rotary positions: (batch, length, width) -> the same shape."""

@@ -10,9 +10,6 @@ from bfn.core.errors import UserError
 from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
 from bfn.networks.conditioning import Conditioning, Context, CrossAttention, Declarations, centre, combine, zeroed
 
-__all__ = ["UNet"]
-
-
 CHANNELS_PER_GROUP = 8
 
 

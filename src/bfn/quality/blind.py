@@ -20,9 +20,6 @@ from bfn.core.model import Model
 from bfn.quality.measurements import Setting
 from bfn.viz.pictures import sheet, side_by_side, write_picture
 
-__all__ = ["Preference", "check_pairs", "key_path", "score", "write_pairs"]
-
-
 PAIRS, ANSWERS = "pairs.md", "answers.csv"
 SIDES = ("left", "right")
 INSTRUCTIONS = (

@@ -14,8 +14,6 @@ from bfn.core.model import Model
 from bfn.quality.judge import Judge, Measure
 from bfn.quality.measurements import Record, Setting, measure
 
-__all__ = ["Advice", "Comparison", "compare", "markdown_table", "summarise"]
-
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table.

@@ -30,23 +30,6 @@ from bfn.core.errors import UserError
 from bfn.quality.frechet import FeatureStatistics
 from bfn.storage import models as weights_file
 
-__all__ = [
-    "BUNDLED_CLASSIFIER",
-    "DigitClassifier",
-    "Extractor",
-    "InceptionFeatures",
-    "cached_statistics",
-    "check_finite",
-    "check_images",
-    "classify",
-    "extract",
-    "gather_statistics",
-    "load_classifier",
-    "pooled_pixels",
-    "save_classifier",
-]
-
-
 Extractor = Callable[[Tensor], Tensor]
 Preprocessing = Literal["tensorflow", "pytorch-fid"]
 
@@ -263,7 +246,7 @@ def load_classifier(path: Path | str = BUNDLED_CLASSIFIER) -> DigitClassifier:
         with safetensors.safe_open(path, framework="pt") as file:
             if (file.metadata() or {}).get("format") != _FORMAT:
                 raise UserError(f"{path}: not a digit classifier")
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            state = {name: file.get_tensor(name) for name in file.keys()}
     except safetensors.SafetensorError as error:
         raise UserError(f"{path}: not a whole safetensors file ({error})") from error
     model = DigitClassifier(n_features=state["head.weight"].shape[1])

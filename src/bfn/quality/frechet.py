@@ -22,17 +22,6 @@ from bfn._utils.estimate import Estimate, bootstrap_estimates, mean_estimate
 from bfn._utils.files import atomic
 from bfn.core.errors import UserError
 
-__all__ = [
-    "FeatureStatistics",
-    "Gaussian",
-    "expected_bias",
-    "frechet_distance",
-    "frechet_estimate",
-    "frechet_influence",
-    "nearest",
-]
-
-
 _FORMAT = "bfn-feature-statistics-1"
 
 

@@ -41,22 +41,6 @@ from bfn.quality.text import (
     word_counts,
 )
 
-__all__ = [
-    "Digits",
-    "Frechet",
-    "Judge",
-    "JudgePart",
-    "Measure",
-    "NearCopies",
-    "NearestClasses",
-    "ReferenceData",
-    "Texts",
-    "read_images",
-    "read_texts",
-    "read_values",
-    "without_padding",
-]
-
 
 @dataclass(frozen=True)
 class Measure:

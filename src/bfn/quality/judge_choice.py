@@ -48,9 +48,6 @@ from bfn.quality.molecules import molecule_parts, read_molecules
 from bfn.quality.second_judge import NGramBits, Projections, judge_features
 from bfn.quality.table_report import table_judge
 
-__all__ = ["METRICS", "Metric", "features_for", "judge_for", "metric_for"]
-
-
 INCEPTION_BATCH = 50
 N_CLASSIFIER_FEATURES, N_JUDGE_FEATURES = 64, 48
 

@@ -32,21 +32,6 @@ from bfn.core.solver import Solver
 from bfn.core.table import Table
 from bfn.quality.judge import Judge, Measure
 
-__all__ = [
-    "Record",
-    "Setting",
-    "USUAL",
-    "append",
-    "crossed",
-    "default_store",
-    "draw",
-    "identify",
-    "measure",
-    "pool",
-    "read",
-]
-
-
 USUAL = {
     "continuous": ("auto", "bfn", "bfn-solver++1", "bfn-solver++2", "sde-bfn-solver++2"),
     "discrete": ("auto", "bfn", "sde-bfn-solver1", "sde-bfn-solver2", "bfn-solver1", "bfn-solver2"),

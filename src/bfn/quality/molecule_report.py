@@ -15,8 +15,6 @@ from bfn.core.conditions import ConditionTensors
 from bfn.core.model import Model
 from bfn.quality.molecules import Molecules, molecule_judge
 
-__all__ = ["MoleculeReport", "PropertyReport", "correlation_estimate", "is_of_molecules", "report_molecules"]
-
 
 @dataclass(frozen=True)
 class PropertyReport:

@@ -38,25 +38,6 @@ from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estima
 from bfn.quality.judge import JudgePart, Measure, ReferenceData, without_padding
 from bfn.quality.second_judge import JUDGES
 
-__all__ = [
-    "ChemNetDistance",
-    "DESCRIPTORS",
-    "KnownMolecules",
-    "MoleculeJudge",
-    "MoleculeShares",
-    "Molecules",
-    "PropertyNetwork",
-    "chemnet_features",
-    "descriptor_distances",
-    "descriptors",
-    "fingerprints",
-    "molecule_judge",
-    "molecule_parts",
-    "read_molecules",
-    "smiles_of",
-]
-
-
 DESCRIPTORS = ("logP", "weight", "QED", "rings")
 """What molecules are described by: octanol-water partition, mass in daltons, drug-likeness, number of rings."""
 LEVELS = 400

@@ -21,9 +21,6 @@ from bfn._utils.pieces import digest
 from bfn.networks.ngram_counts import BackoffTables, count_backoff
 from bfn.quality.judge import JudgePart, Measure
 
-__all__ = ["JUDGES", "JudgeNetwork", "NGramBits", "Projections", "judge_features", "save_judge"]
-
-
 JUDGES = Path(__file__).parents[1] / "bundled" / "judges"
 """The folder of trained networks, one file a data set, named after it."""
 CONTEXT = 5

@@ -22,19 +22,6 @@ from bfn.data.table_columns import CellType
 from bfn.data.table_files import as_frame
 from bfn.quality.frechet import nearest
 
-__all__ = [
-    "Floats",
-    "JudgedColumn",
-    "ShapesAndTrends",
-    "TableFeatures",
-    "copies",
-    "learned",
-    "nearer_to_training",
-    "precision_and_recall",
-    "two_sample",
-]
-
-
 Floats = NDArray[np.float64]
 MOST_TARGET_CLASSES = 10
 """Whole numbers of so many different values, to be predicted, are classes."""

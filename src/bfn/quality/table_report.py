@@ -40,8 +40,6 @@ from bfn.quality.table_measures import (
     two_sample,
 )
 
-__all__ = ["TableQuality", "TableReport", "table_judge", "table_parts", "table_report"]
-
 
 @dataclass(frozen=True, eq=False)
 class TableRows(JudgePart):
@@ -366,11 +364,7 @@ class TableReport:
             images["columns"],
         ]  # fmt: skip
         if "pairs" in images:
-            parts += [
-                "<h2>Pairs of columns</h2>",
-                images["pairs"],
-                _html_table(["pair", "trend"], self._trend_cells()),
-            ]
+            parts += ["<h2>Pairs of columns</h2>", images["pairs"], _html_table(["pair", "trend"], self._trend_cells())]
         head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
         body = f"<head>{head}<style>{STYLE}</style></head><body>{''.join(parts)}</body>"
         return f"<!doctype html><html lang=en>{body}</html>\n"

@@ -27,23 +27,6 @@ from bfn._utils.estimate import Estimate, mean_estimate, share_estimate
 from bfn._utils.files import atomic_write, home
 from bfn.core.errors import UserError
 
-__all__ = [
-    "TextItems",
-    "as_texts",
-    "character_ngrams",
-    "class_ngram_counts",
-    "divergence",
-    "entropy",
-    "is_word",
-    "jensen_shannon",
-    "ngram_counts",
-    "spelling_accuracy",
-    "spelling_estimate",
-    "word_counts",
-    "word_verdicts",
-]
-
-
 MOST_CHARACTERS = 1000
 """Of an n-gram."""
 

@@ -26,8 +26,6 @@ from bfn.solvers.few_step import Fixed
 if TYPE_CHECKING:
     from bfn.core.info import ModelInfo
 
-__all__ = ["DIFFUSION", "OPTIMAL_VARIANCE", "OptimalVariance", "RENOISING"]
-
 
 _RULE = Multistep("renoising", "noised again after each call", ("continuous", "discrete"), order=1, g=inf, t_start=0.0)
 

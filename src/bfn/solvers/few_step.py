@@ -24,19 +24,6 @@ from bfn.core.table import Table
 if TYPE_CHECKING:
     from bfn.core.info import ModelInfo
 
-__all__ = [
-    "Anchor",
-    "CLASSES",
-    "Calibration",
-    "FEW_STEP",
-    "Fixed",
-    "NUMBERS",
-    "Rule",
-    "TWO_CLASSES",
-    "interpolated",
-    "multistep_by_name",
-]
-
 
 BOTH = ("continuous", "discrete")
 UNKNOWN, UNKNOWN_IMAGES = Spread(0.5, 1.0), Spread(0.5, 4.0)

@@ -7,9 +7,6 @@ from bfn.solvers.diffusion import DIFFUSION, OPTIMAL_VARIANCE
 from bfn.solvers.few_step import FEW_STEP, multistep_by_name
 from bfn.solvers.paper import PAPER
 
-__all__ = ["SOLVERS", "get", "names"]
-
-
 SOLVERS: dict[str, Solver] = {
     solver.name: solver for solver in (*PAPER, *OPTIMAL_VARIANCE, *DIFFUSION, *FEW_STEP, *AUTO)
 }

@@ -17,8 +17,6 @@ from bfn.core.solver import Solver, check_nfe
 from bfn.core.table import Row, Table
 from bfn.solvers.sde import LinearSDE
 
-__all__ = ["Euler", "Midpoint", "PAPER"]
-
 
 @dataclass(frozen=True)
 class Euler(Solver):

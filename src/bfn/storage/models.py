@@ -39,34 +39,6 @@ from bfn.solvers.few_step import Calibration
 if TYPE_CHECKING:
     from bfn.core.model import BFN
 
-__all__ = [
-    "CONFIG",
-    "FORMAT",
-    "Header",
-    "StorageError",
-    "WEIGHTS",
-    "bundled",
-    "check_config",
-    "describe",
-    "digest_of",
-    "locate",
-    "place_for_tables",
-    "read",
-    "read_config",
-    "read_header",
-    "read_info",
-    "read_parts",
-    "read_weights",
-    "repair",
-    "save",
-    "seal",
-    "sealed_by",
-    "store_tables",
-    "verify",
-    "write",
-    "write_weights",
-]
-
 
 FORMAT = 3
 

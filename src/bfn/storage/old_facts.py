@@ -14,19 +14,6 @@ from bfn.core.info import NOTHING, SPREADS, ModelInfo, Spread, View
 from bfn.data.table_columns import TableCodec, TableColumns
 from bfn.data.tokenizers import Alphabet, Text, Tokenizer
 
-__all__ = [
-    "ALPHABET",
-    "COLUMNS",
-    "PART_CLASSES",
-    "PART_SPREADS",
-    "PART_TOKENIZERS",
-    "SCALING",
-    "SPREAD",
-    "TEXT_TOKENIZER",
-    "TOKENIZER",
-]
-
-
 C = TypeVar("C", bound=Codec)
 
 

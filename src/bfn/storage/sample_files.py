@@ -20,9 +20,6 @@ from bfn.core.solver import Plan, plan
 from bfn.quality.measurements import identify
 from bfn.viz.pictures import write_samples
 
-__all__ = ["pieces_for", "sample_to", "write_files"]
-
-
 FILE_NUMBERS = 1 << 22
 """Numbers in a file of many samples, about."""
 MOST_BLOCKS = 64

@@ -16,9 +16,6 @@ from numpy.typing import NDArray
 from bfn.core.errors import UserError, did_you_mean
 from bfn.data.table_columns import TableColumn, TableColumns, pandas
 
-__all__ = ["CellCondition", "Constraint", "cell_conditions", "constraints_of"]
-
-
 Bools = NDArray[np.bool_]
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {

@@ -30,9 +30,6 @@ from bfn.core.sampling import sample, sample_in_batches
 from bfn.data.table_columns import TableColumn, TableColumns, pandas
 from bfn.tables.conditions import CellCondition, Constraint, cell_conditions, constraints_of
 
-__all__ = ["CALLS", "Gaps", "ROWS", "RowRequest", "SamplingReport", "TRIES", "draw_rows"]
-
-
 Bools = NDArray[np.bool_]
 
 

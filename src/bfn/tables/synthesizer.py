@@ -39,9 +39,6 @@ from bfn.training import checkpoints
 from bfn.training.source import TensorSource
 from bfn.training.trainer import Checkpointing, HeldOutLoss
 
-__all__ = ["TableSynthesizer", "check_row_file", "fit_in", "is_table_run", "write_rows"]
-
-
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
 KINDS = (*SEPARATORS, ".parquet")
 

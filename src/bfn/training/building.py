@@ -32,20 +32,6 @@ from bfn.training.own_networks import build_network
 from bfn.training.settings import Settings
 from bfn.training.source import ImageSource, RecordSource, Source, TextSource
 
-__all__ = [
-    "Muon",
-    "begin_with",
-    "build_model",
-    "count_chains",
-    "default_settings",
-    "learning_rate",
-    "make_optimiser",
-    "make_weighting",
-    "orthogonalise",
-    "split",
-]
-
-
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Quintic a x + b x^3 + c x^5 whose iterates bring singular values fast, if not exactly, to 1: into [0.7, 1.2]."""
 

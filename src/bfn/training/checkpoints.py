@@ -23,9 +23,6 @@ from bfn.core.errors import UserError
 from bfn.storage import models as storage
 from bfn.storage.models import read_weights, write_weights
 
-__all__ = ["CheckpointError", "LOG", "Log", "existing", "is_finite", "latest", "read", "read_log", "verify", "write"]
-
-
 KEEP = 2
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"

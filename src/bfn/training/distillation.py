@@ -45,9 +45,6 @@ from bfn.training.settings import Settings
 from bfn.training.source import TensorSource, batch_rows
 from bfn.training.trainer import Checkpointing, Every, Trainer
 
-__all__ = ["Critic", "Distillation", "MatchingErrors", "distill"]
-
-
 LARGEST_FACTOR = 30.0
 """Maximum weight of the squared error, relative to noise of 1/s. The distance has the root of the weight."""
 

@@ -23,9 +23,6 @@ from bfn.core.joint import JointHead
 from bfn.core.model import BFN, load
 from bfn.storage import models as storage
 
-__all__ = ["build_network", "load_with_network"]
-
-
 LEAST_LENGTH = 256
 """Of the sequences that a transformer is made for: longer ones may come later."""
 

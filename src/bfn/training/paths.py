@@ -26,17 +26,6 @@ from bfn.core.table import Table
 from bfn.solvers.diffusion import RENOISING
 from bfn.storage.models import read_weights, write_weights
 
-__all__ = [
-    "Paths",
-    "choose_tables",
-    "coupled_noise",
-    "draw_paths",
-    "energy_distance",
-    "error_profile",
-    "renoising_table",
-]
-
-
 CHUNK = 1000
 """Paths a file."""
 BATCH = 100

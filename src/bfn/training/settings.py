@@ -17,19 +17,6 @@ from bfn.core.errors import UserError, did_you_mean
 from bfn.core.plain import to_plain
 from bfn.data.loading import names
 
-__all__ = [
-    "HARMLESS",
-    "RECORDED",
-    "Settings",
-    "differences",
-    "moved",
-    "parse_change",
-    "read_settings",
-    "recipe",
-    "recipes",
-]
-
-
 Config = Mapping[str, Any]
 """A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
 

@@ -23,18 +23,6 @@ if TYPE_CHECKING:
 
     from bfn.core.model import Model
 
-__all__ = [
-    "Recorder",
-    "lines",
-    "molecule_sheet",
-    "sheet",
-    "side_by_side",
-    "text_picture",
-    "write_animation",
-    "write_picture",
-    "write_samples",
-]
-
 
 CELL = 56
 """Images on a sheet are enlarged by a whole number to about this height."""

@@ -29,24 +29,6 @@ if TYPE_CHECKING:
     from bfn.quality.judge import Measure
     from bfn.quality.measurements import Record
 
-__all__ = [
-    "Paths",
-    "against_calls",
-    "colour",
-    "loss_by_t",
-    "nodes",
-    "on",
-    "pair_trends",
-    "plane",
-    "quality",
-    "record",
-    "save",
-    "scales",
-    "simplex",
-    "table",
-    "table_columns",
-]
-
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 """Told apart by colour-blind readers too (Okabe and Ito)."""

@@ -59,12 +59,7 @@ def test_npm_runs_no_scripts_and_the_manifest_tells_the_source(cache, clients, m
     assert (folder / "copy").read_bytes() == b"data"
     assert calls(clients) == [["pack", "set@1", "--ignore-scripts", ""]]
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest == {
-        "source": "set@1",
-        "note": "half of it",
-        "files": {"copy": sha(b"data")},
-        "sizes": {"copy": 4},
-    }
+    assert manifest == {"source": "set@1", "note": "half of it", "files": {"copy": sha(b"data")}, "sizes": {"copy": 4}}
     assert sorted(path.name for path in cache.iterdir()) == ["downloads", "set"]
     assert list((cache / "downloads").iterdir()) == []
 

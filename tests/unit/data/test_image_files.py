@@ -189,7 +189,7 @@ def test_palettes_and_transparency_become_rgb(tmp_path):
 
 def test_wrong_folders_get_one_line_that_names_the_file(tmp_path):
     def refused():
-        with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is what is tested
+        with pytest.raises(ValueError) as caught:
             read_folder(tmp_path, progress=False)
         assert "\n" not in str(caught.value)
         return str(caught.value)

@@ -105,11 +105,7 @@ def test_concatenate():
         (torch.zeros(2, 1, 4, 4), {}, "torch.float32"),
         (torch.zeros(2, 4, 4, dtype=torch.uint8), {}, r"shape \(2, 4, 4\)"),
         (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), {"levels": 1}, "levels=1"),
-        (
-            torch.zeros(2, 1, 4, 4, dtype=torch.uint8),
-            {"labels": torch.zeros(3).long()},
-            r"shape \(3,\)",
-        ),
+        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), {"labels": torch.zeros(3).long()}, r"shape \(3,\)"),
         (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), {"labels": torch.zeros(2)}, "torch.float32"),
     ],
 )

@@ -11,7 +11,7 @@ import bfn
 from bfn.core.plain import StorageError
 
 hub = pytest.importorskip("bfn.interop.hub")
-from huggingface_hub import HfApi, ModelCard  # noqa: E402
+from huggingface_hub import HfApi, ModelCard
 
 CARD = {
     "settings": {"data": {"name": "letters"}, "lr": 0.001},

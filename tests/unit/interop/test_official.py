@@ -32,7 +32,7 @@ def weights() -> dict[str, Tensor]:
 
 def refused(path: Path, settings: Any = SETTINGS["text8"]) -> str:
     """The message with which the file is refused: one line that starts with the file."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+    with pytest.raises(ValueError) as caught:
         load_official(path, settings)
     message = str(caught.value)
     assert message.startswith(str(path))

@@ -22,7 +22,7 @@ class Mean:
     """The mean of the samples, with a count of how often it was asked."""
 
     measures = (Measure("mean", "mean", "low"),)
-    by_construction: dict[str, Estimate] = {}  # noqa: RUF012
+    by_construction: dict[str, Estimate] = {}
 
     def __init__(self, key: str = "mean") -> None:
         self.key = key

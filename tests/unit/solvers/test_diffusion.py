@@ -120,7 +120,7 @@ def test_deis_is_as_published(order: int, initial: torch.Tensor) -> None:
     """tAB-DEIS (Zhang and Chen 2023, eq. 14-15): mu_1 = Psi mu_0 + sum_j C_j eps_j, polynomials in t."""
     mu = initial * SIGMA[0]
     rate = -2 * log(0.02)
-    s_of = lambda t: sqrt(expm1(rate * t))  # noqa: E731
+    s_of = lambda t: sqrt(expm1(rate * t))
     eps: list[torch.Tensor] = []
     for i, (start, end) in enumerate(pairwise(TIMES)):
         eps.append((mu - ALPHA[i] * x_hat(mu, S[i])) / SIGMA[i])
@@ -156,9 +156,7 @@ def test_sa_solver_is_as_published(tau: float, initial: torch.Tensor) -> None:
             new = SIGMA[i + 1] / SIGMA[i] * decay * mu
             for j in range(len(nodes)):
                 weight = integrate(
-                    lambda x: exp(-(tau**2) * (end - x)) * (1 + tau**2) * exp(x) * lagrange(nodes, j, x),  # noqa: B023
-                    start,
-                    end,
+                    lambda x: exp(-(tau**2) * (end - x)) * (1 + tau**2) * exp(x) * lagrange(nodes, j, x), start, end
                 )
                 new = new + SIGMA[i + 1] * weight * model[first + j]
             return new

@@ -83,10 +83,7 @@ def agree(found: list[Tensor], expected: list[Tensor]) -> None:
 def chem_schedule() -> tuple[Callable[[float], float], bfn.Schedule]:
     """ChemBFN's beta, and ours."""
     beta_1 = 20.4054 / K
-    return (
-        lambda t: -4 / K * math.log(1 - t + t * math.exp(-K * beta_1 / 4)),
-        bfn.LogarithmicSchedule(beta_1, K / 4),
-    )
+    return (lambda t: -4 / K * math.log(1 - t + t * math.exp(-K * beta_1 / 4)), bfn.LogarithmicSchedule(beta_1, K / 4))
 
 
 def test_chembfn_is_the_original_sampler_with_the_likeliest_class() -> None:

@@ -66,11 +66,7 @@ def test_together_is_the_path_on_which_all_have_the_grids_time() -> None:
             assert torch.equal(way.x["kind"], ways[0].x["kind"])
 
 
-PATHS = {
-    "classes first": "kind",
-    "numbers first": ["x"],
-    "bent": lambda t: {"x": t**2, "kind": min(1.0, 1.5 * t)},
-}
+PATHS = {"classes first": "kind", "numbers first": ["x"], "bent": lambda t: {"x": t**2, "kind": min(1.0, 1.5 * t)}}
 
 
 @pytest.mark.parametrize("name", PATHS)

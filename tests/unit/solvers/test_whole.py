@@ -51,7 +51,7 @@ def test_marginals_alone_do_not_agree_in_one_call() -> None:
     model = chain_model()
     x = model.sample(2000, "bfn", 2, seed=0).x
     together = model.sample(2000, nfe=1, seed=0).x
-    follows = lambda found: float(((found[:, 1:] - found[:, :-1]) % 3 == 1).float().mean())  # noqa: E731
+    follows = lambda found: float(((found[:, 1:] - found[:, :-1]) % 3 == 1).float().mean())
     assert follows(together) > follows(x) + 0.05
 
 

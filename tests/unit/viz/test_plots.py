@@ -80,10 +80,7 @@ def test_loss_by_t_draws_what_is_stored() -> None:
 
 
 def test_saved_pictures_are_pictures(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    plot.save(
-        plot.nodes(bfn.ContinuousFlow(), {"fast-ode": rows("fast-ode", 5)}),
-        tmp_path / "a.png",
-    )
+    plot.save(plot.nodes(bfn.ContinuousFlow(), {"fast-ode": rows("fast-ode", 5)}), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -26,19 +26,6 @@ from bfn.core.plain import from_plain, to_plain
 from bfn.data.tokenizers import Tokenizer
 from bfn.interop.diffusers.schedulers import BFNScheduler, DiscreteBFNScheduler, Generators, TableScheduler
 
-__all__ = [
-    "BFNNetwork",
-    "BFNPipeline",
-    "BFNTextPipeline",
-    "Denoiser",
-    "TextPipelineOutput",
-    "UNetNetwork",
-    "as_diffusers",
-    "data_shape",
-    "no_class",
-]
-
-
 # mypy: disable-error-code="no-untyped-call"
 
 

@@ -38,9 +38,6 @@ from bfn.core.solver import plan
 from bfn.core.table import Table
 from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule
 
-__all__ = ["BFNScheduler", "BFNSchedulerOutput", "DiscreteBFNScheduler", "TableScheduler", "VPSolverScheduler"]
-
-
 Timestep = int | float | Tensor
 Generators = torch.Generator | list[torch.Generator] | None
 
@@ -293,7 +290,7 @@ class VPSolverScheduler(TableScheduler):
     timesteps are not whole numbers: log s is linear between the noise levels that the model was trained on.
     """
 
-    _compatibles = [scheduler.name for scheduler in KarrasDiffusionSchedulers]  # noqa: RUF012
+    _compatibles = [scheduler.name for scheduler in KarrasDiffusionSchedulers]
 
     @register_to_config  # type: ignore[untyped-decorator]
     def __init__(

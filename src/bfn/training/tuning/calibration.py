@@ -23,9 +23,6 @@ from bfn.solvers.few_step import Anchor, Calibration, Rule, interpolated
 from bfn.solvers.named import SOLVERS
 from bfn.training.tuning.objectives import Objective
 
-__all__ = ["CALLS", "ROUNDS", "calibrate", "search_grid"]
-
-
 ROUNDS = 6
 """Times that each time of a grid is moved, at most."""
 

@@ -32,20 +32,6 @@ from bfn.quality.molecules import Molecules
 from bfn.quality.text import class_ngram_counts, divergence
 from bfn.solvers.named import get
 
-__all__ = [
-    "Draws",
-    "EndPoint",
-    "EnergyDistance",
-    "FeatureDistance",
-    "Method",
-    "MoleculeDivergence",
-    "NGramDivergence",
-    "Objective",
-    "SearchedGrid",
-    "objective_for",
-]
-
-
 Method = Literal["gradients", "search", "grid"]
 """How a table is fitted: by gradients through the sampler, by trying, or by moving its times alone."""
 

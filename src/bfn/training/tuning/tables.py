@@ -33,9 +33,6 @@ from bfn.core.table import BoundRow, BoundTable, Row, Table
 from bfn.training.tuning.calibration import ROUNDS, search_grid
 from bfn.training.tuning.objectives import Draws, Objective
 
-__all__ = ["TableParameters", "Tuned", "default_steps", "tune"]
-
-
 DEPTH = 3
 """Predictions that a row may mix at least; more where the table that tuning starts from does."""
 
