@@ -1,11 +1,13 @@
-"""Bach chorales: a melody is given, the other three voices are drawn, and the result is written as MIDI.
+"""Harmonise a melody: the soprano is given, a model draws the other three voices, and the result is written as MIDI.
 
-    pip install --no-deps music21==10.5.1      # carries the scores; nothing of it is imported
+    pip install --no-deps music21==10.5.1      # only its score files are read
     python examples/chorales.py --out chorales
 
-Each voice is a part of a joint sample, a pitch every eighth note. Training shows random voices as known, so that any of
-them may be given. The judge is how Bach's own chords go: the share of harmonies that occur in chorales which no model
-was trained on. Needs ``pip install 'bayesian-flow[train,plot]'``; two minutes of processor time.
+The data are chorales by Bach. Each voice is a part of a joint sample, with one pitch for each eighth note. In training,
+random voices are given, so that any voice can be given when sampling. Samples are judged by the share of harmonies that
+also occur in other chorales, which were not used for training.
+
+Needs ``pip install 'bayesian-flow[train,plot]'``. Takes about two minutes on one core.
 """
 
 import argparse
@@ -26,15 +28,15 @@ from bfn.viz.plots import colour, on
 
 VOICES = ("soprano", "alto", "tenor", "bass")
 LOWEST, PITCHES, LENGTH = 35, 50, 32
-"""MIDI number before the first pitch (class 0 is a rest), classes, and eighth notes of a piece: four bars."""
+"""Class c > 0 is the MIDI pitch LOWEST + c, class 0 is a rest. A piece has LENGTH eighth notes (four bars)."""
 STEPS = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
 
 Voices = dict[str, Tensor]
-"""Classes by voice, (pieces, LENGTH) each."""
+"""Classes of each voice, (n_pieces, LENGTH)."""
 
 
 def read_score(path: Path) -> Tensor | None:
-    """A chorale in C major or A minor as classes (4, eighths); None if it has not four voices, each a single line."""
+    """Read a chorale, transposed to C major or A minor, as classes (4, n_eighths). None if it does not fit."""
     with zipfile.ZipFile(path) as archive:
         name = next(n for n in archive.namelist() if n.endswith("xml") and not n.startswith("META"))
         parts = ElementTree.fromstring(archive.read(name)).findall("part")
@@ -60,7 +62,7 @@ def read_score(path: Path) -> Tensor | None:
 
 
 def read_chorales(folder: Path, held_out: int) -> tuple[Voices, Voices, Tensor]:
-    """Pieces of four bars to train on, the first of each chorale held out, and the harmonies of as many others."""
+    """Return training pieces, ``held_out`` test pieces, and the harmonies of as many other chorales."""
     scores = [score for path in sorted(folder.glob("bwv*.mxl")) if (score := read_score(path)) is not None]
     order = torch.randperm(len(scores), generator=torch.Generator().manual_seed(0)).tolist()
     tested, judging, trained = order[:held_out], order[held_out : 2 * held_out], order[2 * held_out :]
@@ -71,13 +73,13 @@ def read_chorales(folder: Path, held_out: int) -> tuple[Voices, Voices, Tensor]:
 
 
 def harmony(voices: Tensor) -> Tensor:
-    """Which of the twelve tones sound, as a number, at each eighth: (..., 4, length) -> (..., length)."""
+    """Encode the set of pitch classes at each eighth note as an integer: (..., 4, length) -> (..., length)."""
     tones = nn.functional.one_hot((voices + LOWEST) % 12, 12) * (voices > 0).unsqueeze(-1)
     return (tones.amax(-3) * 2 ** torch.arange(12)).sum(-1)
 
 
 class Choir(nn.Module):
-    """All voices of a moment side by side, moments to a transformer: mappings of parts in and out."""
+    """Transformer over time whose tokens are the voices of one eighth note. Input and output are mappings of voices."""
 
     def __init__(self, width: int = 96, n_blocks: int = 2) -> None:
         super().__init__()
@@ -87,21 +89,21 @@ class Choir(nn.Module):
         )
 
     def forward(self, inputs: Mapping[str, Tensor], t: Tensor) -> Voices:
-        """Theta of each voice, (batch, LENGTH, PITCHES), to its logits: what it shows itself, what the others say."""
+        """Return the logits of each voice: the log of its theta (batch, LENGTH, PITCHES) plus the network's output."""
         theta = torch.cat([inputs[voice] for voice in VOICES], -1)
         said = self.transformer(theta * PITCHES**0.5, t).chunk(len(VOICES), -1)
         return {v: own + inputs[v].clamp(min=1e-30).log() for v, own in zip(VOICES, said, strict=True)}
 
 
 def some_voices(x: Voices, generator: torch.Generator) -> Voices:
-    """What training shows as known: nothing, or each voice by the toss of a coin."""
+    """Choose the voices that are given in training: none for 30 % of the pieces, else each with probability 1/2."""
     n, length = x["bass"].shape
     any_known = torch.rand(n, 1, generator=generator) < 0.7
     return {v: (any_known & (torch.rand(n, 1, generator=generator) < 0.5)).expand(n, length) for v in VOICES}
 
 
 def write_midi(path: Path, voices: Tensor, eighth: int = 240) -> None:
-    """Four voices (4, length) as a MIDI file, one track each; neighbours of the same pitch are one note."""
+    """Write four voices (4, length) as a MIDI file with one track each. Repeated pitches are joined to one note."""
 
     def number(value: int) -> bytes:
         digits = [value & 127]
@@ -127,20 +129,20 @@ def write_midi(path: Path, voices: Tensor, eighth: int = 240) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, harmonise, judge, write."""
+    """Train a model, harmonise melodies, measure the harmonies, and write MIDI files and plots."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--out", type=Path, default=Path("chorales"), help="directory for the model, music and pictures"
+        "--out", type=Path, default=Path("chorales"), help="folder for the model, the MIDI files and the plots"
     )
-    parser.add_argument("--scores", type=Path, help="folder of .mxl files; music21's Bach if not given")
+    parser.add_argument("--scores", type=Path, help="folder of .mxl files (default: the chorales in music21)")
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--n", type=int, default=60, help="chorales to harmonise, and as many to judge by")
+    parser.add_argument("--n", type=int, default=60, help="number of chorales to harmonise, and to judge by")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
     found = find_spec("music21")
     if options.scores is None and (found is None or found.origin is None):
-        parser.error("no scores: pip install --no-deps music21==10.5.1, or name a folder with --scores")
+        parser.error("no scores found: pip install --no-deps music21==10.5.1, or give a folder with --scores")
     folder = options.scores or Path(found.origin).parent / "corpus" / "bach"
     train, test, harmonies = read_chorales(folder, options.n)
     torch.manual_seed(options.seed)
@@ -160,13 +162,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out = model.sample(len(real), solver, calls, known={"soprano": test["soprano"]}, seed=options.seed).x
             drawn[solver, calls] = torch.stack([out[voice] for voice in VOICES], 1)
             figures[calls] = judged(drawn[solver, calls])
-            print(f"{solver}, {calls} calls: {figures[calls]} of the harmonies are Bach's")
+            print(f"{solver}, {calls} calls: {figures[calls]} of the harmonies occur in other chorales")
     print(f"Bach himself: {truth}")
     bfn.viz.plots.save(
-        bfn.viz.plots.against_calls(curves, "share of harmonies that Bach has", real=truth),
+        bfn.viz.plots.against_calls(curves, "share of harmonies found in chorales", real=truth),
         options.out / "chorales.png",
     )
-    axes = on(None, "a melody harmonised: Bach, then auto and bfn at 5 calls", size=(8.0, 3.2))
+    axes = on(None, "a melody harmonised by Bach, by auto and by bfn (5 calls)", size=(8.0, 3.2))
     for column, voices in enumerate((real[0], drawn["auto", 5][0], drawn["bfn", 5][0])):
         write_midi(options.out / f"{('bach', 'auto', 'bfn')[column]}.mid", voices)
         for i, voice in enumerate(voices):

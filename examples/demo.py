@@ -1,9 +1,10 @@
-"""Images, text and molecules from the bundled models: the original sampler beside the default, at as many calls.
+"""Sample images, text and molecules from the bundled models with the original and with the default solver.
 
     python examples/demo.py --out demo
 
-For each model two sets of samples from the same seed are drawn, and written as one picture (images) or as lines (text);
-a third, of one call, where the model has a bundled student: ``digits-1`` of ``digits``, ``mnist-1`` of ``mnist``.
+For each model, both solvers use the same number of network calls and the same seed. Images are written as one picture
+and texts as lines. If a distilled model is bundled (``digits-1`` for ``digits``, ``mnist-1`` for ``mnist``), the script
+also shows its samples with one network call.
 """
 
 import argparse
@@ -15,32 +16,32 @@ from pathlib import Path
 from torch import Tensor
 
 import bfn
-from bfn._utils.files import atomic_write
 from bfn.core.model import BFN
-from bfn.quality.molecule_report import is_of_molecules, report_molecules
 from bfn.storage import models as storage
+from bfn._utils.files import atomic_write
+from bfn.quality.molecule_report import is_of_molecules, report_molecules
 from bfn.viz.pictures import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
 
 MODELS = ("mnist", "digits", "text8", "qm9")
 STUDENTS = {"digits": "digits-1", "mnist": "mnist-1"}
-"""Distilled models, by the model they learned from."""
+"""Distilled models, by the name of their teacher."""
 SOLVERS = {"bfn": "the original sampler, bfn", "auto": "the default, auto"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; 0 if at least one model was there."""
+    """Run the demo. Return 0 if at least one model was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="directory for the files (default: demo)")
-    parser.add_argument("--models", nargs="+", default=MODELS, help="bundled models or directories of models")
-    parser.add_argument("--nfe", type=int, default=10, help="network calls a sample (default: 10)")
-    parser.add_argument("--n", type=int, default=40, help="images a model; of text a tenth of it (default: 40)")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files (default: demo)")
+    parser.add_argument("--models", nargs="+", default=MODELS, help="names of bundled models, or folders of models")
+    parser.add_argument("--nfe", type=int, default=10, help="number of network calls (default: 10)")
+    parser.add_argument("--n", type=int, default=40, help="images for each model; a tenth as many texts (default: 40)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     if min(options.n, options.nfe) < 1:
         parser.error(f"--n {options.n} --nfe {options.nfe}: expected at least 1 of each")
 
     start = time.perf_counter()
-    print(f"{options.nfe} network calls a sample, seed {options.seed}; the files go to {options.out}/")
+    print(f"{options.nfe} network calls, seed {options.seed}; files are written to {options.out}/")
     missing = []
     for name in options.models:
         try:
@@ -51,14 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             show(Path(name).name, model, options.out, options.nfe, options.n, options.seed)
     if missing:
-        print(f"\nmissing: {', '.join(missing)}; bfn train --recipe NAME --out DIR trains one, --models DIR shows it")
+        print(f"\nmissing: {', '.join(missing)}; to train one: bfn train --recipe NAME --out DIR, then --models DIR")
     shown = len(options.models) - len(missing)
     print(f"\n{shown} of {len(options.models)} models shown in {time.perf_counter() - start:.1f} s")
     return 0 if shown else 1
 
 
 def show(name: str, model: BFN, out: Path, nfe: int, n: int, seed: int) -> None:
-    """Sample one model with each solver, the same seed and classes, and write what came out."""
+    """Sample a model with each solver, with the same seed and classes, and write the samples."""
     text, classes = model.form == "text", model.info.classes
     n = max(1, n // 10) if text else n
     molecules = is_of_molecules(model)
@@ -94,13 +95,13 @@ def show(name: str, model: BFN, out: Path, nfe: int, n: int, seed: int) -> None:
         ]
         files.append(write_picture(out / f"{name}.png", side_by_side(sheets, name)))
     files.append(write_animation(out / f"{name}-forming.gif", recorder.frames()))
-    print(f"  wrote {', '.join(map(str, files))} (the last: how samples of auto form)")
+    print(f"  wrote {', '.join(map(str, files))} (the last shows samples of auto as they form)")
 
 
 def draw_molecules(
     name: str, model: BFN, out: Path, captions: Sequence[str], drawn: Sequence[tuple[Tensor, Tensor | None]]
 ) -> list[Path]:
-    """The valid molecules of each solver side by side; only a line where RDKit is not installed."""
+    """Draw the valid molecules of each solver side by side. Prints a line if RDKit is not installed."""
     sheets = []
     try:
         for caption, (x, present) in zip(captions, drawn, strict=True):
@@ -109,7 +110,7 @@ def draw_molecules(
             if report.molecules.valid:
                 sheets.append((caption, molecule_sheet(report.molecules.valid)))
     except ImportError as error:
-        print(f"  not drawn, not judged: {error}")
+        print(f"  molecules are not drawn: {error}")
         return []
     return [write_picture(out / f"{name}.png", side_by_side(sheets, name))] if sheets else []
 

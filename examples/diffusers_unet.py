@@ -1,9 +1,9 @@
-"""diffusers' UNet2DModel as a Bayesian flow network: train it on 8 x 8 digits, keep it as a pipeline, draw from it.
+"""Train the UNet2DModel of diffusers as a Bayesian flow network on 8 x 8 digits, and sample with a diffusers pipeline.
 
     python examples/diffusers_unet.py --out digits-pipeline
 
-Needs ``pip install 'bayesian-flow[diffusers,data,cli]'``. The 300 steps
-take about 50 s of processor time; ``--steps 20`` shows in seconds that it runs.
+Needs ``pip install 'bayesian-flow[diffusers,data,cli]'``. The 300 steps take about 50 s on one core; use ``--steps 20``
+for a quick test.
 """
 
 import argparse
@@ -17,20 +17,20 @@ from diffusers import UNet2DModel
 
 import bfn
 from bfn.core import losses
-from bfn.core.losses import EDM
 from bfn.interop.diffusers.pipelines import BFNPipeline, UNetNetwork
 from bfn.viz.pictures import sheet, write_picture
+from bfn.core.losses import EDM
 
 CLASSES, DATA_STD = 10, 0.75
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, save, load, draw."""
+    """Train the model, save it as a pipeline, load the pipeline, and draw samples."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("digits-pipeline"), help="directory for the pipeline")
+    parser.add_argument("--out", type=Path, default=Path("digits-pipeline"), help="folder for the pipeline")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--solver", default="auto", help="any name that `bfn solvers` lists for continuous data")
+    parser.add_argument("--solver", default="auto", help="a solver for continuous data; `bfn solvers` lists them")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
@@ -38,19 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = make_model()
     train(model, options.steps, options.batch, options.seed)
 
-    # From here on it is diffusers: the U-Net and a scheduler in a pipeline.
+    # The pipeline consists of the U-Net and a scheduler, as in diffusers.
     BFNPipeline.from_model(model, solver=options.solver).save_pretrained(options.out)
     pipeline = BFNPipeline.from_pretrained(options.out)
     labels = torch.arange(40) % CLASSES
     generator = torch.Generator().manual_seed(options.seed)
     x = pipeline(40, 10, class_labels=labels, generator=generator, output_type="latent").images
     picture = write_picture(options.out / "samples.png", sheet(x, columns=CLASSES))
-    print(f"wrote the pipeline to {options.out}/ and 40 digits, 10 network calls each, to {picture}")
+    print(f"wrote the pipeline to {options.out}/ and 40 digits (10 network calls) to {picture}")
     return 0
 
 
 def make_model() -> bfn.BFN:
-    """A small U-Net with one class embedding more than there are classes, the last for "no class"."""
+    """Make a small U-Net. It has one class embedding more than there are classes; the last one means "no class"."""
     unet = UNet2DModel(
         sample_size=8,
         in_channels=1,
@@ -67,7 +67,7 @@ def make_model() -> bfn.BFN:
 
 
 def train(model: bfn.BFN, steps: int, batch: int, seed: int) -> None:
-    """Squared errors at the noise levels of Karras et al. (2022), a tenth of the batch without its class."""
+    """Train with squared errors at the noise levels of Karras et al. (2022). A tenth of the labels is dropped."""
     digits = bfn.data.loading.load("digits", "train")
     x, label = digits.to_float(), digits.labels
     generator, weighting = torch.Generator().manual_seed(seed), EDM(data_std=DATA_STD)

@@ -1,10 +1,12 @@
-"""Molecules as points: where atoms are, what they are and how they are charged, drawn together in a few calls.
+"""Generate molecules in three dimensions: positions, elements and nuclear charges of all atoms in one sample.
 
-    python examples/molecules.py --out molecules     # stop it at any time: the same line goes on, and measures
+    python examples/molecules.py --out molecules     # can be stopped; the same command continues
 
-Positions, elements and charges are parts of one sample, sizes are presence. The network is equivariant: it turns with
-the molecule, and knows no centre of mass. Judged by stability: atoms with the right number of bonds, by the lengths of
-bonds. QM9 is fetched (``bfn data fetch qm9``). Needs ``pip install 'bayesian-flow[train,plot]'``.
+Positions, elements and charges are parts of a joint sample, and the number of atoms is handled by presence. The network
+is equivariant to rotations and invariant to translations. Samples are judged by stability: the share of atoms with the
+right number of bonds, where bonds are found from distances. QM9 is downloaded on first use (``bfn data fetch qm9``).
+
+Needs ``pip install 'bayesian-flow[train,plot]'``.
 """
 
 import argparse
@@ -21,9 +23,9 @@ from bfn._utils.estimate import Estimate, mean_estimate, share_estimate
 
 ELEMENTS, NUMBERS, VALENCES, MOST = "HCNOF", (1, 6, 7, 8, 9), (1, 4, 3, 2, 1), 29
 LENGTH, CHARGE, SIGMA_1 = 1.4, (3.6, 2.8), 0.02
-"""Standard deviation of positions, in angstrom, mean and deviation of charges in the data; and what is left unknown of
-positions, in units of their deviation."""
-BONDS = {  # picometres: single, double, triple
+"""Standard deviation of positions in angstrom; mean and standard deviation of charges; and the noise that remains on
+positions at t = 1, in standard deviations."""
+BONDS = {  # lengths of single, double and triple bonds in picometres
     "HH": (74,), "HC": (109,), "HN": (101,), "HO": (96,), "HF": (92,), "CC": (154, 134, 120), "CN": (147, 129, 116),
     "CO": (143, 120, 113), "CF": (135,), "NN": (145, 125, 110), "NO": (140, 121), "NF": (136,), "OO": (148, 121),
     "OF": (142,), "FF": (142,),
@@ -31,13 +33,13 @@ BONDS = {  # picometres: single, double, triple
 MARGINS = (10, 5, 3)
 
 Parts = dict[str, Tensor]
-"""By part: x (n, MOST, 3), kind (n, MOST), charge (n, MOST)."""
+"""Parts of molecules: x (n, MOST, 3), kind (n, MOST), charge (n, MOST)."""
 
 
 def read_qm9(folder: Path) -> tuple[Parts, Tensor]:
-    """All molecules, centred, in units of the model, and which of the atoms are present: (n, MOST).
+    """Read molecules, centred and in units of the model, and the mask of atoms that are present, (n, MOST).
 
-    A charge is that of the nucleus, which says the element once more: as a number, as the field's models have it.
+    The charge is that of the nucleus. It repeats the element as a number, as is usual in models of molecules.
     """
     x, atoms = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("positions", "atoms"))
     present = atoms > 0
@@ -49,13 +51,13 @@ def read_qm9(folder: Path) -> tuple[Parts, Tensor]:
 
 
 def split(n: int, n_test: int) -> tuple[Tensor, Tensor]:
-    """Numbers of the molecules to train on, eleven of twelve, and of some of the others."""
+    """Return the indices of training molecules (at most 11 of 12) and of ``n_test`` others."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(n))
     return order[: min(120_000, n * 11 // 12)], order[-n_test:]
 
 
 class EGNN(nn.Module):
-    """Messages between all atoms by their distances; positions move along the lines between them."""
+    """Equivariant network: messages between all atoms depend on distances, and positions move along differences."""
 
     def __init__(self, width: int = 96, messages: int = 32, n_layers: int = 5) -> None:
         super().__init__()
@@ -66,13 +68,13 @@ class EGNN(nn.Module):
         nn.init.zeros_(self.head[1].weight)
 
     def forward(self, inputs: Mapping[str, Tensor], t: Tensor, present: Mapping[str, Tensor] | None = None) -> Parts:
-        """Mean positions, theta of elements, charges; the positions, logits and charges that they come from."""
+        """Map inputs (mu of positions, theta of elements, mu of charges) to predicted positions, logits and charges."""
         there = torch.ones(inputs["x"].shape[:2], dtype=torch.bool) if present is None else present["kind"]
-        longest = int(there.sum(1).max())  # batches have molecules of about one size
+        longest = int(there.sum(1).max())  # cut off padding: a batch has molecules of similar size
         mu, kind, charge, there = (v[:, :longest] for v in (inputs["x"], inputs["kind"], inputs["charge"], there))
         mask = there.unsqueeze(-1).float()
         pair = mask * mask.transpose(1, 2) * (1 - torch.eye(longest))
-        rest = SIGMA_1 ** t.view(-1, 1, 1)  # the standard deviation of what is unknown of positions
+        rest = SIGMA_1 ** t.view(-1, 1, 1)  # standard deviation of the noise on positions
         gamma = 1 - rest.square()
         time = torch.cat([gamma, rest, rest.log(), gamma.sqrt()], -1).expand(-1, longest, -1)
         h, x = self.stem(torch.cat([kind, charge.unsqueeze(-1), time], -1)), mu
@@ -80,7 +82,7 @@ class EGNN(nn.Module):
         for layer in self.layers:
             h, x = layer(h, x, edge, pair)
         x = mu + rest * (x - mu)
-        x = x - (x * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # no centre of mass
+        x = x - (x * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)  # centred predictions
         out = self.head(h)
         found = {"x": x, "kind": out[..., :-1] + kind.clamp(min=1e-30).log(), "charge": out[..., -1:]}
         padded = {name: nn.functional.pad(v * mask, (0, 0, 0, MOST - longest)) for name, v in found.items()}
@@ -88,7 +90,7 @@ class EGNN(nn.Module):
 
 
 class Layer(nn.Module):
-    """One round of messages: what a pair of atoms makes of its features and distance, by how much it counts."""
+    """One round of gated messages between pairs of atoms."""
 
     def __init__(self, width: int, messages: int) -> None:
         super().__init__()
@@ -99,7 +101,7 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, h: Tensor, x: Tensor, edge: Tensor, pair: Tensor) -> tuple[Tensor, Tensor]:
-        """Features (n, atoms, width) and positions (n, atoms, 3) to the same."""
+        """Update the features (n, n_atoms, width) and the positions (n, n_atoms, 3)."""
         g, d = self.norm(h), distances(x)
         m = nn.functional.silu(self.own(g).unsqueeze(2) + self.other(g).unsqueeze(1) + self.edge(waves(d)) + edge)
         move, gate = self.move_and_gate(m).unbind(-1)
@@ -112,17 +114,17 @@ CENTRES = torch.linspace(0.3, 3, 12)
 
 
 def waves(d: Tensor) -> Tensor:
-    """Distances as bumps around a few of them."""
+    """Expand distances in Gaussian basis functions: (...) -> (..., n_centres)."""
     return torch.exp(-16 * (d.unsqueeze(-1) - CENTRES).square())
 
 
 def distances(x: Tensor) -> Tensor:
-    """Between all atoms, (n, atoms, atoms); never 0, where the root has no slope."""
+    """Return all distances, (n, n_atoms, n_atoms). A small constant keeps the gradient of the root finite."""
     return ((x.unsqueeze(2) - x.unsqueeze(1)).square().sum(-1) + 1e-6).sqrt()
 
 
 def stable_atoms(parts: Parts, present: Tensor) -> Tensor:
-    """Which atoms have as many bonds as their element wants, (n, MOST); a bond's order follows from its length."""
+    """Return the mask of atoms whose number of bonds fits their element, (n, MOST). Bond orders follow from lengths."""
     limit = torch.full((3, 5, 5), -1.0)
     for pair, lengths in BONDS.items():
         a, b = map(ELEMENTS.index, pair)
@@ -131,13 +133,13 @@ def stable_atoms(parts: Parts, present: Tensor) -> Tensor:
     d = 100 * LENGTH * distances(parts["x"])
     between = (present.unsqueeze(1) & present.unsqueeze(2)) & ~torch.eye(MOST, dtype=torch.bool)
     orders = (d < limit[:, parts["kind"].unsqueeze(2), parts["kind"].unsqueeze(1)]) & between
-    # A triple bond is short enough for a double and a single one too.
+    # A pair that is close enough for a triple bond also passes the limits of double and single bonds.
     bonds = torch.where(orders[2] & orders[1], 3, torch.where(orders[1], 2, orders[0].long())).sum(2)
     return (bonds == torch.tensor(VALENCES)[parts["kind"]]) & present
 
 
 def stability(parts: Parts, present: Tensor) -> tuple[Estimate, Estimate]:
-    """The shares of stable atoms, a mean over molecules, and of molecules all of whose atoms are."""
+    """Return the share of stable atoms (mean over molecules) and the share of molecules with only stable atoms."""
     stable = stable_atoms(parts, present)
     whole = (stable | ~present).all(1)
     atoms = mean_estimate((stable.sum(1) / present.sum(1)).double())
@@ -145,7 +147,7 @@ def stability(parts: Parts, present: Tensor) -> tuple[Estimate, Estimate]:
 
 
 def fragment(x: Parts, generator: torch.Generator) -> Parts:
-    """What training shows as known, of half of the molecules: some neighbouring atoms, where and what they are."""
+    """Choose what is given in training: for half of the molecules, positions and elements of neighbouring atoms."""
     there = x["x"].abs().sum(-1) > 0
     centre = (torch.rand(there.shape, generator=generator) * there).argmax(1)
     away = (x["x"] - x["x"][torch.arange(len(there)), centre].unsqueeze(1)).norm(dim=-1).masked_fill(~there, torch.inf)
@@ -155,7 +157,7 @@ def fragment(x: Parts, generator: torch.Generator) -> Parts:
 
 
 def make_model(seed: int) -> bfn.BFN:
-    """Positions and charges are numbers, elements are classes."""
+    """Make the model: positions and charges are continuous parts, elements are a discrete part."""
     torch.manual_seed(seed)
     flow = bfn.JointFlow(x=bfn.ContinuousFlow(SIGMA_1), kind=bfn.DiscreteFlow(5), charge=bfn.ContinuousFlow(0.05))
     heads = {"x": "data", "kind": "logits", "charge": bfn.core.heads.PreconditionedHead(1.0)}
@@ -163,7 +165,7 @@ def make_model(seed: int) -> bfn.BFN:
 
 
 def draw(axes: object, parts: Parts, present: Tensor) -> None:
-    """Molecules side by side, seen along the third axis; bonds where atoms are as near as single bonds."""
+    """Plot molecules next to each other, projected on two axes. Lines join atoms as close as in a single bond."""
     colours = ("#bbbbbb", "#333333", "#0072b2", "#d55e00", "#009e73")
     stable = stable_atoms(parts, present)
     for i, there in enumerate(present):
@@ -179,12 +181,12 @@ def draw(axes: object, parts: Parts, present: Tensor) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train or go on, draw, judge, plot."""
+    """Train the model or continue its training, then draw molecules, and measure and plot them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("molecules"), help="directory for model and pictures")
-    parser.add_argument("--data", type=Path, help="directory of positions.npy and atoms.npy, if not QM9's")
+    parser.add_argument("--out", type=Path, default=Path("molecules"), help="folder for the model and the plots")
+    parser.add_argument("--data", type=Path, help="folder with positions.npy and atoms.npy (default: QM9)")
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--n", type=int, default=200, help="molecules to judge by")
+    parser.add_argument("--n", type=int, default=200, help="number of molecules to draw")
     parser.add_argument("--calls", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -207,10 +209,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out = drawn[solver, calls] = model.sample(options.n, solver, calls, seed=options.seed)
             figures[calls], molecules = stability(out.x, out.present["kind"])
             print(f"{solver}, {calls} calls: {figures[calls]} of the atoms are stable, {molecules} of the molecules")
-    axes = bfn.viz.plots.against_calls(curves, "share of atoms that are stable", real=real[0])
+    axes = bfn.viz.plots.against_calls(curves, "share of stable atoms", real=real[0])
     bfn.viz.plots.save(axes, options.out / "stability.png")
     axes = bfn.viz.plots.on(
-        None, f"five molecules by auto, {options.calls[-1]} calls; red: not stable", size=(9.0, 2.4)
+        None, f"five molecules by auto, {options.calls[-1]} calls; unstable atoms in red", size=(9.0, 2.4)
     )
     out = drawn["auto", options.calls[-1]]
     draw(axes, {name: values[:5] for name, values in out.x.items()}, out.present["kind"][:5])

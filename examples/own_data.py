@@ -1,10 +1,10 @@
-"""Data of your own with several parts, a condition and lengths: rings of points, trained and drawn in about a minute.
+"""Train on data with several parts, a condition and different lengths: rings of points, in about a minute.
 
     python examples/own_data.py --out rings.png
 
-A sample is a ring of 3 to 6 points. It has two parts, where each point is (numbers) and what it is (classes: they take
-turns around the ring); its radius is a condition. One network learns both parts. Then rings are drawn: small and large
-ones, of the lengths that were asked for, and some of which the first point is given.
+A sample is a ring of 3 to 6 points. It has two parts: the position of each point (continuous) and its kind (discrete;
+the kinds alternate around the ring). The radius is a condition. One network learns both parts. The script then draws
+small and large rings, rings with a given number of points, and rings whose first point is given.
 """
 
 import argparse
@@ -26,7 +26,7 @@ MARKERS = {"circle": "o", "square": "s", "star": "*"}
 
 
 def rings(n: int, generator: torch.Generator) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """n rings: their parts, padded to the longest; which points are there, (n, 6); their radii, (n,)."""
+    """Draw n rings. Return their padded parts, the mask of their points (n, MOST), and their radii (n,)."""
     length = torch.randint(3, MOST + 1, (n, 1), generator=generator)
     radius = 0.4 + 0.6 * torch.rand(n, generator=generator)
     place = torch.arange(MOST)
@@ -39,7 +39,7 @@ def rings(n: int, generator: torch.Generator) -> tuple[dict[str, Tensor], Tensor
 
 
 def make_model(width: int) -> bfn.BFN:
-    """A perceptron of one vector, which holds both parts side by side."""
+    """Make a perceptron over one vector that contains both parts."""
     flow = bfn.JointFlow(at=bfn.ContinuousFlow(0.02), kind=bfn.DiscreteFlow.with_separation(len(KINDS)))
     shapes = {"at": (MOST, 2), "kind": (MOST,)}
     head = JointHead.make({"at": PreconditionedHead(0.5), "kind": "logits"}, flow, flat=True)
@@ -49,11 +49,11 @@ def make_model(width: int) -> bfn.BFN:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, draw, and write the picture."""
+    """Train the model, draw rings, and write the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("rings.png"), help="the picture (default: rings.png)")
-    parser.add_argument("--steps", type=int, default=2000, help="steps of training (default: 2000)")
-    parser.add_argument("--width", type=int, default=192, help="features of the network (default: 192)")
+    parser.add_argument("--out", type=Path, default=Path("rings.png"), help="file of the picture (default: rings.png)")
+    parser.add_argument("--steps", type=int, default=2000, help="training steps (default: 2000)")
+    parser.add_argument("--width", type=int, default=192, help="width of the network (default: 192)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     if min(options.steps, options.width) < 1:
@@ -79,22 +79,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for title, out in drawn.items():
         print(f"{title}: {there(out).sum(1).tolist()} points, radii {radii(out)}")
     write(options.out, drawn)
-    print(f"{options.out} after {time.perf_counter() - start:.0f} s")
+    print(f"wrote {options.out} after {time.perf_counter() - start:.0f} s")
     return 0
 
 
 def there(out: bfn.Samples) -> Tensor:
-    """Which points of each ring exist, (n, 6)."""
+    """Return the mask of the points of each ring, (n, MOST)."""
     return out.present["kind"]
 
 
 def radii(out: bfn.Samples) -> list[float]:
-    """The mean distance of each ring's points from the middle."""
+    """Return the mean distance of the points of each ring from the centre."""
     return [round(r, 2) for r in (out.x["at"].norm(dim=-1).sum(1) / there(out).sum(1)).tolist()]
 
 
 def write(path: Path, drawn: dict[str, bfn.Samples]) -> None:
-    """One row a wish, one ring a column; the marker is the kind."""
+    """Plot one row for each request and one column for each ring. Markers show the kinds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 2.2 * len(drawn)), layout="constrained")

@@ -1,11 +1,12 @@
-"""Actions given an observation: a policy that knows two ways around an obstacle, and takes one of them.
+"""Train a policy that draws actions given an observation, and measure its success against the number of network calls.
 
     python examples/policy.py --out policy
 
-A point must go from the left to the right, past a disc in the middle. The expert passes above or below by the toss of
-a coin. The mean of its actions, all that regression can learn, goes between the two; a sample does not. The policy is
-drawn anew every few steps, so each call of the network counts: success is measured against the number of calls.
-Needs ``pip install 'bayesian-flow[train,plot]'``; a minute of processor time, ``--steps 5 --n 20`` for a look.
+A point moves from left to right and must avoid a disc in the middle. The expert passes above or below with equal
+probability. Regression would learn the mean of both and run into the disc, whereas a sample chooses one of them. The
+policy is sampled again every few steps, so its cost is the number of network calls.
+
+Needs ``pip install 'bayesian-flow[train,plot]'``. Takes about a minute on one core; try ``--steps 5 --n 20`` first.
 """
 
 import argparse
@@ -24,14 +25,14 @@ from bfn.viz.plots import colour, on
 
 STEP, RADIUS, AROUND = 0.1, 0.3, 0.55
 AHEAD, TAKEN, LONGEST = 8, 4, 60
-"""Actions that are drawn at once, those of them that are taken, and steps after which an episode has failed."""
+"""Number of actions in a sample, number of them that are executed, and maximum number of steps in an episode."""
 
 Policy = Callable[[Tensor], Tensor]
-"""Observations (n, 6), where the point, its goal and the disc are, to actions (n, AHEAD, 2) in units of a step."""
+"""Maps observations (n, 6), the positions of point, goal and disc, to actions (n, AHEAD, 2) in units of STEP."""
 
 
 def episodes(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Where points start, where they are to go, and where the discs are: (n, 2) each."""
+    """Draw the starts, the goals and the centres of the discs, (n, 2) each."""
     y = torch.rand(3, n, generator=generator) - 0.5
     x = torch.tensor([-1.0, 1.0, 0.0]).unsqueeze(1).expand(3, n)
     start, goal, disc = torch.stack([x, y * torch.tensor([1.0, 1.0, 0.6]).unsqueeze(1)], 2)
@@ -39,7 +40,7 @@ def episodes(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor
 
 
 def demonstrations(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Observations (m, 6) and the expert's next actions (m, AHEAD, 2), from n episodes."""
+    """Return observations (m, 6) and the next actions of the expert (m, AHEAD, 2) from n episodes."""
     at, goal, disc = episodes(n, generator)
     above = (torch.rand(n, 1, generator=generator) < 0.5).float() * 2 - 1
     via = disc + above * torch.tensor([0.0, AROUND])
@@ -49,14 +50,14 @@ def demonstrations(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         action = way * (STEP / way.norm(dim=1, keepdim=True).clamp(min=STEP))
         seen.append(torch.cat([at, goal, disc], 1))
         done.append(action / STEP)
-        # Where a demonstration errs a little, the expert shows how to come back.
+        # Small errors in the position show the policy how to recover.
         at = at + action + 0.01 * torch.randn(n, 2, generator=generator)
     chunks = torch.stack(done, 1).unfold(1, AHEAD, 1).transpose(2, 3)
     return torch.stack(seen, 1)[:, : chunks.shape[1]].flatten(0, 1), chunks.flatten(0, 1)
 
 
 def rollout(policy: Policy, n: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Paths (n, steps, 2) under a policy, and which of them reached the goal and never touched the disc."""
+    """Run n episodes. Return their paths (n, n_steps, 2) and whether they reached the goal without a collision."""
     at, goal, disc = episodes(n, torch.Generator().manual_seed(seed))
     path, clear = [at], torch.ones(n, dtype=torch.bool)
     for _ in range(LONGEST // TAKEN):
@@ -70,7 +71,7 @@ def rollout(policy: Policy, n: int, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def make_model(observations: Tensor, actions: Tensor, seed: int) -> bfn.BFN:
-    """A perceptron over a chunk of actions that is told the observation."""
+    """Make a perceptron over AHEAD actions that is conditioned on the observation."""
     torch.manual_seed(seed)
     told = {"shape": [6], "mean": observations.mean(0).tolist(), "std": observations.std(0).clamp(min=0.1).tolist()}
     network = bfn.networks.mlp.MLP(2 * AHEAD, width=128, conditions={"observation": told})
@@ -79,11 +80,11 @@ def make_model(observations: Tensor, actions: Tensor, seed: int) -> bfn.BFN:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, act, count, plot."""
+    """Train the policy, run episodes with several solvers, and plot the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("policy"), help="directory for the model and the picture")
+    parser.add_argument("--out", type=Path, default=Path("policy"), help="folder for the model and the plots")
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--n", type=int, default=500, help="episodes to judge by")
+    parser.add_argument("--n", type=int, default=500, help="number of episodes")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for calls in (1, 2, 3, 5, 10, 20):
             path, good = paths[solver, calls] = rollout(policy_of(solver, calls), options.n, seed=options.seed + 1)
             figures[calls] = share_estimate(int(good.sum()), options.n)
-            print(f"{solver}, {calls} calls: {figures[calls]} succeed")
+            print(f"{solver}, {calls} calls: {figures[calls]} of the episodes succeed")
     bfn.viz.plots.save(
         bfn.viz.plots.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png"
     )

@@ -1,10 +1,11 @@
-"""Fill in a scaffold: part of a molecule is given, the rest is drawn around it, with particles and without.
+"""Complete molecules: some atoms are given, and the others are drawn around them, with and without particles.
 
-    python examples/molecules.py --out molecules     # trains the model, with fragments shown as known
+    python examples/molecules.py --out molecules     # trains the model, with fragments given
     python examples/scaffold.py --out molecules
 
-Of molecules that the model was not trained on the heavy atoms are given, where and what they are, and the hydrogens are
-drawn; or a half of all atoms, the other half is drawn. Judged by the stability of all atoms of the whole molecule.
+For molecules that were not used for training, either the positions and elements of the heavy atoms are given and the
+hydrogens are drawn, or one half of the atoms is given and the other half is drawn. The completed molecules are judged
+by the stability of their atoms.
 """
 
 import argparse
@@ -23,26 +24,26 @@ WAYS = {
     "auto, 8 particles": ("auto", {"particles": 8}),
     "bfn, given on its noisy path": ("bfn", {"known_at": "path"}),
 }
-"""Replacement on the noisy path under the original sampler is how the field fills in."""
+"""Solver and options of each method. The last one is the usual method in the literature."""
 
 
 def heavy_atoms(parts: Parts, present: torch.Tensor) -> torch.Tensor:
-    """All but hydrogen, (n, MOST)."""
+    """Return the mask of the atoms that are not hydrogen, (n, MOST)."""
     return present & (parts["kind"] > 0)
 
 
 def one_half(parts: Parts, present: torch.Tensor) -> torch.Tensor:
-    """The half of the atoms that is nearest to the first one."""
+    """Return the mask of the half of the atoms that is nearest to the first atom, (n, MOST)."""
     away = (parts["x"] - parts["x"][:, :1]).norm(dim=-1).masked_fill(~present, torch.inf)
     return away.argsort(1).argsort(1) < (present.sum(1) // 2).unsqueeze(1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Give, draw, judge."""
+    """Complete molecules with each method, and measure their stability."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("molecules"), help="where examples/molecules.py wrote")
-    parser.add_argument("--data", type=Path, help="directory of positions.npy and atoms.npy, if not QM9's")
-    parser.add_argument("--n", type=int, default=30, help="molecules to fill in")
+    parser.add_argument("--out", type=Path, default=Path("molecules"), help="folder that examples/molecules.py wrote")
+    parser.add_argument("--data", type=Path, help="folder with positions.npy and atoms.npy (default: QM9)")
+    parser.add_argument("--n", type=int, default=30, help="number of molecules to complete")
     parser.add_argument("--calls", type=int, nargs="+", default=[5, 10, 20])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -63,12 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 out = pictures[what, way] = model.sample(options.n, solver, calls, **wish)
                 atoms, _ = stability(out.x, present)
                 least = out.effective_sample_size
-                told = (
-                    "" if least is None else f"; {float(least.min(1).values.mean()):.1f} particles count at the worst"
-                )
+                told = "" if least is None else f"; {float(least.min(1).values.mean()):.1f} particles count at worst"
                 print(f"{what} given; {way}, {calls} calls: {atoms} of the atoms are stable{told}")
 
-    axes = bfn.viz.plots.on(None, "a molecule; then its heavy atoms given, hydrogens drawn: auto, bfn", size=(9.0, 2.8))
+    axes = bfn.viz.plots.on(None, "a molecule, and its heavy atoms completed by auto and by bfn", size=(9.0, 2.8))
     ways = ("auto, given as data", "bfn, given on its noisy path")
     rows = [parts, *(pictures["heavy atoms", way].x for way in ways)]
     chosen = {name: torch.stack([row[name][0] for row in rows]) for name in parts}

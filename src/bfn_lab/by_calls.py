@@ -47,8 +47,8 @@ def eta_continuous(judged: JudgedModel, options: Options) -> Section:
     )  # fmt: skip
     section = quality_section(judged, table, measured, options, notes=notes)
     main = main_measure(judged.judge, measured)
-    lines = ["### Which eta beats the original sampler", "", *_against_original(measured, originals, main)]
-    return with_lines(section, [*lines, "", share_left(judged)])
+    lines = ["### Which eta is better than the original sampler?", "", *_against_original(measured, originals, main)]
+    return with_lines(section, [*lines, "", *share_left(judged)])
 
 
 def eta_discrete(judged: JudgedModel, options: Options) -> Section:
@@ -61,18 +61,21 @@ def eta_discrete(judged: JudgedModel, options: Options) -> Section:
     measured, notes = measure_all(judged, wanted, options, options.seed, options.n or min(judged.n, 250))
     section = quality_section(judged, table, measured, options, notes=notes, pairs=False)
     main = main_measure(judged.judge, measured)
-    lines = ["### Does eta matter?", ""]
+    rows = []
     for nfe in calls:
         for sampler in samplers:
             here = [m for m in measured if m.label == sampler.label and m.nfe == nfe]
             values = [m.record.measures[main.key] for m in here]
             apart = any(not a.overlaps(b) for a in values for b in values)
-            verdict = "some etas differ" if apart else "no two etas are told apart"
+            verdict = "some etas differ" if apart else "not distinguishable"
             spread = (max(v.value for v in values) - min(v.value for v in values)) * main.scale
             in_paper = _printed_spread(table, sampler.solver, nfe)
-            lines.append(
-                f"- {nfe} calls, `{sampler.label}`: {verdict} (spread {spread:.{main.digits}f} {main.unit}{in_paper})."
-            )
+            rows.append([f"{nfe}", f"`{sampler.label}`", f"{spread:.{main.digits}f} {main.unit}", in_paper, verdict])
+    lines = [
+        "### Does eta matter?",
+        "",
+        *markdown_table(["calls", "solver", "largest difference", "the same in the paper", "result"], rows),
+    ]
     return with_lines(section, lines)
 
 
@@ -96,7 +99,7 @@ def tuning_n(judged: JudgedModel, options: Options) -> int:
     return min(n, max(judged.least, n * 2 // 5))
 
 
-def share_left(judged: JudgedModel) -> str:
+def share_left(judged: JudgedModel) -> list[str]:
     """What a start at eta costs ODE solvers by itself: how much of the data's widest direction is left.
 
     Started at N(0, I) instead of N(0, (1 + s_0^2 v)), a direction of data variance v keeps 1 / sqrt(1 + v s_0^2) of
@@ -105,15 +108,15 @@ def share_left(judged: JudgedModel) -> str:
     real = judged.judge.held_out.flatten(1).double()
     variance = float(torch.linalg.eigvalsh(torch.cov(real.T))[-1])
     kept = [1 / math.sqrt(1 + variance * float(judged.model.flow.schedule.beta(eta))) for eta in ETAS]
-    divides = "does not divide by s" if judged.model.starts_at_zero else "divides so"
-    shares = ", ".join(f"{share:.2f} at eta {eta:g}" for share, eta in zip(kept, ETAS, strict=True))
-    return (
-        f"What to expect of the start alone: at eta it leaves out what the data add to the state there. Along the "
-        f"direction in which real images vary most (variance {variance:.3g}) the ODE then ends with this share of the "
-        f"true standard deviation: {shares}. The reverse SDE forgets its start. A small eta asks much of a network "
-        f"that predicts the noise, as the paper's does, since x_hat = (u - eps_hat) / s takes its errors 1 / s times; "
-        f"this model {divides}."
-    )
+    return [
+        "### How much standard deviation does a start at eta leave?",
+        "",
+        *markdown_table(["eta", *(f"{eta:g}" for eta in ETAS)], [["share", *(f"{share:.2f}" for share in kept)]]),
+        "",
+        "Computed for an ODE and the direction in which real images vary most "
+        f"(variance {variance:.3g}). The paper's start at eta leaves out what the data contribute to the state "
+        "there; the reverse SDE forgets this error.",
+    ]
 
 
 def _measure_etas(
@@ -126,7 +129,7 @@ def _measure_etas(
 
 def _against_original(measured: Sequence[Measurement], originals: Sequence[Measurement], main: Measure) -> list[str]:
     """At each number of calls, which eta beats the original sampler, by the intervals."""
-    lines = []
+    rows = []
     for original in originals:
         reference = original.record.measures[main.key]
         here = [each for each in measured if each.nfe == original.nfe]
@@ -135,20 +138,16 @@ def _against_original(measured: Sequence[Measurement], originals: Sequence[Measu
             for each in here:
                 if each.label == label:
                     outcomes[judge_pair(each.record.measures[main.key], reference, main)].append(f"{each.eta:g}")
-            parts = [
-                f"{word} at eta {', '.join(etas)}"
-                for word, etas in zip(("better", "worse", "not told apart"), outcomes.values(), strict=True)
-                if etas
-            ]
-            lines.append(f"- {original.nfe} calls, `{label}` against the original sampler ({main.show(reference)}): "
-                         f"{'; '.join(parts)}.")  # fmt: skip
-    return lines
+            etas = [", ".join(each) for each in outcomes.values()]
+            rows.append([f"{original.nfe}", main.show(reference), f"`{label}`", *etas])
+    header = ["calls", "`bfn`", "solver", "better at eta", "worse at eta", "not distinguishable at eta"]
+    return markdown_table(header, rows)
 
 
 def _printed_spread(table: PrintedTable, solver: str, nfe: int) -> str:
     """The paper's own spread over eta at that many calls, where it prints one."""
     values = [f.value for f in table.figures if f.solver == solver and f.column.nfe == nfe]
-    return f"; the paper's {max(values) - min(values):.2f}" if values else ""
+    return f"{max(values) - min(values):.2f} {table.measure.partition(', ')[2]}" if values else ""
 
 
 def fid_nfe(judged: JudgedModel, options: Options) -> Section:
@@ -164,8 +163,8 @@ def fid_nfe(judged: JudgedModel, options: Options) -> Section:
     n_tuning = samples_at(tuning_n(judged, options), calls[0], judged.least)
     choices = ", ".join(f"{eta:g}" for eta in ETAS)
     intro = [
-        f"Each of the paper's solvers starts at its best eta of {choices} for that number of calls, chosen on "
-        f"{n_tuning} samples of another seed than the figures here."
+        f"Each solver of the paper starts at the best of these etas for its number of calls: {choices}. The choice "
+        f"was made on {n_tuning} samples of another seed."
     ]
     section = quality_section(judged, table, measured, options, notes=[*intro, *notes, *more])
     return with_lines(section, grid_lines(measured, main_measure(judged.judge, measured)))
@@ -181,15 +180,15 @@ def grid_lines(measured: Sequence[Measurement], main: Measure) -> list[str]:
         if lost and "fast-ode" in here:
             names = " and ".join(f"`{name}`" for name in lost)
             told = {
-                "agrees": "beats it: it is the grid and the rule that cost them, not the ODE",
-                "opposite": "loses to it too: here the ODE itself is worse than fresh noise",
-                "not told apart": "is not told apart from it either",
+                "agrees": "is better, so the loss comes from the grid and the rule and not from the ODE",
+                "opposite": "is worse too, so the ODE itself is worse here than sampling with noise",
+                "not told apart": "is not distinguishable from it either",
             }[judge_pair(here["fast-ode"], here["bfn"], main)]
             lines.append(
-                f"- {column.nfe} calls: {names} did not beat the original sampler ({main.show(here['bfn'])}). The same "
-                f"ODE from t = 0 on another grid, `fast-ode` ({main.show(here['fast-ode'])}), {told}."
+                f"- At {column.nfe} calls, {names} {'is' if len(lost) == 1 else 'are'} not better than the original "
+                f"sampler. `fast-ode`, which solves the same ODE from t = 0 on another grid, {told}."
             )
-    return ["### Where ODE solvers did not beat the original sampler", "", *lines] if lines else []
+    return ["### Where are ODE solvers not better than the original sampler?", "", *lines] if lines else []
 
 
 def sa_nfe(judged: JudgedModel, options: Options) -> Section:
@@ -219,12 +218,18 @@ def cs_ablation(judged: JudgedModel, options: Options) -> Section:
     section = quality_section(judged, table, measured, options, notes=notes)
     main = main_measure(judged.judge, measured)
     value = {(each.label, each.nfe): each.record.measures[main.key] for each in measured}
-    lines = ["### Without drawn classes, all else equal", ""]
-    told = {"agrees": "better without", "opposite": "worse without", "not told apart": "not told apart"}
+    told = {"agrees": "better without", "opposite": "worse without", "not told apart": "not distinguishable"}
+    rows = []
     for nfe in calls:
-        outcome = judge_pair(value[own.label, nfe], value["bfn", nfe], main)
-        ours = f"{main.show(value[own.label, nfe])} against {main.show(value['bfn', nfe])}"
-        lines.append(f"- {nfe} calls: {told[outcome]} ({ours}).")
+        pair = value[own.label, nfe], value["bfn", nfe]
+        rows.append([f"{nfe}", *(main.show(each) for each in pair), told[judge_pair(*pair, main)]])
+    lines = [
+        "### Is sampling better without drawn classes when all else is equal?",
+        "",
+        *markdown_table(["calls", "without drawn classes", "with drawn classes", "result"], rows),
+        "",
+        "Both samplers use the grid of the original sampler here.",
+    ]
     return with_lines(section, lines)
 
 
@@ -254,28 +259,28 @@ def efficiency(judged: JudgedModel, options: Options) -> Section:
     rows = []
     for nfe in calls:
         in_paper = likelihood.value("bfn", nfe=nfe)
-        rows.append([f"{nfe}", "", str(found[nfe]["total"]), f"{in_paper:g}" if in_paper else "", "", ""])
+        own = [f"{len(held_out)}", str(found[nfe]["total"]), f"{in_paper:g}" if in_paper else ""]
+        rows.append([f"{nfe}", "", *own, "", ""])
         for each in (each for each in measured if each.nfe == nfe):
             in_paper = accuracy.value(each.sampler.solver, nfe=nfe)
             shown = main.show(each.record.measures[main.key])
-            rows.append(["", f"`{each.label}`", "", "", shown, f"{in_paper:g}" if in_paper else ""])
-    sizes = ", ".join(f"{n} at {nfe} calls" for nfe, n in {each.nfe: each.record.n for each in measured}.items())
+            rows.append(["", f"`{each.label}`", f"{each.record.n}", "", "", shown, f"{in_paper:g}" if in_paper else ""])
+    rows.append(["continuous time", "", f"{len(held_out)}", str(found[None]["total"]), "", "", ""])
+    header = ["steps", "sampler", "texts", "bits per character", "paper", main.label, "paper, %"]
     lines = [
-        "Bits a character: n-step loss plus reconstruction, with 95 % intervals, on held-out text; the same for all "
-        "samplers, as it belongs to the model. The paper's figures for D3PM (1.52 at 50 steps) and OA-ARDM (1.52 at "
-        "20) are of other models.",
+        "### How many bits per character, and how many words are spelled correctly?",
         "",
-        *markdown_table(["steps", "sampler", "bits a character", "paper", main.label, "paper, %"], rows),
+        *markdown_table(header, rows),
         "",
-        f"In the limit of many steps (the continuous-time bound) the model has {found[None]['total']} bits a "
-        f"character, on {len(held_out)} texts. Samples for {main.label}: {sizes}.",
+        "Bits per character are the n-step loss plus the reconstruction loss on held-out text, with 95 % intervals; "
+        "they belong to the model and are the same for all samplers. The paper's figures for D3PM and OA-ARDM are of "
+        "other models.",
         *notes,
     ]
     if judged.exact is not None:
         nats = -judged.exact.log_prob(held_out.to(judged.exact.device)) / held_out.shape[1]
         truth = bits_estimate(nats)
-        lines += ["", f"Its exact log-probability of the same texts is {truth} bits a character."]
-    lines += ["", *(f"On the paper's table: {remark.text}." for remark in likelihood.remarks)]
+        lines += ["", f"The exact log-probability of the same texts is {truth} bits per character."]
     results = {
         "bits": {str(n or "continuous"): _plain(parts) for n, parts in found.items()},
         "cells": [each.record.asdict() for each in measured],

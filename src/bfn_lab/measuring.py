@@ -66,7 +66,7 @@ def stored(name: str, forms: Sequence[Form]) -> JudgedModel:
     """A bundled model, or one in a directory; refused if its samples are of none of the forms."""
     model = load(name)
     _check_form(name, model, forms)
-    title = f"the model `{Path(name).name}` ({_parameters(model):,} parameters)"
+    title = f"The model `{Path(name).name}` ({_parameters(model):,} parameters)"
     return JudgedModel(Path(name).name, title, model, judge_for(model), n=1000)
 
 
@@ -82,7 +82,7 @@ def exact_points(n_points: int = POINTS) -> JudgedModel:
         raise TypeError("mnist: expected images")
     model = Points(images[:n_points].to_float(), dtype=torch.float32)
     model.info.value_range = (-1.0, 1.0)
-    title = f"the exact model of {n_points:,} MNIST images (`bfn.exact.numbers.Points`)"
+    title = f"The exact model of {n_points:,} MNIST images (`bfn.exact.numbers.Points`)"
     judge = judge_for(model, "mnist", "mnist")
     return JudgedModel("points", title, model, judge, n=250, batch=250, identity=f"points-mnist-{n_points}")
 
@@ -94,7 +94,7 @@ def exact_ngram(context: int) -> JudgedModel:
         raise TypeError("text8: expected text")
     model = NGram.from_text(text.to_classes(), context, LENGTH, dtype=torch.float32)
     model.info.alphabet = data.TEXT8.symbols
-    title = f"the exact model of text8 by contexts of {context} symbols (`bfn.exact.strings.NGram`, {LENGTH} symbols a text)"
+    title = f"The exact model of text8 with contexts of {context} symbols (`bfn.exact.strings.NGram`, {LENGTH} symbols per text)"
     return JudgedModel(
         f"ngram-{context}", title, model, judge_for(model, "text", "text8"), n=500 if context < 3 else 128, batch=64,
         identity=f"ngram-text8-{context}-{LENGTH}",
@@ -111,7 +111,7 @@ def official(checkpoint: Path, forms: Sequence[Form], settings: str | Mapping[st
     model = load_official(checkpoint, chosen)
     _check_form(name, model, forms)
     n = DRAWN[model.form]
-    title = f"the published checkpoint `{checkpoint.name}` as `{name}`"
+    title = f"The published checkpoint `{checkpoint.name}` as `{name}`"
     # As many as the paper drew, at all numbers of calls.
     return JudgedModel(name, title, model, judge_for(model, *JUDGED_BY[model.form]), n=n, least=n)
 

@@ -58,7 +58,7 @@ class Pair:
         told = {
             "agrees": f"`{self.better}` is better than `{self.worse}`",
             "opposite": f"`{self.better}` is worse than `{self.worse}`",
-            "not told apart": f"`{self.better}` and `{self.worse}` are not told apart",
+            "not told apart": f"`{self.better}` and `{self.worse}` are not distinguishable",
         }[self.outcome]
         return f"{told}: {ours} (paper: {paper})" + (f"; {self.reason}" if self.reason else "")
 
@@ -115,27 +115,41 @@ def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Estimate], c
     limits = [ceiling.get(solver) for solver in pair]
     at_ceiling = all(limit is not None and limit.overlaps(value) for limit, value in zip(limits, values, strict=True))
     explained = outcome == "not told apart" and at_ceiling
-    return "both have reached what the model gives at very many calls" if explained else ""
+    return "both at the limit" if explained else ""
 
 
 def summary(found: Sequence[Pair], measure: Measure) -> list[str]:
-    """Markdown: at each column the count of pairs, then every pair that does not agree, with its reason if known."""
-    lines = []
+    """Markdown: a table that counts the pairs at each column, then a table of those without the paper's order."""
+    rows = []
     for column in dict.fromkeys(v.at for v in found):
         here = [v for v in found if v.at == column]
-        counts = {outcome: sum(v.outcome == outcome for v in here) for outcome in ("agrees", "opposite")}
-        rest = len(here) - sum(counts.values())
-        as_printed = "" if here[0].printed_at == column else f" (compared with the paper's {here[0].printed_at.nfe})"
-        eta = f", eta {column.eta:g}" if column.eta is not None else ""
-        lines.append(
-            f"- **{column.nfe} calls{eta}**{as_printed}: of {len(here)} pairs that the paper orders {counts['agrees']} "
-            f"agree, {counts['opposite']} are the other way round, {rest} are not told apart."
-        )
-        lines += [f"  - {v.sentence(measure)}" for v in here if v.outcome != "agrees" and not v.reason]
-        for reason in dict.fromkeys(v.reason for v in here if v.reason):
-            pairs = ", ".join(f"`{v.better}` and `{v.worse}`" for v in here if v.reason == reason)
-            lines.append(f"  - {pairs}: {reason}, so that they can no longer differ.")
+        counts = [sum(v.outcome == outcome for v in here) for outcome in ("agrees", "opposite", "not told apart")]
+        rows.append([_calls(column), f"{here[0].printed_at.nfe}", f"{len(here)}", *map(str, counts)])
+    header = ["calls", "calls in the paper", "pairs", "same order", "opposite order", "not distinguishable"]
+    lines = [*markdown_table(header, rows)]
+    others = [v for v in found if v.outcome != "agrees"]
+    if others:
+        words = {"opposite": "opposite order", "not told apart": "not distinguishable"}
+        body = [
+            [
+                _calls(v.at),
+                f"`{v.better}`", f"{v.printed[0]:g}", measure.show(v.measured[0]),
+                f"`{v.worse}`", f"{v.printed[1]:g}", measure.show(v.measured[1]),
+                words[v.outcome] + (f", {v.reason}" if v.reason else ""),
+            ]
+            for v in others
+        ]  # fmt: skip
+        header = [
+            "calls", "better in the paper", "printed", "measured",
+            "worse in the paper", "printed", "measured", "result",
+        ]  # fmt: skip
+        lines += ["", f"<details><summary>The pairs without the paper's order ({len(others)})</summary>", ""]
+        lines += [*markdown_table(header, body), "", "</details>"]
     return lines
+
+
+def _calls(column: Column) -> str:
+    return f"{column.nfe}" + (f", eta {column.eta:g}" if column.eta is not None else "")
 
 
 def quality_section(
@@ -151,15 +165,16 @@ def quality_section(
     """The measurements as tables, a plot, and what they say about the paper's ordering."""
     main = main_measure(judged.judge, measured)
     limits, limit_records, limit_lines = ceilings(judged, options) if ceiling else ({}, [], [])
-    lines = [*notes, *([""] if notes else []), *_tables(judged.judge, table, measured, main)]
+    lines = ["### How good are the samples?", "", *notes, *([""] if notes else [])]
+    lines += _tables(judged.judge, table, measured, main)
     values = {(m.label, m.column): m.record.measures[main.key] for m in measured}
     by_label = _limit_of_each(judged, measured, limits)
     if limit_lines:
-        lines += ["", "### The ceiling", "", *limit_lines]
+        lines += ["", "### How far is each solver from the limit of the model?", "", *limit_lines]
         lines += ["", *_gap_table(measured, by_label, main)] if by_label else []
     found = compare_pairs(table, values, main, by_label) if pairs else []
     if found:
-        lines += ["", "### Against the paper's ordering", "", *summary(found, main)]
+        lines += ["", "### Do the solvers have the paper's order?", "", *summary(found, main)]
     ours = BEYOND if options.beyond is None else options.beyond
     lines += _beyond_lines(measured, main, table, ours, limits.get("ode") if judged.exact is not None else None)
     results = {
@@ -198,24 +213,32 @@ def ceilings(judged: JudgedModel, options: Options) -> tuple[dict[str, Estimate]
         judge, _ = judged.judge.suited(n)
         figures = judge(x)
         value = figures[judge.measures[0].key]
-        shown = ", ".join(f"{m.label} {m.show(figures[m.key])}" for m in judge.measures)
         lines = [
-            f"Exact samples of the model ({n} of them) get: {shown}.",
-            "A sampler whose figures are better than these, beyond the intervals, no longer draws from the model.",
+            *markdown_table(
+                ["", "samples", *(m.label for m in judge.measures)],
+                [["exact samples of the model", f"{n}", *(m.show(figures[m.key]) for m in judge.measures)]],
+            ),
+            "",
+            "The limit is what exact samples get. A solver that is better, beyond the intervals, no longer draws from "
+            "the model.",
         ]
         return {"sde": value, "ode": value}, [], lines
     if not options.ceiling:
-        return {}, [], ["No ceiling was measured: `--ceiling 1000` does."]
+        return {}, [], ["The limit was not measured; `--ceiling 1000` measures it."]
     fitting = solvers.names(judged.model.flow.kind)
     second = next(name for name in ("bfn-solver++2", "bfn-solver2") if name in fitting)
     wanted = over_calls(samplers_named(["bfn", second]), [options.ceiling])
     measured, _ = measure_all(judged, wanted, options, options.seed)
     main = main_measure(judged.judge, measured)
     values = [each.record.measures[main.key] for each in measured]
-    lines = [
-        f"The ceiling, {options.ceiling:,} calls with {each.record.n} samples: `{each.label}` {main.show(value)}."
-        for each, value in zip(measured, values, strict=True)
-    ]
+    lines = markdown_table(
+        ["solver", "calls", "samples", main.label],
+        [
+            [f"`{each.label}`", f"{options.ceiling:,}", f"{each.record.n}", main.show(value)]
+            for each, value in zip(measured, values, strict=True)
+        ],
+    )
+    lines += ["", "The limit of a solver with noise is that of `bfn`, of one without noise that of the other solver."]
     return dict(zip(("sde", "ode"), values, strict=True)), [each.record for each in measured], lines
 
 
@@ -247,19 +270,25 @@ def _tables(judge: Judge, table: PrintedTable, measured: Sequence[Measurement], 
         printed = [_printed(table, label, column) for column in columns]
         if any(printed):
             body.append(["*paper*", *printed])
-    real = _real(judge, measured)
-    lines = [f"**{main.label}**, better {'lower' if main.better == 'low' else 'higher'}, with 95 % intervals; "
-             f"*paper*: {table.measure} on {table.data}, {table.place}.", ""]  # fmt: skip
+    real, sizes = _real(judge, measured), {each.column: each.record.n for each in measured}
+    body.append(["real data", *(main.show(real[sizes[column]][main.key]) for column in columns)])
+    body.append(["samples", *(f"{sizes[column]}" for column in columns)])
+    lines = [f"{main.label[0].upper()}{main.label[1:]} (judge `{judge.name}`), "
+             f"{'lower' if main.better == 'low' else 'higher'} is better, "
+             f"95 % intervals. Rows marked *paper*: {table.measure} on {table.data}, as printed.", ""]  # fmt: skip
     lines += markdown_table(["", *(_heading(column) for column in columns)], body)
-    sizes = ", ".join(f"{nfe}: {n}" for nfe, n in {each.nfe: each.record.n for each in measured}.items())
-    reals = ", ".join(f"{main.show(figures[main.key])} ({n} samples)" for n, figures in real.items())
-    lines += ["", f"Samples by calls: {sizes}. Real data get {reals}."]
     others = [m for m in judge.measures if m.key != main.key and all(m.key in e.record.measures for e in measured)]
+    if not others:
+        return lines
+    body = []
     for other in others:
-        body = [[f"`{label}`", *(_value(found.get((label, column)), other) for column in columns)] for label in labels]
-        shown_real = other.show(next(iter(real.values()))[other.key])
-        lines += ["", f"<details><summary>{other.label} (real: {shown_real})</summary>", ""]
-        lines += [*markdown_table(["", *(_heading(column) for column in columns)], body), "", "</details>"]
+        named = f"{other.label}{other.unit and ', ' + other.unit}"
+        for label in labels:
+            values = (_value(found.get((label, column)), other) for column in columns)
+            body.append([named if label == labels[0] else "", f"`{label}`", *values])
+        body.append(["", "real data", *(other.show(real[sizes[column]][other.key]) for column in columns)])
+    header = ["measure", "", *(_heading(column) for column in columns)]
+    lines += ["", "<details><summary>Other measures</summary>", "", *markdown_table(header, body), "", "</details>"]
     return lines
 
 
@@ -297,7 +326,10 @@ def _gap_table(measured: Sequence[Measurement], ceiling: Mapping[str, Estimate],
         )
 
     rows = [[f"`{label}`", *(gap(label, column) for column in columns)] for label in ceiling]
-    head = f"Gap to the ceiling ({main.label}); reached: the intervals overlap; beyond: better than it:"
+    head = (
+        f"Distance to the limit in {main.label}, positive where the solver is worse. *Reached*: the intervals "
+        "overlap. *Beyond*: the solver is better."
+    )
     return [head, "", *markdown_table(["", *(_heading(column) for column in columns)], rows)]
 
 
@@ -312,12 +344,12 @@ def _beyond_lines(
 
     def told(value: Estimate, best: Estimate) -> str:
         if truth is not None and judge_pair(value, truth, main) == "agrees":
-            return "beyond what exact samples get: it no longer draws from the model"
-        return {"agrees": "better", "opposite": "worse", "not told apart": "not told apart"}[
+            return "beyond exact samples"
+        return {"agrees": "better", "opposite": "worse", "not told apart": "not distinguishable"}[
             judge_pair(value, best, main)
         ]
 
-    lines = []
+    rows, labels = [], list[str]()
     for column in dict.fromkeys(each.column for each in measured):
         here = {m.label: m.record.measures[main.key] for m in measured if m.column == column}
         ours = {name: value for name, value in here.items() if name in names and name not in table.solvers}
@@ -325,10 +357,14 @@ def _beyond_lines(
         if not ours or not theirs:
             continue
         best = min(theirs, key=lambda name: main.loss(theirs[name].value))
-        parts = [f"`{name}` ({main.show(value)}) {told(value, theirs[best])}" for name, value in ours.items()]
-        against = f"the best of the paper's, `{best}` ({main.show(theirs[best])})"
-        lines.append(f"- {column.nfe} calls, against {against}: {'; '.join(parts)}.")
-    return ["", "### Beyond the paper", "", *lines] if lines else []
+        labels = list(ours)
+        shown = [f"{main.show(value)}, {told(value, theirs[best])}" for value in ours.values()]
+        rows.append([f"{column.nfe}", f"`{best}` {main.show(theirs[best])}", *shown])
+    if not rows:
+        return []
+    header = ["calls", "the paper's best", *(f"`{label}`" for label in labels)]
+    heading = "### Are this library's solvers better than the paper's best?"
+    return ["", heading, "", *markdown_table(header, rows)]
 
 
 CALLS: Mapping[str, tuple[int, ...]] = {"images": (10, 50), "text": (10, 100)}
@@ -347,7 +383,9 @@ def samples(judged: JudgedModel, options: Options) -> Section:
         (name, nfe): draw(model, Setting(name, nfe), n, options.seed, n).x for name in names for nfe in calls
     }
     results = {"n": n, "samplers": [{"solver": name, "nfe": nfe} for name, nfe in drawn]}
-    note = f"The same start noise for all, each solver on its own grid. Not chosen: the first {n} of the seed."
+    note = (
+        f"All solvers start from the same noise, each on its own grid. The first {n} samples of the seed, not selected."
+    )
     if model.form == "text":
         return Section(judged.name, judged.title, "\n".join([note, *_texts(model, drawn)]), results)
     return Section(judged.name, judged.title, note, results, {f"{judged.name}.png": partial(_sheet, model, drawn)})

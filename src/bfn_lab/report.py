@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -283,16 +284,16 @@ def write_report(
     facts = machine()
     lines = [f"# {title}", "", *intro, ""]
     lines += [
-        f"Seed {options.seed}; {facts['cores']} cores ({facts['processor']}, {facts['vector instructions']}), "
-        f"{facts['threads']} threads, torch {facts['torch']}; this run took {_duration(seconds)}"
-        + (" (what was in the store of measurements already was not measured again)." if options.store else ".")
+        f"Seed {options.seed}, torch {facts['torch']}, {facts['threads']} of {facts['cores']} cores "
+        f"({facts['processor']}, {facts['vector instructions']}). The run took {_duration(seconds)}"
+        + (", with stored figures reused." if options.store else ".")
     ]
     for section in sections:
-        lines += ["", f"## On {section.title}", "", section.markdown]
+        lines += ["", f"## {section.title}", "", section.markdown]
         for name, draw in section.pictures.items():
             with atomic(out / name) as temporary:
                 draw(temporary)
-            lines += ["", f"![{section.title}]({name})"]
+            lines += ["", f"![{Path(name).stem}]({name})"]
     results = {
         "title": title,
         "machine": facts,
@@ -301,8 +302,21 @@ def write_report(
         "on": {section.name: dict(section.results) for section in sections},
     }
     atomic_write(out / "results.json", json.dumps(_rounded(results), indent=1) + "\n")
-    atomic_write(out / "report.md", "\n".join(lines).rstrip() + "\n")
+    atomic_write(out / "report.md", wrapped("\n".join(lines).rstrip()) + "\n")
     return out / "report.md"
+
+
+def wrapped(text: str, width: int = 120) -> str:
+    """The text with its paragraphs and list items wrapped; tables, headings, pictures and code stay as they are."""
+    lines, code = list[str](), False
+    for line in text.split("\n"):
+        code ^= line.startswith("```")
+        if len(line) <= width or code or line.startswith(("|", "!", "<", "#", "`" * 3)):
+            lines.append(line)
+            continue
+        lines += textwrap.wrap(line, width, subsequent_indent="  " * line.startswith("- "), break_long_words=False,
+                               break_on_hyphens=False)  # fmt: skip
+    return "\n".join(lines)
 
 
 def _rounded(value: Any) -> Any:

@@ -36,15 +36,13 @@ class Experiment:
     tables: tuple[str, ...] = ()
     beyond: bool = False
 
-    @property
-    def places(self) -> list[str]:
-        """Where the paper has it, with what is doubtful there."""
-        lines = []
-        for name in self.tables:
-            table = printed.printed_table(name)
-            lines.append(f"The paper: {table.place}. \u201c{table.caption}\u201d")
-            lines += [f"(Doubtful in it: {_where(remark)}{remark.text}.)" for remark in table.remarks]
-        return lines
+    def places(self, calls: Sequence[int] = ()) -> list[str]:
+        """Where the paper has it, with notes on what is printed; calls: those that are measured, all of them if ()."""
+        tables = [printed.printed_table(name) for name in self.tables]
+        lines = [f"This page repeats {table.place}." for table in tables]
+        remarks = [remark for table in tables for remark in table.remarks]
+        shown = [remark for remark in remarks if not calls or remark.nfe is None or remark.nfe in calls]
+        return lines + [f"Note on the printed {_where(remark)}: {remark.text}." for remark in shown]
 
 
 EXPERIMENTS: Mapping[str, Experiment] = {
@@ -65,9 +63,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             ("cs-trajectories",),
         ),
         Experiment(
-            "eta-continuous", "Where the grid starts, on images", ("images",), eta_continuous, ("eta-continuous",)
+            "eta-continuous", "The start of the time grid on images", ("images",), eta_continuous, ("eta-continuous",)
         ),
-        Experiment("eta-discrete", "Where the grid starts, on text", ("text",), eta_discrete, ("eta-discrete",)),
+        Experiment("eta-discrete", "The start of the time grid on text", ("text",), eta_discrete, ("eta-discrete",)),
         Experiment(
             "efficiency", "Bits per character and spelling accuracy", ("text",), efficiency,
             ("efficiency-sa", "efficiency-bpc"),
@@ -124,9 +122,9 @@ def reproduce(
         sections = [
             chosen.run(judged, options) for judged in _judged_models(chosen, on, models, checkpoint, settings, context)
         ]
-    intro = [*chosen.places, *([f"Made by `{command}`."] if command else [])]
+    intro = [*chosen.places(options.nfe or ()), *([f"```sh\n{command}\n```"] if command else [])]
     spaced = [line for paragraph in intro for line in (paragraph, "")]
-    return write_report(out, f"{name}: {chosen.title}", spaced[:-1], sections, options, started)
+    return write_report(out, chosen.title, spaced[:-1], sections, options, started)
 
 
 def _judged_models(
@@ -149,5 +147,6 @@ def _judged_models(
 
 
 def _where(remark: printed.Remark) -> str:
-    calls = f" at {remark.nfe} calls" if remark.nfe else ""
-    return f"`{remark.solver}`{calls}: " if remark.solver else ""
+    if remark.nfe:
+        return f"figure of `{remark.solver}` at {remark.nfe} calls"
+    return f"row of `{remark.solver}`" if remark.solver else "table"

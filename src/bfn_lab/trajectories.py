@@ -79,9 +79,10 @@ def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
     compared = compared if len(compared) > 1 else theirs
     powers = {"measured": _power(ours), "paper": _power(compared)}
     lines = [
-        "Mean over times, positions and classes of |z - z'| where z = s u is the state of the original sampler with "
-        "drawn classes, z' without, both under the same Gaussian noise; 95 % intervals over "
-        f"{n} pairs of trajectories. The paper does not say how its norm is scaled: compare how the figures fall.",
+        "### How far apart are the trajectories with and without drawn classes?",
+        "",
+        "Mean of |z - z'| over times, positions and classes; z = s u is the state with drawn classes, z' without, "
+        f"under the same Gaussian noise. 95 % intervals over {n} pairs of trajectories.",
         "",
         *markdown_table(["step size", "measured", "paper"], rows),
         "",
@@ -97,21 +98,21 @@ def told_of(measured: Mapping[float, Estimate], powers: Mapping[str, float]) -> 
     """What the distances, from the largest step to the smallest, say about the paper's fall."""
     pairs = list(pairwise(measured.values()))
     if not pairs:
-        return f"One step size alone says nothing about a fall; the paper's distances go as step^{powers['paper']:.2f}."
+        return f"One step size shows no trend. The paper's distances scale as step^{powers['paper']:.2f}."
     fallen = sum(after.high < before.low for before, after in pairs)
     risen = sum(after.low > before.high for before, after in pairs)
     if fallen == len(pairs):
-        told = "The distances fall with the step size, every one below the one before by its interval, as in the paper"
+        told = "Each distance is below the one before, beyond its interval, as in the paper"
     elif risen == len(pairs):
-        told = "The distances rise as the steps get smaller, every one by its interval: the opposite of the paper"
+        told = "Each distance is above the one before, beyond its interval, which is the opposite of the paper"
     else:
         told = (
-            f"From one step size to the next smaller one, {fallen} of {len(pairs)} distances fall by their intervals, "
-            f"{risen} rise and {len(pairs) - fallen - risen} are not told apart: not the paper's steady fall"
+            f"From one step size to the next, {fallen} of {len(pairs)} distances fall beyond their intervals, "
+            f"{risen} rise and {len(pairs) - fallen - risen} are not distinguishable; the paper's all fall"
         )
     if math.isnan(powers["measured"]):
         return f"{told}."
-    return f"{told}. They go as step^{powers['measured']:.2f}; the paper's as step^{powers['paper']:.2f}."
+    return f"{told}. The distances scale as step^{powers['measured']:.2f}, the paper's as step^{powers['paper']:.2f}."
 
 
 def _power(values: Mapping[float, float]) -> float:
@@ -158,8 +159,8 @@ def problems() -> list[Problem]:
     initial = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
     chain = MarkovChain(initial, transition, 4, flow=DiscreteFlow(n_classes=3, beta_1=3.0))
     return [
-        Problem("a mixture of three Gaussians in the plane, sigma_1 = 0.05", mixture, 0.02),
-        Problem("a Markov chain of 4 variables of 3 classes, beta_1 = 3", chain, 0.05),
+        Problem("A mixture of three Gaussians in the plane (sigma_1 = 0.05)", mixture, 0.02),
+        Problem("A Markov chain of 4 variables with 3 classes (beta_1 = 3)", chain, 0.05),
     ]
 
 
@@ -256,11 +257,14 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
         results[solver.name] = {"error": what, "steps": list(steps), "errors": errors, "slope": found,
                                 "order": solver.order}  # fmt: skip
     lines = [
-        f"{n} starts at t = {problem.t_start:g}; solvers in log s on a grid uniform in log s, the others uniform in t. "
-        "Variance: relative weak error where messages are Gaussian, in closed form. Slopes over the last "
-        f"{min(LAST, len(steps))} columns.",
+        "### Does each solver converge with its declared order?",
         "",
-        *markdown_table(["solver", "error in", *(f"{m} steps" for m in steps), "slope", "declared", ""], rows),
+        *markdown_table(["solver", "error of", *(f"{m} steps" for m in steps), "slope", "declared", "result"], rows),
+        "",
+        "The slope is fitted to the errors of the last "
+        f"{min(LAST, len(steps))} columns. Errors of the end of the flow are mean distances over {n} starts at "
+        f"t = {problem.t_start:g}; errors of the variance are relative, in closed form, for Gaussian messages. "
+        "Solvers in log s use a grid uniform in log s, the others a grid uniform in t.",
     ]
     picture = {f"{problem.name}.png": partial(_convergence_draw, curves)}
     return Section(problem.name, problem.title, "\n".join(lines), results, picture)

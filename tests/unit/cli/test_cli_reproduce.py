@@ -15,7 +15,7 @@ def test_a_report_from_the_command_line(models, tmp_path, capsys) -> None:
     out = capsys.readouterr().out
     assert code == 0
     assert out == (tmp_path / "report" / "report.md").read_text()
-    assert "`bfn reproduce cs-trajectories --on bundled --model text8 --n 2 --nfe 2 4 --seed 3`" in out
+    assert "\nbfn reproduce cs-trajectories --on bundled --model text8 --n 2 --nfe 2 4 --seed 3\n" in out
     assert str(tmp_path) not in out
 
 

@@ -53,8 +53,8 @@ def test_the_papers_order_is_looked_for_at_every_column() -> None:
     # The paper has nothing below 10 calls: its 10 are what 5 are compared with, and the report says so.
     assert found["bfn-solver2", "bfn", 5].printed == (82.27, 66.27)
     lines = summary(list(found.values()), SPELLING)
-    assert any("5 calls** (compared with the paper's 10): of 1 pairs" in line for line in lines)
-    assert sum("are not told apart:" in line for line in lines) == 2
+    assert "| 5 | 10 | 1 | 0 | 0 | 1 |" in lines
+    assert sum(line.endswith("| not distinguishable |") for line in lines if "`" in line) == 2
 
 
 def test_figures_too_near_in_the_paper_are_no_order() -> None:
@@ -68,10 +68,13 @@ def test_the_ceiling_is_given_as_the_reason() -> None:
     table = printed.printed_table("sa-nfe")
     at_ceiling = compare_pairs(table, cells, SPELLING, {"bfn": about(0.45), "bfn-solver1": about(0.45)})
     below = compare_pairs(table, cells, SPELLING, {"bfn": about(0.55), "bfn-solver1": about(0.55)})
-    assert "very many calls" in at_ceiling[0].reason
+    assert at_ceiling[0].reason == "both at the limit"
     assert below[0].reason == ""
-    assert summary(at_ceiling, SPELLING)[1].startswith("  - `bfn` and `bfn-solver1`: both have reached")
-    assert summary(below, SPELLING)[1].startswith("  - `bfn` and `bfn-solver1` are not told apart: 44.0 [43.0, 45.0] %")
+    row = "| 100 | `bfn` | 84.64 | 44.0 [43.0, 45.0] %"
+    for found, result in ((at_ceiling, "not distinguishable, both at the limit"), (below, "not distinguishable")):
+        (line,) = [line for line in summary(found, SPELLING) if line.startswith("| 100 | `bfn`")]
+        assert line.startswith(row.partition(" | 84")[0])
+        assert line.endswith(f"| {result} |")
 
 
 def test_columns_are_matched_by_eta_and_calls() -> None:

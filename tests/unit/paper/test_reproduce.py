@@ -49,10 +49,10 @@ def test_each_experiment_writes_its_report(name: str, small_world, tmp_path) -> 
     report = reproduce(name, tmp_path, TINY[name], models=models, command=f"bfn reproduce {name}")
     text = report.read_text()
     results = json.loads((tmp_path / "results.json").read_text())
-    assert text.startswith(f"# {name}: {EXPERIMENTS[name].title}")
-    assert f"Made by `bfn reproduce {name}`." in text
+    assert text.startswith(f"# {EXPERIMENTS[name].title}\n")
+    assert f"```sh\nbfn reproduce {name}\n```" in text
     assert f"torch {torch.__version__}" in text
-    assert text.count("\n## On ") == (3 if name == "samples" else 2)
+    assert text.count("\n## ") == (3 if name == "samples" else 2)
     assert set(results["on"]) <= {"tiny-text", "tiny-images", "chain"}
     pictures = sorted(tmp_path.glob("*.png"))
     assert bool(pictures) == (name != "efficiency")
@@ -85,15 +85,15 @@ def test_figures_stand_beside_the_papers(small_world, tmp_path) -> None:
     assert "| *paper* | 66.27 |" in text
     assert "| *paper* | 82.27 |" in text
     assert "`auto`" not in text
-    assert "compared with the paper's" not in text
-    assert "Real data get" in text
+    assert "| 10 | 10 | 10 |" in text
+    assert "| real data |" in text
 
 
 def test_solvers_of_ones_choice_run_beside_the_papers(small_world, tmp_path) -> None:
     chosen = ("unipc2", "sa-solver", "fast-sde", "bfn-solver2")
     text = reproduce("sa-nfe", tmp_path, Options(n=4, nfe=(10,), beyond=chosen), on=("bundled",)).read_text()
-    told = text.partition("### Beyond the paper")[2]
-    assert all(f"`{name}` (" in told for name in chosen[:3])
+    told = text.partition("### Are this library's solvers better than the paper's best?")[2]
+    assert "| calls | the paper's best | `unipc2` | `sa-solver` | `fast-sde` |" in told
     # One of the paper's is measured once, as the paper's.
     assert text.count("| `bfn-solver2` |") == text.count("| `bfn` |")
     assert "`auto`" not in text
@@ -128,8 +128,8 @@ def test_many_calls_get_fewer_samples() -> None:
 
 def test_the_ceiling_of_an_exact_model_is_known(chain_model: JudgedModel, tmp_path, small_world) -> None:
     text = reproduce("sa-nfe", tmp_path, Options(n=6, nfe=(2,)), on=("exact",)).read_text()
-    assert "Exact samples of the model (6 of them) get: spelling accuracy" in text
-    assert "Gap to the ceiling" in text
+    assert "| exact samples of the model | 6 |" in text
+    assert "Distance to the limit" in text
 
 
 def test_trajectories_fall_together_with_the_step(chain_model: JudgedModel) -> None:
@@ -146,11 +146,11 @@ def test_a_report_says_of_trajectories_what_was_measured() -> None:
         measured = {step: Estimate(v, v - 0.1, v + 0.1) for step, v in zip(steps, values, strict=True)}
         return told_of(measured, {"measured": 0.5, "paper": 0.4})
 
-    assert told(3, 2, 1).startswith("The distances fall with the step size, every one")
-    assert told(1, 2, 3).startswith("The distances rise as the steps get smaller")
-    assert "1 of 2 distances fall by their intervals, 0 rise and 1 are not told apart" in told(3, 2.05, 2)
-    assert "They go as step^0.50; the paper's as step^0.40" in told(3, 2.05, 2)
-    assert told(3) == "One step size alone says nothing about a fall; the paper's distances go as step^0.40."
+    assert told(3, 2, 1).startswith("Each distance is below the one before")
+    assert told(1, 2, 3).startswith("Each distance is above the one before")
+    assert "1 of 2 distances fall beyond their intervals, 0 rise and 1 are not distinguishable" in told(3, 2.05, 2)
+    assert "The distances scale as step^0.50, the paper's as step^0.40" in told(3, 2.05, 2)
+    assert told(3) == "One step size shows no trend. The paper's distances scale as step^0.40."
 
 
 def test_bits_of_an_exact_model_approach_its_entropy(chain_model: JudgedModel) -> None:
@@ -185,7 +185,7 @@ def test_the_share_of_the_widest_direction_that_eta_leaves() -> None:
     real = a[:, None] * torch.tensor([0.6, 0.8])
     fake = SimpleNamespace(judge=SimpleNamespace(held_out=real), model=SimpleNamespace(flow=flow, starts_at_zero=True))
     expected = 1 / math.sqrt(1 + 4 * 1000 / 999 * float(flow.schedule.beta(1e-2)))
-    assert f"{expected:.2f} at eta 0.01" in share_left(fake)
+    assert f" | {expected:.2f} | " in "\n".join(share_left(fake))
 
 
 def test_the_grid_is_blamed_only_where_the_same_flow_wins() -> None:
@@ -203,8 +203,8 @@ def test_the_grid_is_blamed_only_where_the_same_flow_wins() -> None:
         ]
         return "\n".join(grid_lines(measured, main))
 
-    assert "`bfn-solver++1` did not beat the original sampler" in lines(2.0)
-    assert "it is the grid" in lines(2.0)
+    assert "`bfn-solver++1` is not better than the original sampler" in lines(2.0)
+    assert "comes from the grid" in lines(2.0)
     assert "the ODE itself is worse" in lines(9.0)
 
 
@@ -229,5 +229,5 @@ def test_a_published_checkpoint_is_run(name: str, case: str, options: Options, t
     report = reproduce(
         name, tmp_path, options, on=("official",), checkpoint=OFFICIAL / f"{case}_ema.pt", settings=settings
     )
-    assert f"## On the published checkpoint `{case}_ema.pt`" in report.read_text()
-    assert report.read_text().count("\n## On ") == 1
+    assert f"## The published checkpoint `{case}_ema.pt`" in report.read_text()
+    assert report.read_text().count("\n## ") == 1
