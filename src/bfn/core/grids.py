@@ -18,6 +18,7 @@ from torch import Tensor
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow
 from bfn.core.info import ErrorCurve
+from bfn.core.registry import Registry, registry
 
 __all__ = [
     "GRIDS",
@@ -199,7 +200,7 @@ class Information(Grid):
         if self.curve is None:
             raise UserError(
                 "grid='information': the model has no error curve; training stores one, or set "
-                "model.info.error_curve = bfn.core.losses.error_curve(model, x)"
+                "model.info.error_curve = bfn.losses.error_curve(model, x)"
             )
         return self.curve.equal_shares(flow, intervals, t_start)
 
@@ -238,9 +239,7 @@ def _with_ends(times: Tensor, t_start: float, t_end: float = 1.0) -> Tensor:
     return times
 
 
-GRIDS: dict[str, type[Grid]] = {
-    grid.name: grid for grid in (Paper, Uniform, Log1p, Log1pEarly, Power, LogSNR, Karras, Information)
-}
+GRIDS: Registry[type[Grid]] = registry("grid")
 """Grids by the name that ``sample(grid=...)`` takes."""
 
 

@@ -71,11 +71,11 @@ class Output(ABC):
     def log_prob(self, x: Tensor) -> Tensor:
         """log p_O(x), like x."""
 
-    def with_mean(self, mean: Tensor, level: NoiseLevel) -> "Output":
+    def with_mean(self, mean: Tensor, level: NoiseLevel) -> Output:
         """A distribution of the same kind with another mean: here all mass on it."""
         return Point(mean, unknown_scale(level))
 
-    def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> "Output":
+    def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> Output:
         """p_0 + sum_i scales_i (p_i - p_(i-1)), where this is of all of them, the last, most conditional p first.
 
         rescale: how far to bring the standard deviation over each sample back to that of the conditional one.
@@ -83,7 +83,7 @@ class Output(ABC):
         conditional = self.mean.chunk(len(scales) + 1)[0]
         return Point(_rescaled(beyond(self.mean, scales), conditional, rescale), unknown_scale(level))
 
-    def with_parts(self, change: Callable[[Part, "Output"], "Output"], flow: Flow) -> "Output":
+    def with_parts(self, change: Callable[[Part, Output], Output], flow: Flow) -> Output:
         """Return the distribution with that of each part replaced by ``change(part, distribution)``."""
         (part,) = flow.layout
         return change(part, self)
@@ -185,7 +185,7 @@ class Head(ABC):
     shows_start: ClassVar[bool] = False
     """Whether the network is shown the state at t = 0, where it is nothing but noise."""
 
-    def of_part(self, name: str) -> "Head":
+    def of_part(self, name: str) -> Head:
         """Return the head of a part."""
         return self
 

@@ -26,6 +26,7 @@ from bfn.core.errors import NetworkError, UserError, did_you_mean
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.heads import Output
 from bfn.core.info import ErrorCurve
+from bfn.core.registry import Registry, registry
 from bfn.core.schedules import stratified_times
 from bfn.core.solver import LEAST_T_START
 
@@ -430,9 +431,7 @@ class JointWeighting(Weighting):
         return result
 
 
-WEIGHTINGS: dict[str, type[Weighting]] = {
-    "bound": Bound, "importance": Importance, "min-snr": MinSNR, "edm": EDM, "cross-entropy": CrossEntropy,
-}  # fmt: skip
+WEIGHTINGS: Registry[type[Weighting]] = registry("weighting")
 """Weightings by name."""
 
 

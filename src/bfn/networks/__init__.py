@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from bfn.core.errors import UserError, did_you_mean
+from bfn.core.registry import Registry, registry
 from bfn.networks.arguments import JSON
 from bfn.networks.mlp import MLP
 from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet, OfficialTransformer
@@ -22,16 +23,7 @@ from bfn.networks.table import TableMLP, TableTransformer
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 
-NETWORKS: dict[str, Callable[..., torch.nn.Module]] = {
-    "unet": UNet,
-    "transformer": Transformer,
-    "mlp": MLP,
-    "table-mlp": TableMLP,
-    "table-transformer": TableTransformer,
-    "official-transformer": OfficialTransformer,
-    "official-flat-unet": OfficialFlatUNet,
-    "official-binary-unet": OfficialBinaryUNet,
-}
+NETWORKS: Registry[Callable[..., torch.nn.Module]] = registry("network")
 """Networks by the name that a stored config has."""
 
 PLAIN = (bool, int, float, str, Sequence, Mapping, type(None))

@@ -15,6 +15,7 @@ from bfn._utils.pieces import digest
 from bfn._utils.progress import over
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.model import Model
+from bfn.core.registry import Registry, registry
 from bfn.data.encoding import read_model_data
 from bfn.data.loading import from_card
 from bfn.quality.features import (
@@ -63,7 +64,7 @@ def judge_for(
 ) -> Judge:
     """The judge that fits a model's data, or the one that is asked for.
 
-    metric: a name of ``METRICS``. data: what to compare with, as ``bfn.data.loading.load`` takes it, or a tensor of real data
+    metric: a name of ``METRICS``. data: what to compare with, as ``bfn.data.load`` takes it, or a tensor of real data
         as the model takes them; the set that the model was trained on, as its info says, if None.
     features: a TorchScript file with Inception, for that metric; its code is run.
     n: samples to judge; too few for Inception's features are told of before all real images went through it.
@@ -255,7 +256,7 @@ def _n_pixels(model: Model) -> int:
     return pooled
 
 
-METRICS: dict[str, Metric] = {
+BUILT_IN: dict[str, Metric] = {
     "molecules": Metric(
         "Frechet ChemNet distance, shares that are valid, unique and new, and descriptors of molecules",
         is_of_molecules, molecule_parts, read_molecules, _classes,
@@ -283,4 +284,7 @@ METRICS: dict[str, Metric] = {
         lambda model: True, _second_parts, _read_for_second, _for_second,
     ),
 }  # fmt: skip
+"""Metrics of this library, for the registry."""
+
+METRICS: Registry[Metric] = registry("metric")
 """What ``judge_for`` can be asked for. The first that fits a model is its default; digits of MNIST have their own."""

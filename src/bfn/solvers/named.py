@@ -1,15 +1,11 @@
 """Solvers by name."""
 
 from bfn.core.errors import UserError, did_you_mean
+from bfn.core.registry import Registry, registry
 from bfn.core.solver import Solver
-from bfn.solvers.auto import AUTO
-from bfn.solvers.diffusion import DIFFUSION, OPTIMAL_VARIANCE
-from bfn.solvers.few_step import FEW_STEP, multistep_by_name
-from bfn.solvers.paper import PAPER
+from bfn.solvers.few_step import multistep_by_name
 
-SOLVERS: dict[str, Solver] = {
-    solver.name: solver for solver in (*PAPER, *OPTIMAL_VARIANCE, *DIFFUSION, *FEW_STEP, *AUTO)
-}
+SOLVERS: Registry[Solver] = registry("solver")
 """Solvers by the name that ``sample(solver=...)`` takes."""
 
 
@@ -20,11 +16,11 @@ def names(kind: str | None = None) -> list[str]:
 
 def get(solver: str | Solver, kind: str | None = None) -> Solver:
     """The solver of that name, checked against the kind of data."""
-    fitting = names(kind)
     if isinstance(solver, str) and solver.startswith("multistep:"):
         solver = multistep_by_name(solver)
     if isinstance(solver, str):
         if solver not in SOLVERS:
+            fitting = names(kind)
             hint = did_you_mean(solver, fitting)
             raise UserError(f"solver={solver!r}: expected one of {', '.join(fitting)}{hint}")
         solver = SOLVERS[solver]
@@ -33,6 +29,6 @@ def get(solver: str | Solver, kind: str | None = None) -> Solver:
     if kind is not None and kind not in solver.kinds:
         raise UserError(
             f"solver={solver.name!r} is for {' and '.join(solver.kinds)} data: for {kind} data take one of "
-            f"{', '.join(fitting)}"
+            f"{', '.join(names(kind))}"
         )
     return solver
