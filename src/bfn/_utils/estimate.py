@@ -1,4 +1,4 @@
-"""A figure with its 95 % interval, and the ways to get one: means, shares, and anything else by the bootstrap."""
+"""Figures with 95 % intervals: means, shares, and other statistics by the bootstrap."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from bfn.core.errors import UserError
 
 LEVEL = 0.95
-"""Confidence of every interval in this library."""
+"""Confidence level of every interval in this library."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its 95 % interval, NaN where there is none.
+    """A figure and its 95 % interval; the ends are NaN if there is none.
 
     >>> print(Estimate(2.0, 1.5, 2.75))
     2.0000 [1.5000, 2.7500]
@@ -28,20 +28,20 @@ class Estimate:
     high: float = math.nan
 
     def overlaps(self, other: Estimate) -> bool:
-        """Whether the intervals share a point; a figure without an interval is its own."""
+        """Return True if the intervals share a point. A figure without one counts as a point."""
         first, second = ((e.value, e.value) if math.isnan(e.low) else (e.low, e.high) for e in (self, other))
         return first[0] <= second[1] and second[0] <= first[1]
 
     def scaled(self, factor: float) -> Estimate:
-        """The figure and its interval in another unit; factor above 0."""
+        """Return the figure and its interval times a factor above 0."""
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
     def within(self, lowest: float = -math.inf, highest: float = math.inf) -> Estimate:
-        """The same with an interval that goes no further than the measure can."""
+        """Return the figure with its interval cut to the range of possible values."""
         return Estimate(self.value, max(lowest, self.low), min(highest, self.high))
 
     def asdict(self) -> dict[str, float | None]:
-        """For JSON, which knows no NaN."""
+        """Return value, low and high for JSON; None instead of NaN."""
         figures = {"value": self.value, "low": self.low, "high": self.high}
         return {name: None if math.isnan(figure) else figure for name, figure in figures.items()}
 
@@ -51,8 +51,8 @@ class Estimate:
 
 
 def mean_estimate(values: Sequence[float] | Tensor) -> Estimate:
-    """The mean of independent values, with Student's interval; one value alone has none."""
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
+    """Return the mean of independent values with Student's interval; a single value has no interval."""
+    from scipy.special import stdtrit
 
     x = torch.as_tensor(values).detach().double().cpu()
     if x.ndim != 1 or len(x) == 0:
@@ -68,8 +68,8 @@ def mean_estimate(values: Sequence[float] | Tensor) -> Estimate:
 
 
 def share_estimate(n_successes: int, n_trials: int) -> Estimate:
-    """A share of independent trials, with Wilson's interval (1927): right for few trials, and for none or all."""
-    from scipy.stats import binomtest  # type: ignore[import-untyped]
+    """Return the share of successful trials with Wilson's interval (1927), which suits few trials too."""
+    from scipy.stats import binomtest
 
     if not 0 <= n_successes <= n_trials or n_trials == 0:
         raise UserError(f"{n_successes} successes of {n_trials} trials: expected 0 <= successes <= trials, trials > 0")
@@ -80,12 +80,17 @@ def share_estimate(n_successes: int, n_trials: int) -> Estimate:
 def bootstrap_estimates(
     statistics: Callable[[Tensor], Tensor], n_samples: int, *, generator: torch.Generator, n_resamples: int = 200
 ) -> list[Estimate]:
-    """Several statistics, (k,), as a function of the indices (n_samples,) of the samples to use.
+    """Return statistics with bootstrap intervals.
 
     The resampled values are shifted so that their mean is the value on all samples. Statistics such as the Frechet
-    distance are biased upwards by a finite sample, and resampling adds that bias once more; the shift takes the
-    addition away, so the interval is that of the statistic *at this number of samples*. Values at the same number of
-    samples can be compared by their intervals.
+    distance are biased upwards by a finite sample, and resampling adds that bias once more. The shift removes the
+    second bias, so intervals are comparable between values at the same number of samples.
+
+    Args:
+        statistics: function of the indices of the samples to use, (n_samples,), that returns the statistics, (k,).
+        n_samples: number of samples.
+        generator: source of the random numbers.
+        n_resamples: number of bootstrap resamples.
     """
     if n_samples < 2 or n_resamples < 2:
         raise UserError(f"n_samples={n_samples}, n_resamples={n_resamples}: a bootstrap needs at least 2 of each")

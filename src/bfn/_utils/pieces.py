@@ -1,8 +1,8 @@
-"""Several processes at one piece of work, on one machine or many: who this one is, and what they tell each other.
+"""Work in numbered pieces: their seeds, the processes that share them, and the files that hold them.
 
-``torchrun`` and ``accelerate launch`` say in the environment how many there are. Work is cut into numbered blocks that
-depend on no other; a process takes every so-many-th, and what all have found is put in the order of the numbers. So
-the result is the same for any number of processes.
+``torchrun`` and ``accelerate launch`` start several processes and number them in the environment. Work is cut into
+pieces that depend on nothing but their number, and each process does every so-many-th piece. Results are put into the
+order of the pieces, so they are the same for any number of processes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
 
 from bfn._utils.files import atomic_write, locked, read_text, sweep
 from bfn._utils.progress import Progress, Shown, say
@@ -25,12 +30,69 @@ from bfn.core.errors import UserError
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)
-"""How long a process waits for another: one may have much more to do."""
+"""Time that a process waits for another, which may have much more to do."""
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def derived_seed(*parts: int | str) -> int:
+    """Return a 63-bit seed made from numbers and words. Similar parts give unrelated seeds."""
+    return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "little") >> 1
+
+
+def derived_generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a generator seeded by :func:`derived_seed`."""
+    return torch.Generator(device).manual_seed(derived_seed(*parts))
+
+
+def block_generator(seed: int, index: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return the generator of a batch by its number. The first batch uses the seed itself, as a single batch does."""
+    return torch.Generator(device).manual_seed(derived_seed(seed, "block", index) if index else seed)
+
+
+# --- evaluation mode --------------------------------------------------------------------------------------------------
+
+_lock = threading.Lock()
+_users: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""Number of running ``evaluating`` blocks of each module that returns to training mode after the last of them."""
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Put the modules of a model into evaluation mode and restore their modes afterwards. Exact models have none.
+
+    If threads share a model, it stays in evaluation mode until all of them are done.
+    """
+    with _lock:
+        modules = list(model.modules()) if isinstance(model, nn.Module) else []
+        held = [module for module in modules if module.training or module in _users]
+        for module in held:
+            _users[module] = _users.get(module, 0) + 1
+            module.training = False
+    try:
+        yield
+    finally:
+        with _lock:
+            for module in held:
+                _users[module] -= 1
+                if not _users[module]:
+                    del _users[module]
+                    module.training = True
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Processes:
-    """This process among all: its number, how many there are, and its number on its own machine."""
+    """This process among those that share the work.
+
+    Args:
+        index: number of this process.
+        count: number of processes.
+        local_index: number of this process on its machine.
+    """
 
     index: int = 0
     count: int = 1
@@ -38,10 +100,9 @@ class Processes:
 
     @classmethod
     def here(cls) -> Processes:
-        """What the launcher has set up; one process alone where there is none."""
-        values = (os.environ.get(name, default) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+        """Read the numbers that the launcher has set; one process if there is no launcher."""
         try:
-            index, count = map(int, values)
+            index, count = (int(os.environ.get(name, usual)) for name, usual in (("RANK", 0), ("WORLD_SIZE", 1)))
             local_index = int(os.environ.get("LOCAL_RANK", index))
         except ValueError:
             raise UserError("RANK, WORLD_SIZE, LOCAL_RANK: expected whole numbers, as torchrun sets them") from None
@@ -49,15 +110,15 @@ class Processes:
 
     @property
     def main(self) -> bool:
-        """Whether this is the one that prints and writes what is one for all."""
+        """Whether this process is the one that prints and writes shared files."""
         return self.index == 0
 
-    def own(self, blocks: Iterable[T]) -> list[T]:
-        """Those of the blocks that this process does."""
-        return list(blocks)[self.index :: self.count]
+    def own(self, pieces: Iterable[T]) -> list[T]:
+        """Return the pieces that this process works on."""
+        return list(pieces)[self.index :: self.count]
 
     def gather(self, values: Sequence[T]) -> list[T]:
-        """What all have found of their own blocks, in the order of the blocks; all have it then."""
+        """Return the results of all processes in the order of the pieces. Every process gets them."""
         if self.count == 1:
             return list(values)
         found: list[Any] = [None] * self.count
@@ -65,7 +126,7 @@ class Processes:
         return [found[i % self.count][i // self.count] for i in range(sum(map(len, found)))]
 
     def from_main(self, value: T) -> T:
-        """What the first process has, for all; the others' is not looked at."""
+        """Return the first process's value in every process."""
         if self.count == 1:
             return value
         box = [value]
@@ -73,16 +134,16 @@ class Processes:
         return box[0]
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait until all processes have arrived here."""
         self.gather([])
 
 
 ALONE = Processes()
-"""One process, with all of the work."""
+"""A single process, which does all of the work."""
 
 
 def _group() -> Any:
-    """torch.distributed, with the processes in touch; gloo, since what they exchange is on the CPU."""
+    """Return torch.distributed with the processes connected, by gloo since they exchange data on the CPU."""
     from torch import distributed
 
     if not distributed.is_initialized():
@@ -91,13 +152,23 @@ def _group() -> Any:
     return distributed
 
 
+# --- files ------------------------------------------------------------------------------------------------------------
+
 Write = Callable[[range, Path, Callable[[float], None]], object]
-"""Makes the file of some items, atomically, and may tell how many are done by then: ``write(rows, path, advance)``."""
+"""A function ``write(rows, path, advance)`` that writes a file of items atomically and may report how many are done."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """n items in files of ``size`` each, the last perhaps of fewer: ``folder/stem-000000.npz`` and so on."""
+    """Files of n items: ``folder/stem-000000.npz`` and so on.
+
+    Args:
+        folder: their directory.
+        n: number of items.
+        size: number of items in a file; the last one may have fewer.
+        suffix: ending of the names.
+        stem: beginning of the names.
+    """
 
     folder: Path
     n: int
@@ -109,21 +180,21 @@ class Pieces:
         return math.ceil(self.n / self.size)
 
     def path(self, number: int) -> Path:
-        """The file of that number."""
+        """Return the path of a file by its number."""
         return self.folder / f"{self.stem}-{number:06d}{self.suffix}"
 
     def rows(self, number: int) -> range:
-        """The numbers of its items."""
+        """Return the numbers of the items in a file."""
         return range(number * self.size, min(self.n, (number + 1) * self.size))
 
     @property
     def missing(self) -> list[int]:
-        """The numbers of files that are not there."""
+        """The numbers of the files that do not exist."""
         return [number for number in range(len(self)) if not self.path(number).exists()]
 
     @property
     def paths(self) -> list[Path]:
-        """All files, in order."""
+        """The paths of all files, in order."""
         return [*map(self.path, range(len(self)))]
 
 
@@ -136,18 +207,29 @@ def write_pieces(
     progress: Shown = False,
     unit: str = "sample",
 ) -> int:
-    """Make the files that are not there, and return how many those were.
+    """Write the files that are missing.
 
-    request: plain values that say all that the items depend on, kept in ``folder/stem.json``. Files of another request
-        are not mixed with these: that is a UserError. The same request goes on where it was, with any number of
-        processes: what an item is must depend on its number alone (:func:`bfn._utils.seeds.block_generator`).
+    Args:
+        pieces: the files.
+        write: writes one of them. An item must depend on its number alone, see :func:`block_generator`.
+        request: plain values that the items depend on. They are kept in ``folder/stem.json``; the same request goes on
+            where it stopped, with any number of processes.
+        processes: the processes that share the work.
+        progress: whether and how progress is shown.
+        unit: name of an item, in the singular.
+
+    Returns:
+        The number of files that were missing.
+
+    Raises:
+        UserError: the folder has files of another request.
     """
     asked = json.loads(json.dumps({"n": pieces.n, "a file": pieces.size, **request}, default=str))
     folder, note = pieces.folder, pieces.folder / f"{pieces.stem}.json"
     busy = f"{folder}: another process is writing there: wait until it is done, or choose another directory"
     with locked(folder / f".{pieces.stem}.lock", busy, wait=0) if processes.main else nullcontext():
         if processes.main:
-            _agree(note, asked)
+            _check_request(note, asked)
             sweep(*(pieces.path(number) for number in pieces.missing))
         processes.wait()
         todo = processes.from_main(pieces.missing)
@@ -157,18 +239,16 @@ def write_pieces(
                 for number in processes.own(todo):
                     write(pieces.rows(number), pieces.path(number), lambda count: bar.update(count * processes.count))
             except KeyboardInterrupt:
-                there = len(pieces) - len(pieces.missing)
                 if processes.main:
-                    say(
-                        f"{there} of {len(pieces)} files are in {folder}: the same command goes on from there", progress
-                    )
+                    done = len(pieces) - len(pieces.missing)
+                    say(f"{done} of {len(pieces)} files are in {folder}: the same command goes on from there", progress)
                 raise
         processes.wait()
     return len(todo)
 
 
 def digest(*parts: str | Any) -> str:
-    """A short name of strings and tensors: equal ones have equal names."""
+    """Return 16 hexadecimal digits that are equal for equal strings and tensors."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(part.encode() if isinstance(part, str) else part.cpu().contiguous().numpy().tobytes())
@@ -176,8 +256,8 @@ def digest(*parts: str | Any) -> str:
     return sha.hexdigest()[:16]
 
 
-def _agree(note: Path, asked: dict[str, Any]) -> None:
-    """Note what is asked for, or see that it is what was asked for before."""
+def _check_request(note: Path, asked: dict[str, Any]) -> None:
+    """Write down the request, or raise a UserError if the folder holds files of another one."""
     if not note.exists():
         atomic_write(note, json.dumps(asked, indent=2) + "\n")
         return
@@ -186,7 +266,7 @@ def _agree(note: Path, asked: dict[str, Any]) -> None:
     except ValueError:
         before = None
     if not isinstance(before, dict):
-        raise UserError(f"{note}: damaged, or of something else: remove it, or choose another directory")
+        raise UserError(f"{note}: damaged, or not a request: remove it, or choose another directory")
     other = next((key for key in {**before, **asked} if before.get(key) != asked.get(key)), None)
     if other is not None:
         raise UserError(

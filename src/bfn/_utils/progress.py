@@ -1,4 +1,4 @@
-"""Progress of long work, in one place: a bar on a terminal, a line now and then elsewhere, JSON lines for programs."""
+"""Progress of long work: a bar on a terminal, lines in a pipe or a file, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 Shown = bool | Literal["bar", "lines", "json"]
-"""True for what suits the place: a bar on a terminal or in a notebook, lines in a pipe or a file. False for nothing."""
+"""How progress is shown. True chooses a bar on a terminal or in a notebook and lines elsewhere; False shows nothing."""
 INTERVAL = 10.0
-"""Seconds between two lines."""
+"""Seconds between two lines of progress."""
 
 
 def style(shown: Shown) -> Literal["bar", "lines", "json"] | None:
-    """What is shown, and how; None for nothing."""
+    """Return the style of progress that suits standard error; None if nothing is shown."""
     if not isinstance(shown, bool):
         return shown
     if not shown:
@@ -26,31 +26,30 @@ def style(shown: Shown) -> Literal["bar", "lines", "json"] | None:
 
 
 class Progress:
-    """How far some work is, told on standard error.
+    """Progress of some work, shown on standard error.
 
         with Progress(n, "sampling", "sample") as progress:
             ...
             progress.update(256)
 
-    total: units of work, None where nobody knows. start: those that are done already. A bar comes after a second and
-    goes when the work is done, unless it is to stay; lines come every :data:`INTERVAL`, and one at the end if any came.
+    Lines are printed at most every :data:`INTERVAL`, and once more at the end if any was printed.
+
+    Args:
+        total: units of work; None if unknown.
+        what: what is being done, such as "sampling".
+        unit: name of a unit, in the singular.
+        shown: whether and how progress is shown.
+        start: units that are done already.
+        stays: whether a bar appears at once and stays at the end. Otherwise it appears after a second.
     """
 
     def __init__(
-        self,
-        total: float | None,
-        what: str,
-        unit: str,
-        shown: Shown = True,
-        *,
-        start: float = 0,
-        stays: bool = False,
-        interval: float = INTERVAL,
+        self, total: float | None, what: str, unit: str, shown: Shown = True, *, start: float = 0, stays: bool = False
     ) -> None:
         self.total, self.what, self.unit, self.n, self.first = total, what, unit, start, start
-        self.style, self.interval = style(shown), interval
+        self.style = style(shown)
         self.notes: dict[str, Any] = {}
-        self.began = self._told = time.monotonic()
+        self.began = self._printed = time.monotonic()
         self._lines, self._bar = 0, None
         if self.style == "bar":
             from tqdm.auto import tqdm
@@ -67,42 +66,42 @@ class Progress:
         self.close()
 
     def update(self, count: float = 1) -> None:
-        """So many more units are done."""
+        """Count further units as done."""
         self.n += count
         if self._bar is not None:
             self._bar.update(round(self.n) - self._bar.n)
-        elif self.style is not None and time.monotonic() - self._told >= self.interval:
-            self._tell()
+        elif self.style is not None and time.monotonic() - self._printed >= INTERVAL:
+            self._print()
 
     def note(self, **values: Any) -> None:
-        """Figures to show beside it, such as the loss."""
+        """Show values beside the progress, such as the loss."""
         self.notes |= values
         if self._bar is not None:
             self._bar.set_postfix(values)
 
     def describe(self, what: str) -> None:
-        """What is being done now."""
+        """Change the description of the work."""
         self.what = what
         if self._bar is not None:
             self._bar.set_description(what)
 
     def refresh(self) -> None:
-        """Show the time that has passed where nothing can be counted."""
+        """Show the elapsed time when no units were completed."""
         self.update(0)
         if self._bar is not None:
             self._bar.refresh()
 
     def close(self) -> None:
-        """The work is done, or will not be."""
+        """Remove the bar, or print the last line."""
         if self._bar is not None:
             self._bar.close()
         elif self.style is not None and self._lines:
-            self._tell()
+            self._print()
         self.style = self._bar = None
 
-    def _tell(self) -> None:
-        self._told, self._lines = time.monotonic(), self._lines + 1
-        seconds = self._told - self.began
+    def _print(self) -> None:
+        self._printed, self._lines = time.monotonic(), self._lines + 1
+        seconds = self._printed - self.began
         speed = (self.n - self.first) / seconds if seconds > 0 else 0.0
         left = (self.total - self.n) / speed if self.total is not None and speed > 0 else math.nan
         if self.style == "json":
@@ -114,13 +113,19 @@ class Progress:
         done = f"{self.n:,.0f}" if self.total is None else f"{self.n:,.0f} of {self.total:,.0f}"
         share = "" if not self.total else f" ({100 * self.n / self.total:.0f} %)"
         rest = "" if math.isnan(left) or not left else f", {_time(left)} left"
-        told = "".join(f", {name} {value}" for name, value in self.notes.items())
-        line = f"{self.what}: {done} {unit}{share} in {_time(seconds)}, {speed:.3g} a second{rest}{told}"
+        notes = "".join(f", {name} {value}" for name, value in self.notes.items())
+        line = f"{self.what}: {done} {unit}{share} in {_time(seconds)}, {speed:.3g} a second{rest}{notes}"
         print(line, file=sys.stderr, flush=True)
 
 
 def say(line: str, shown: Shown = True, file: Any = None) -> None:
-    """A line to the user, on standard output unless said otherwise, that tears no bar; for programs one of JSON."""
+    """Print a line without breaking a progress bar, or a JSON line if progress is shown as JSON.
+
+    Args:
+        line: the line.
+        shown: how progress is shown.
+        file: stream to print to; standard output if None.
+    """
     if shown == "json":
         print(json.dumps({"kind": "message", "text": line}), file=file, flush=True)
     else:
@@ -129,12 +134,8 @@ def say(line: str, shown: Shown = True, file: Any = None) -> None:
         tqdm.write(line, file=file)
 
 
-def over(items: Sequence[T], what: str, unit: str, shown: Shown = True) -> Iterable[T]:
-    """The items one after another, with progress."""
-    return _over(items, what, unit, shown) if shown else items
-
-
-def _over(items: Sequence[T], what: str, unit: str, shown: Shown) -> Iterator[T]:
+def over(items: Sequence[T], what: str, unit: str, shown: Shown = True) -> Iterator[T]:
+    """Iterate over the items and show progress."""
     with Progress(len(items), what, unit, shown) as progress:
         for item in items:
             yield item

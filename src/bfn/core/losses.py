@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bfn._utils.arguments import as_tensor, check_real, check_whole
-from bfn._utils.seeds import evaluating
+from bfn._utils.pieces import evaluating
 from bfn.core.conditions import ConditionTensors, mean_over_present
 from bfn.core.errors import NetworkError, UserError, did_you_mean
 from bfn.core.flows import Flow, NoiseLevel

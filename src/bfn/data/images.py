@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bfn._utils.files import regular_size
-from bfn._utils.packages import check_decoded, open_file, require, telling_damage
+from bfn._utils.arguments import require
+from bfn._utils.files import check_decoded, open_file, regular_size, telling_damage
 from bfn._utils.progress import Shown, over
 from bfn.core.errors import UserError
 

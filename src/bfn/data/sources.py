@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from bfn._utils.files import flush
-from bfn._utils.packages import Bounded, open_file, require
+from bfn._utils.arguments import require
+from bfn._utils.files import Bounded, flush, open_file
 from bfn._utils.progress import Progress, Shown, over
 from bfn.core.registry import Registry, registry
 from bfn.data.images import CIFAR10_CLASSES, read_cifar_binary, read_idx, read_row_png

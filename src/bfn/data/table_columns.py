@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bfn._utils.packages import require
+from bfn._utils.arguments import require
 from bfn.core.codec import Codec, Encoded
 from bfn.core.errors import UserError, did_you_mean
 

@@ -22,8 +22,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from bfn._utils.arguments import check_text, check_whole
-from bfn._utils.packages import require
+from bfn._utils.arguments import check_text, check_whole, require
 from bfn.core.codec import Codec, Encoded
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow

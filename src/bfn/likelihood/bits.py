@@ -14,8 +14,8 @@ from torch import Tensor
 
 from bfn._utils.arguments import check_whole
 from bfn._utils.estimate import Estimate, mean_estimate
+from bfn._utils.pieces import evaluating
 from bfn._utils.progress import Progress, Shown
-from bfn._utils.seeds import evaluating
 from bfn.core.conditions import ConditionTensors, conditions_for, pack_present, rows_of
 from bfn.core.errors import UserError
 from bfn.core.losses import continuous_time_loss, n_step_loss, reconstruction_loss

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bfn._utils.arguments import check_whole
-from bfn._utils.seeds import evaluating
+from bfn._utils.pieces import evaluating
 from bfn.core.conditions import n_present, sum_over_present
 from bfn.core.errors import UserError
 from bfn.core.losses import continuous_time_loss_values, noised_output, squared_error

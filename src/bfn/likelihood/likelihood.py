@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from bfn._utils.files import write_arrays
-from bfn._utils.pieces import ALONE, Pieces, Processes, digest, write_pieces
+from bfn._utils.pieces import ALONE, Pieces, Processes, block_generator, digest, evaluating, write_pieces
 from bfn._utils.progress import Progress, Shown
-from bfn._utils.seeds import block_generator, evaluating
 from bfn.core.errors import NetworkError, UserError
 from bfn.likelihood.bits import Batch, Likelihood, batch_size, checked_conditions, some_of
 from bfn.likelihood.bounds import continuous_bound, n_step_bound

@@ -23,9 +23,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bfn._utils.arguments import require
 from bfn._utils.estimate import Estimate, bootstrap_estimates, share_estimate
 from bfn._utils.files import atomic, home
-from bfn._utils.packages import require
 from bfn._utils.pieces import digest
 from bfn._utils.progress import over
 from bfn.core.errors import UserError

@@ -15,8 +15,8 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 from torch import Tensor
 
+from bfn._utils.arguments import require
 from bfn._utils.estimate import LEVEL, Estimate, bootstrap_estimates, share_estimate
-from bfn._utils.packages import require
 from bfn.core.errors import UserError, did_you_mean
 from bfn.data.table_columns import CellType
 from bfn.data.table_files import as_frame

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from bfn._utils.arguments import check_seed, check_whole
 from bfn._utils.estimate import share_estimate
-from bfn._utils.pieces import ALONE, Processes
-from bfn._utils.seeds import derived_generator
+from bfn._utils.pieces import ALONE, Processes, derived_generator
 from bfn.controls.guidance import Steering
 from bfn.controls.particles import Particles
 from bfn.core.errors import UserError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn import data
-from bfn._utils.seeds import derived_seed
+from bfn._utils.pieces import derived_seed
 from bfn.core.errors import UserError
 from bfn.core.flows import REST, Flow
 from bfn.core.heads import HEADS, Head

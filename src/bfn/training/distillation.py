@@ -23,8 +23,8 @@ from torch import Tensor
 
 from bfn._utils.arguments import MOST_COUNT, check_real, check_whole
 from bfn._utils.estimate import mean_estimate
+from bfn._utils.pieces import derived_generator, evaluating
 from bfn._utils.progress import Shown, say
-from bfn._utils.seeds import derived_generator, evaluating
 from bfn.controls.classes import Temperature
 from bfn.controls.guidance import Guidance
 from bfn.core.conditions import ConditionTensors, mean_over_present, rows_of

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfn._utils.pieces import derived_generator, evaluating
 from bfn._utils.progress import Progress, Shown, over
-from bfn._utils.seeds import derived_generator, evaluating
 from bfn.core.conditions import ConditionTensors, conditions_for, dropped, rows_of
 from bfn.core.errors import UserError
 from bfn.core.flows import Flow

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bfn._utils.arguments import require
 from bfn._utils.files import atomic
-from bfn._utils.packages import require
 from bfn.core.codec import pixels
 from bfn.core.errors import UserError
 from bfn.core.sampling import Step

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfn._utils import packages as bounds
-from bfn._utils.packages import Bounded, check_decoded, open_file
+from bfn._utils import files as bounds
+from bfn._utils.files import Bounded, check_decoded, open_file
 from bfn.core.errors import UserError
 from bfn.data.images import read_folder, read_idx_images, read_npy, read_npz
 from bfn.data.loading import load

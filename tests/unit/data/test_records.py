@@ -267,7 +267,7 @@ def test_wrong_arrays(tmp_path, arrays: dict[str, Any], roles: dict, message: st
 
 
 def test_bombs_are_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("bfn._utils.packages.ALWAYS", 1 << 20)
+    monkeypatch.setattr("bfn._utils.files.ALWAYS", 1 << 20)
     bomb = write(tmp_path / "a.csv.gz", gzip.compress(b"s\n" + b"A" * (1 << 23), mtime=0))
     with pytest.raises(UserError, match="more than 1,048,576 are read only of files"):
         read_records(bomb)

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from bfn import data
-from bfn._utils.seeds import derived_seed
+from bfn._utils.pieces import derived_seed
 from bfn.core.conditions import Classes
 from bfn.core.info import ModelInfo
 from bfn.kinds.discretised import quantise

@@ -5,8 +5,7 @@ import torch
 
 import bfn
 import tiny
-from bfn._utils.pieces import Processes
-from bfn._utils.seeds import block_generator
+from bfn._utils.pieces import Processes, block_generator
 from bfn.core.sampling import sample_in_batches
 from bfn.core.solver import plan
 from bfn.exact.joint import JointMixture

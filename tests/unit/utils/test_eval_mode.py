@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import bfn
-from bfn._utils.seeds import evaluating
+from bfn._utils.pieces import evaluating
 from bfn.core.losses import error_curve
 from bfn.likelihood.bounds import receiver_variance
 from bfn.likelihood.likelihood import log_likelihood

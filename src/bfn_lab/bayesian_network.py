@@ -1,0 +1,536 @@
+"""Discrete Bayesian networks in files: the Bayesian interchange format (.bif, .bif.gz).
+
+network NAME { ... }
+variable A { type discrete [ 2 ] { yes, no }; }
+probability ( A | B, C ) { ( yes, low ) 0.2, 0.8; ... }      or  { table 0.2, 0.8; }, or { default 0.5, 0.5; }
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfn._utils.files import open_file
+from bfn.core.errors import UserError, did_you_mean
+from bfn.core.flows import DiscreteFlow, Flow, NoiseLevel
+from bfn.core.heads import Categorical, Output
+from bfn.core.info import ModelInfo
+from bfn.core.joint import JointFlow, JointOutput
+from bfn.data.fetching import fetch
+from bfn.data.table_columns import CellType, TableColumn, TableColumns
+from bfn.exact.base import ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
+
+MOST_BYTES = 64 << 20
+MOST_NODES, MOST_LEVELS, MOST_NUMBERS = 10_000, 10_000, 10_000_000
+_TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"([^"\n]*)"|[{}()\[\],;|]|[^\s{}()\[\],;|"]+|\n|[^\S\n]+', re.DOTALL)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A variable: its levels, its parents by name, and p(level | levels of the parents), (*parents' levels, levels)."""
+
+    name: str
+    levels: tuple[str, ...]
+    parents: tuple[str, ...]
+    probs: Tensor
+
+
+def read_bif(path: Path | str) -> list[Node]:
+    """The nodes of a file in its order, checked; whatever is wrong is told in one line with the line's number."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise UserError(f"{path}: no such file: expected a Bayesian network in a .bif or .bif.gz file")
+    with open_file(path) as file:
+        stored = file.read(MOST_BYTES + 1)
+    if len(stored) > MOST_BYTES:
+        raise UserError(f"{path}: more than {MOST_BYTES:,} bytes: too large for a Bayesian network")
+    try:
+        text = stored.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: {error.reason} at byte {error.start}: expected text in UTF-8") from None
+    return _Parser(str(path), text).network()
+
+
+class _Parser:
+    """Reads tokens one after the other, and knows on which line it is."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name, self.line = name, 1
+        self.tokens = self._tokens(text)
+        self.token = next(self.tokens)
+        self.levels: dict[str, tuple[str, ...]] = {}
+        self.tables: dict[str, tuple[tuple[str, ...], Tensor]] = {}
+        self.n_numbers = 0
+
+    def _tokens(self, text: str) -> Iterator[str]:
+        at = 0
+        while at < len(text):
+            match = _TOKEN.match(text, at)
+            if match is None:
+                self.fail(f"{text[at]!r} is no part of the format")
+            assert match is not None
+            found, at = match.group(0), match.end()
+            if not found.isspace() and not found.startswith(("//", "/*")):
+                yield found if match.group(1) is None else match.group(1)
+            self.line += found.count("\n")
+        while True:
+            yield ""
+
+    def fail(self, what: str) -> None:
+        raise UserError(f"{self.name}, line {self.line}: {what}")
+
+    def take(self, expected: str | None = None) -> str:
+        """The token, which goes by; expected: what it must be, None for a word."""
+        found = self.token
+        if expected is None and (not found or found in "{}()[],;|"):
+            self.fail(f"{found or 'the end'!r}: expected a word")
+        if expected is not None and found != expected:
+            self.fail(f"{found or 'the end'!r}: expected {expected!r}")
+        self.token = next(self.tokens)
+        return found
+
+    def words(self, end: str) -> list[str]:
+        """Words with commas between them, or without, and the bracket after them."""
+        found: list[str] = []
+        while self.token != end:
+            if found and self.token == ",":
+                self.take(",")
+            found.append(self.take())
+            if len(found) > MOST_NUMBERS:
+                self.fail(f"more than {MOST_NUMBERS:,} values")
+        self.take(end)
+        return found
+
+    def network(self) -> list[Node]:
+        readers = {"network": self._header, "variable": self._variable, "probability": self._probability}
+        while self.token:
+            word = self.take()
+            if word not in readers:
+                self.fail(f"{word!r}: expected network, variable or probability")
+            readers[word]()
+        if not self.levels:
+            self.fail("no variable: expected a Bayesian network")
+        without = next((name for name in self.levels if name not in self.tables), None)
+        if without is not None:
+            self.fail(f"variable {without!r} has no probability")
+        nodes = [Node(name, levels, *self.tables[name]) for name, levels in self.levels.items()]
+        self._refuse_cycles(nodes)
+        return nodes
+
+    def _header(self) -> None:
+        while self.token != "{":
+            self.take()
+        self._skip_block()
+
+    def _skip_block(self) -> None:
+        self.take("{")
+        while self.token != "}":
+            if not self.token:
+                self.fail("the end: expected '}'")
+            self.token = next(self.tokens)
+        self.take("}")
+
+    def _property(self) -> None:
+        while self.token != ";":
+            if not self.token:
+                self.fail("the end: expected ';'")
+            self.token = next(self.tokens)
+        self.take(";")
+
+    def _variable(self) -> None:
+        name = self.take()
+        if name in self.levels:
+            self.fail(f"variable {name!r} for the second time")
+        self.take("{")
+        levels: list[str] = []
+        while self.token != "}":
+            word = self.take()
+            if word == "property":
+                self._property()
+                continue
+            if word != "type":
+                self.fail(f"{word!r}: expected type")
+            self.take("discrete")
+            self.take("[")
+            count = self.take()
+            self.take("]")
+            self.take("{")
+            levels = self.words("}")
+            self.take(";")
+            if str(len(levels)) != count:
+                self.fail(f"variable {name!r}: {len(levels)} levels where {count} are announced")
+        self.take("}")
+        if not levels or len(set(levels)) < len(levels) or len(levels) > MOST_LEVELS:
+            self.fail(f"variable {name!r}: {len(levels)} levels: expected 1 to {MOST_LEVELS:,}, each once")
+        self.levels[name] = tuple(levels)
+        if len(self.levels) > MOST_NODES:
+            self.fail(f"more than {MOST_NODES:,} variables")
+
+    def _known(self, name: str) -> str:
+        if name not in self.levels:
+            self.fail(f"{name!r}: no such variable{did_you_mean(name, self.levels)}")
+        return name
+
+    def _probability(self) -> None:
+        self.take("(")
+        name = self._known(self.take())
+        if name in self.tables:
+            self.fail(f"probability of {name!r} for the second time")
+        parents: list[str] = []
+        if self.token == "|":
+            self.take("|")
+            parents = [self._known(parent) for parent in self.words(")")]
+        else:
+            self.take(")")
+        if len({name, *parents}) <= len(parents):
+            self.fail(f"probability of {name!r}: a variable stands there twice")
+        sizes = [len(self.levels[parent]) for parent in parents]
+        n_levels, n_rows = len(self.levels[name]), math.prod(sizes)
+        self.n_numbers += n_rows * n_levels
+        if self.n_numbers > MOST_NUMBERS:
+            self.fail(f"more than {MOST_NUMBERS:,} probabilities")
+        table = torch.full((n_rows, n_levels), math.nan, dtype=torch.float64)
+        default: Tensor | None = None
+        self.take("{")
+        while self.token != "}":
+            if self.token == "(":
+                self.take("(")
+                row = self._row(parents, sizes, self.words(")"))
+                table[row] = self._numbers(n_levels)
+                continue
+            word = self.take()
+            if word == "property":
+                self._property()
+            elif word == "table":
+                # The levels of the variable itself come slowest, as the format has it.
+                table = self._numbers(n_rows * n_levels).reshape(n_levels, n_rows).T.clone()
+            elif word == "default":
+                default = self._numbers(n_levels)
+            else:
+                self.fail(f"{word!r}: expected table, default, or levels of the parents")
+        if default is not None:
+            table = torch.where(table.isnan(), default, table)
+        if bool(table.isnan().any()):
+            self.fail(f"probability of {name!r}: {int(table.isnan().any(1).sum())} of {n_rows} rows are missing")
+        totals = table.sum(1, keepdim=True)
+        if not bool((totals - 1).abs().le(0.01).all()):
+            worst = float(totals[(totals - 1).abs().argmax()])
+            self.fail(f"probability of {name!r}: a row sums to {worst:.6g}: expected 1")
+        self.take("}")
+        self.tables[name] = tuple(parents), (table / totals).reshape(*sizes, n_levels)
+
+    def _row(self, parents: list[str], sizes: list[int], levels: list[str]) -> int:
+        if len(levels) != len(parents):
+            self.fail(f"{len(levels)} levels of {len(parents)} parents: expected one of each")
+        row = 0
+        for parent, size, level in zip(parents, sizes, levels, strict=True):
+            if level not in self.levels[parent]:
+                self.fail(f"{level!r}: expected one of {parent!r}: {', '.join(self.levels[parent][:8])}")
+            row = row * size + self.levels[parent].index(level)
+        return row
+
+    def _numbers(self, count: int) -> Tensor:
+        words = self.words(";")
+        try:
+            values = torch.tensor([float(word) for word in words], dtype=torch.float64)
+        except ValueError:
+            self.fail("expected numbers")
+        if len(values) != count or not bool((values >= 0).all()) or not bool(torch.isfinite(values).all()):
+            self.fail(f"{len(words)} numbers: expected {count} probabilities")
+        return values
+
+    def _refuse_cycles(self, nodes: list[Node]) -> None:
+        waiting, known = {node.name: set(node.parents) for node in nodes}, set[str]()
+        while waiting:
+            ready = [name for name, parents in waiting.items() if parents <= known]
+            if not ready:
+                self.fail(f"{', '.join(list(waiting)[:5])}: a variable that is its own ancestor")
+            known.update(ready)
+            for name in ready:
+                del waiting[name]
+
+
+@dataclass(frozen=True, eq=False)
+class _Clique:
+    """of: the variable that it eliminates. scope: its variables, increasing. parent: the clique that it tells."""
+
+    of: int
+    scope: tuple[int, ...]
+    parent: int | None
+    log_factor: Tensor
+
+
+class CliqueTree:
+    """sizes: levels of each variable. scopes: the variables of each factor, increasing."""
+
+    def __init__(self, sizes: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> None:
+        self.sizes = tuple(sizes)
+        self.order, self.scopes = _eliminated(self.sizes, scopes)
+        self.factor_scopes = tuple(scopes)
+        self.n_numbers = sum(math.prod(self.sizes[v] for v in self.scopes[of]) for of in self.order)
+        """Numbers in all cliques together: what a sum costs, for each piece of evidence."""
+        self._cliques: list[_Clique] = []
+
+    def set_factors(self, log_factors: Sequence[Tensor]) -> None:
+        """The factors' logarithms, each with an axis a variable of its scope."""
+        place = {v: i for i, v in enumerate(self.order)}
+        own: dict[int, Tensor] = {
+            of: torch.zeros([self.sizes[v] for v in self.scopes[of]], dtype=log_factors[0].dtype) for of in self.order
+        }
+        for scope, log_factor in zip(self.factor_scopes, log_factors, strict=True):
+            first = min(scope, key=place.__getitem__)
+            own[first] = own[first] + _spread(log_factor, scope, self.scopes[first], batch=False)
+        self._cliques = []
+        for of in self.order:
+            rest = [v for v in self.scopes[of] if v != of]
+            parent = min(rest, key=place.__getitem__) if rest else None
+            self._cliques.append(_Clique(of, self.scopes[of], parent, own[of]))
+
+    def log_sum(self, evidence: Mapping[int, Tensor]) -> Tensor:
+        """log of the sum over all values of the factors times the evidence, (batch,).
+
+        evidence: of each variable the log-weights of its levels, (batch, levels).
+        """
+        return self._collected(evidence)[1]
+
+    def log_marginals(self, evidence: Mapping[int, Tensor]) -> dict[int, Tensor]:
+        """The same sum with one variable held, for each variable and level: (batch, levels), unnormalised."""
+        tables, _, messages = self._collected(evidence)
+        found: dict[int, Tensor] = {}
+        for clique in reversed(self._cliques):
+            table = tables[clique.of]
+            if clique.parent is not None:
+                # What the parent knows by all others: its own sum, without what this clique has told it.
+                rest = tuple(v for v in clique.scope if v != clique.of)
+                parent = self.scopes[clique.parent]
+                known = _summed(tables[clique.parent], parent, rest) - messages[clique.of]
+                table = tables[clique.of] = table + _spread(known, rest, clique.scope)
+            found[clique.of] = _summed(table, clique.scope, (clique.of,))
+        return found
+
+    def _collected(self, evidence: Mapping[int, Tensor]) -> tuple[dict[int, Tensor], Tensor, dict[int, Tensor]]:
+        """Cliques with all that they are told by those before them, the whole sum, and the messages."""
+        n = len(next(iter(evidence.values())))
+        tables = {
+            clique.of: clique.log_factor.unsqueeze(0) + _spread(evidence[clique.of], (clique.of,), clique.scope)
+            for clique in self._cliques
+        }
+        messages: dict[int, Tensor] = {}
+        total = next(iter(evidence.values())).new_zeros(n)
+        for clique in self._cliques:
+            rest = tuple(v for v in clique.scope if v != clique.of)
+            message = _summed(tables[clique.of], clique.scope, rest)
+            messages[clique.of] = message
+            if clique.parent is None:
+                total = total + message
+            else:
+                parent = clique.parent
+                tables[parent] = tables[parent] + _spread(message, rest, self.scopes[parent])
+        return tables, total, messages
+
+
+def _eliminated(
+    sizes: Sequence[int], scopes: Sequence[tuple[int, ...]]
+) -> tuple[list[int], dict[int, tuple[int, ...]]]:
+    """An order in which variables go, always the one whose clique is smallest, and the clique of each."""
+    neighbours: dict[int, set[int]] = {v: set() for v in range(len(sizes))}
+    for scope in scopes:
+        for v in scope:
+            neighbours[v] |= set(scope) - {v}
+    weight = {v: sum(math.log(sizes[w]) for w in (v, *around)) for v, around in neighbours.items()}
+    order, cliques = [], {}
+    while neighbours:
+        v = min(neighbours, key=lambda one: (weight[one], one))
+        around = neighbours.pop(v)
+        order.append(v)
+        cliques[v] = tuple(sorted({v, *around}))
+        for w in around:
+            neighbours[w] = (neighbours[w] | around) - {v, w}
+            weight[w] = sum(math.log(sizes[x]) for x in (w, *neighbours[w]))
+    return order, cliques
+
+
+def _spread(table: Tensor, scope: tuple[int, ...], over: tuple[int, ...], batch: bool = True) -> Tensor:
+    """A view with an axis for each variable of a larger scope; both increase."""
+    sizes = iter(table.shape[1:] if batch else table.shape)
+    shape = [next(sizes) if v in scope else 1 for v in over]
+    return table.reshape(len(table), *shape) if batch else table.reshape(shape)
+
+
+def _summed(table: Tensor, scope: tuple[int, ...], onto: tuple[int, ...]) -> Tensor:
+    """Summed over all variables but some."""
+    away = [1 + i for i, v in enumerate(scope) if v not in onto]
+    return torch.logsumexp(table, away) if away else table
+
+
+MOST_NUMBERS_BAYESIAN_NETWORK = 2_000_000
+"""Numbers in the cliques, for each sample, up to which posteriors are computed."""
+AT_A_TIME = 8_000_000
+"""Numbers in the cliques of all samples that are computed together."""
+
+
+class BayesianNetwork(ExactModel):
+    """A network of nodes with tables of probabilities; each node of more than one level is a discrete part.
+
+        network = BayesianNetwork.read("child.bif")            # or BayesianNetwork.fetch("child")
+        rows = network.decode(network.sample_data(20_000))     # a DataFrame
+        network.log_prob(network.encode(rows))                 # nats, exact
+
+    flows: of the nodes; those whose evidence at t = 1 tells few and many levels apart alike if left out.
+    """
+
+    flow: JointFlow
+
+    def __init__(
+        self,
+        nodes: list[Node],
+        *,
+        name: str = "network",
+        flows: Mapping[str, Flow] | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        varied = [node for node in nodes if len(node.levels) > 1]
+        if not varied:
+            raise UserError(f"{name}: no node has two levels: nothing to learn")
+        own: dict[str, Flow] = {node.name: DiscreteFlow.with_separation(len(node.levels)) for node in varied}
+        shapes: dict[str, tuple[int, ...]] = {node.name: () for node in varied}
+        super().__init__(JointFlow({**own, **(flows or {})}).for_shape(shapes), (0,))
+        self.data_shape = shapes
+        self.name, self.nodes = name, _parents_first(nodes)
+        self.place = {node.name: i for i, node in enumerate(self.nodes)}
+        for i, node in enumerate(self.nodes):
+            self.register_buffer(f"log_probs_{i}", safe_log(node.probs).to(dtype))
+        self._columns = tuple(node.name for node in nodes)
+
+    @classmethod
+    def read(cls, path: Path | str, **settings: Any) -> BayesianNetwork:
+        """From a .bif or .bif.gz file."""
+        return cls(read_bif(path), name=Path(path).name.partition(".")[0], **settings)
+
+    @classmethod
+    def fetch(cls, name: str, **settings: Any) -> BayesianNetwork:
+        """One of the standard networks, such as alarm, child or insurance: ``bfn data fetch child``."""
+        return cls.read(fetch(name, verify=False) / f"{name}.bif.gz", **settings)
+
+    @cached_property
+    def info(self) -> ModelInfo:
+        """That it is exact, and its nodes as columns of a table, in the file's order."""
+        nodes = {node.name: node for node in self.nodes}
+        text = CellType("text", "object")
+        columns = TableColumns(tuple(TableColumn(name, text, nodes[name].levels) for name in self._columns))
+        return ModelInfo(exact=True, columns=columns)
+
+    @cached_property
+    def cliques(self) -> CliqueTree:
+        """The tree by which sums over all nodes are taken, without its factors."""
+        families = [tuple(sorted(self._family(i))) for i in range(len(self.nodes))]
+        return CliqueTree([len(node.levels) for node in self.nodes], families)
+
+    @property
+    def has_posterior(self) -> bool:
+        """Whether exact posteriors are within reach."""
+        return self.cliques.n_numbers <= MOST_NUMBERS_BAYESIAN_NETWORK
+
+    def encode(self, rows: Any) -> dict[str, Tensor]:
+        """The parts of a DataFrame with a column a node."""
+        columns = self.info.columns
+        assert columns is not None
+        return columns.encode(rows)
+
+    def sample_data(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:  # type: ignore[override]
+        drawn: dict[str, Tensor] = {}
+        for i, node in enumerate(self.nodes):
+            given = tuple(drawn[parent] for parent in node.parents)
+            probs = self._log_probs(i).exp()
+            drawn[node.name] = draw_classes(probs[given] if given else probs.expand(n, -1), generator)
+        return {name: drawn[name] for name in self.flow.parts}
+
+    def log_prob(self, x: Any) -> Tensor:
+        values = self._values(self.as_data(x))
+        total = torch.zeros(len(next(iter(values.values()))), dtype=self.dtype, device=self.device)
+        for i, node in enumerate(self.nodes):
+            total = total + self._log_probs(i)[(*(values[parent] for parent in node.parents), values[node.name])]
+        return restore_log_zero(total)
+
+    def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
+        tree, pieces = self._tree, []
+        for rows in torch.split(torch.arange(len(u)), max(1, AT_A_TIME // tree.n_numbers)):
+            found = tree.log_marginals(self._evidence(u, level, rows))
+            pieces.append({part.name: found[self.place[part.name]] for part in self.flow.layout})
+        whole = {part.name: torch.cat([piece[part.name] for piece in pieces]) for part in self.flow.layout}
+        return JointOutput(self.flow.layout, {name: Categorical(logits) for name, logits in whole.items()})
+
+    def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
+        """The density at w = 0 times exp(s u . w / K - s^2 |w|^2 / 2K), as of :class:`JointMixture`."""
+        tree, rows = self._tree, torch.arange(len(u))
+        pieces = torch.split(rows, max(1, AT_A_TIME // tree.n_numbers))
+        total = torch.cat([tree.log_sum(self._evidence(u, level, some)) for some in pieces])
+        for part in self.flow.layout:
+            own, s, n_levels = u[:, part.state], self._s(part, level, rows)[:, 0], part.flow.kappa
+            total = total + normal_log_prob(own, n_levels) - s * own.sum(1) / n_levels - s * s * (n_levels - 1) / 2
+        return total
+
+    def marginals(self) -> dict[str, Tensor]:
+        """The probabilities of each node's levels."""
+        flat = {i: torch.zeros(1, len(node.levels), dtype=self.dtype) for i, node in enumerate(self.nodes)}
+        found = self._tree.log_marginals(flat)
+        return {name: found[self.place[name]][0].softmax(-1) for name in self.flow.parts}
+
+    @property
+    def _tree(self) -> CliqueTree:
+        if not self.has_posterior:
+            raise UserError(
+                f"{self.name}: exact posteriors need tables of {self.cliques.n_numbers:.3g} numbers a sample, more "
+                f"than {MOST_NUMBERS_BAYESIAN_NETWORK:,}; its rows (sample_data) and their log_prob are exact all the same"
+            )
+        factors = []
+        for i in range(len(self.nodes)):
+            family = self._family(i)
+            factors.append(self._log_probs(i).permute([family.index(v) for v in sorted(family)]))
+        self.cliques.set_factors(factors)
+        return self.cliques
+
+    def _evidence(self, u: Tensor, level: NoiseLevel, rows: Tensor) -> dict[int, Tensor]:
+        found = {i: u.new_zeros(len(rows), 1) for i, node in enumerate(self.nodes) if len(node.levels) == 1}
+        for part in self.flow.layout:
+            found[self.place[part.name]] = u[rows][:, part.state] * self._s(part, level, rows)
+        return found
+
+    def _s(self, part: Any, level: NoiseLevel, rows: Tensor) -> Tensor:
+        """The part's s, (rows, 1) or (1, 1)."""
+        s = torch.as_tensor(level.s, dtype=self.dtype, device=self.device)
+        if not s.ndim:
+            return s.reshape(1, 1)
+        own = s[:, part.state][:, :1] if s.shape[1] > 1 else s
+        return own if len(own) == 1 else own[rows]
+
+    def _values(self, x: Tensor) -> dict[str, Tensor]:
+        constant = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return {node.name: constant for node in self.nodes if len(node.levels) == 1} | self.flow.unpack(x)
+
+    def _family(self, i: int) -> list[int]:
+        node = self.nodes[i]
+        return [*(self.place[parent] for parent in node.parents), i]
+
+    def _log_probs(self, i: int) -> Tensor:
+        return self.get_buffer(f"log_probs_{i}")
+
+
+def _parents_first(nodes: list[Node]) -> list[Node]:
+    found: dict[str, Node] = {}
+    waiting = list(nodes)
+    while waiting:
+        ready = [node for node in waiting if all(parent in found for parent in node.parents)]
+        if not ready:
+            raise UserError(f"{waiting[0].name}: its parents {', '.join(waiting[0].parents)} come nowhere before it")
+        found |= {node.name: node for node in ready}
+        waiting = [node for node in waiting if node.name not in found]
+    return list(found.values())
