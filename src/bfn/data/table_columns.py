@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bfn._utils.arguments import require
+from bfn._utils.files import atomic_write
 from bfn.core.codec import Codec, Encoded
 from bfn.core.errors import UserError, did_you_mean
 
@@ -513,3 +515,18 @@ class TableCodec(Codec):
 
     def decode(self, x: Mapping[str, Tensor], present: Any = None) -> Any:
         return self.columns.decode(x)
+
+    def lines(self, x: Mapping[str, Tensor], present: Any = None) -> list[str]:
+        table = self.decode(x)
+        return ["  ".join(f"{name}={cell}" for name, cell in row.items()) for row in table.to_dict("records")]
+
+    def html(self, x: Mapping[str, Tensor], present: Any = None) -> str:
+        table: str = self.decode(x)._repr_html_()
+        return table
+
+    def arrays(self, x: Mapping[str, Tensor], present: Any = None) -> dict[str, Any]:
+        return dict(self.decode(x).items())
+
+    def write(self, path: Path, x: Any, present: Any = None, labels: Any = None, names: Any = ()) -> list[Path]:
+        atomic_write(path.with_suffix(".csv"), self.decode(x).to_csv(index=False))
+        return [path.with_suffix(".csv")]

@@ -9,6 +9,7 @@ unknown: a shorter text has fewer tokens, and a token outside the vocabulary is 
 from __future__ import annotations
 
 import json
+import math
 import re
 import string
 from abc import ABC, abstractmethod
@@ -17,15 +18,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from bfn._utils.arguments import check_text, check_whole, require
+from bfn._utils.files import atomic_write
 from bfn.core.codec import Codec, Encoded
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
 
 MOST_LENGTH = 10**9
 _MOST_TOKENS = 8192  # found in data: beyond it, the pattern does not fit the data or the network would be all embedding
@@ -273,6 +278,40 @@ AMINO_ACIDS = Alphabet("ACDEFGHIKLMNPQRSTVWY")
 """The twenty amino acids of proteins, in the order of their letters."""
 
 
+LONGEST, PAPER = 6, 255
+"""Maximum number of characters of a token in a picture; grey value of the background."""
+
+
+def text_picture(theta: Tensor, pieces: Sequence[str], columns: int = 64, present: Tensor | None = None) -> Picture:
+    """Draw the likeliest tokens of probabilities, (n, length, K), fainter where they are less probable.
+
+    Args:
+        pieces: text of each token. Those longer than LONGEST characters are cut.
+        columns: number of characters in a line.
+        present: bool, (n, length), True where there is text.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    wide = min(LONGEST, max(map(len, pieces)))
+    columns = max(1, columns // wide)
+    font, width, height = ImageFont.load_default(14), 10 * wide, 18
+    top, symbol = theta.max(-1)
+    floor = 1 / theta.shape[-1]
+    ink = ((top - floor) / (1 - floor)).clamp(0, 1).mul(PAPER).round().int()
+    ink = ink if present is None else ink.where(present, 0)
+    n, length = symbol.shape
+    rows = math.ceil(length / columns)
+    block = rows * height + height // 2
+    picture = Image.new("L", ((min(length, columns) + 2) * width, n * block + height), PAPER)
+    draw = ImageDraw.Draw(picture)
+    for i in range(n):
+        for j, (k, dark) in enumerate(zip(symbol[i].tolist(), ink[i].tolist(), strict=True)):
+            left = width + (j % columns) * width + width // 2
+            below = height // 2 + i * block + (j // columns) * height
+            draw.text((left, below), pieces[k][:wide], fill=PAPER - dark, font=font, anchor="ma")
+    return picture
+
+
 @dataclass(frozen=True)
 class Text(Codec):
     """Strings, one for each sample: characters, words, SMILES.
@@ -298,6 +337,22 @@ class Text(Codec):
 
     def decode(self, x: Tensor, present: Tensor | None = None) -> list[str]:
         return self.tokenizer.decode(x.flatten(1), None if present is None else present.flatten(1))
+
+    def lines(self, x: Tensor, present: Tensor | None = None) -> list[str]:
+        return self.decode(x, present)
+
+    def picture(self, x: Tensor, present: Tensor | None = None) -> Picture:
+        theta = x if x.is_floating_point() else torch.nn.functional.one_hot(x.long(), len(self.tokenizer)).float()
+        return text_picture(theta, self.tokenizer.pieces, present=present)
+
+    def prompt(self, text: str, length: int, unknown: str = "_") -> tuple[Tensor, Tensor]:
+        return self.tokenizer.encode_prompt(text, length, unknown)
+
+    def write(
+        self, path: Path, x: Tensor, present: Any = None, labels: Any = None, class_names: Any = ()
+    ) -> list[Path]:
+        atomic_write(path.with_suffix(".txt"), "".join(f"{line}\n" for line in self.lines(x, present)))
+        return [path.with_suffix(".txt")]
 
     def check(self, flow: Flow) -> None:
         own = flow.parts.get("")
@@ -421,3 +476,39 @@ def make_tokenizer(wish: Tokenizer | str | None, texts: Iterable[str]) -> Tokeni
         f"tokenizer={wish!r}: expected one of {', '.join(known)}, a tokenizer file (.json) or a list of tokens, one a "
         f"line (.txt){did_you_mean(wish, known)}"
     )
+
+
+BONDS = frozenset("-=#$:/\\~")
+
+
+def smiles_problem(tokens: Iterable[str]) -> str | None:
+    """What is wrong with a string that is cut into tokens of SMILES, with its position from 0; None if nothing is."""
+    depth, position, last = 0, 0, "."
+    rings: set[str] = set()
+    for token in tokens:
+        here = f"at position {position}"
+        position += len(token)
+        if token in BONDS or token == "(":
+            if last in BONDS or last == "." or (token == last == "("):
+                return f"{token!r} {here}, where an atom is expected"
+            depth += token == "("
+        elif token == ")":
+            depth -= 1
+            if depth < 0 or last in BONDS or last == "(":
+                return f"')' {here} closes nothing"
+        elif token.lstrip("%").isdigit():
+            if last in (".", "("):
+                return f"ring number {token} {here} without an atom before it"
+            rings ^= {token.lstrip("%").lstrip("0") or "0"}
+        elif len(token) == 1 and not (token.isalpha() or token in "*.>"):
+            return f"{token!r} {here} is no part of SMILES"
+        elif len(token) == 1 and token.isalpha() and token not in "BCNOPSFIbcnops":
+            return f"{token!r} {here} is no atom outside brackets"
+        last = token
+    if last in BONDS:
+        return f"a bond {last!r} at its end that leads nowhere"
+    if depth:
+        return f"{depth} '(' that are not closed"
+    if rings:
+        return f"ring number {min(rings)}, which comes an odd number of times"
+    return None

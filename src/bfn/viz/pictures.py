@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from bfn._utils.arguments import require
 from bfn._utils.files import atomic
-from bfn.core.codec import pixels
+from bfn.core.codec import sheet
 from bfn.core.errors import UserError
 from bfn.core.sampling import Step
+from bfn.data.tokenizers import text_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -24,84 +23,13 @@ if TYPE_CHECKING:
     from bfn.core.model import Model
 
 
-CELL = 56
-"""Images on a sheet are enlarged by a whole number to about this height."""
-GAP = 2
-LONGEST = 6
-PAPER = 255
-
-
 def lines(model: Model, x: Any, present: Any = None) -> list[str]:
-    """One line a sample: its text, or its numbers in the data's own units; of parts, name=value each.
+    """Return one line for each sample: its text, or its numbers in units; for joint data name=value for each part.
 
-    present: like x, True where there is data.
+    Args:
+        present: bool, like x, True where there is data.
     """
-    decoded = model.decode(x, present)
-    if isinstance(decoded, Mapping):
-        columns = [[f"{name}={_line(row)}" for row in rows] for name, rows in decoded.items()]
-        return ["  ".join(row) for row in zip(*columns, strict=True)]
-    return [_line(row) for row in decoded]
-
-
-def _line(row: Any) -> str:
-    return row if isinstance(row, str) else " ".join(map(_number, np.ravel(row).tolist()))
-
-
-def _number(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def sheet(values: Tensor, columns: int | None = None) -> Picture:
-    """Images side by side, as nearly square as they come, small ones enlarged.
-
-    values: floats in [-1, 1], (n, channel, height, width), as ``flow.values(x)`` and ``flow.expected_values`` give.
-    """
-    from PIL import Image
-
-    if values.ndim != 4 or values.shape[1] not in (1, 3):
-        raise UserError(
-            f"images of shape {tuple(values.shape)}: expected (n, channel, height, width) with 1 or 3 channels"
-        )
-    tiles = pixels(values)
-    n, height, width, channels = tiles.shape
-    scale = max(1, round(CELL / height))
-    tiles = tiles.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
-    height, width = height * scale, width * scale
-    columns = columns or math.ceil(math.sqrt(n))
-    rows = math.ceil(n / columns)
-    page = torch.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, channels), PAPER, dtype=torch.uint8)
-    for i, tile in enumerate(tiles):
-        top, left = (GAP + (i // columns) * (height + GAP)), (GAP + (i % columns) * (width + GAP))
-        page[top : top + height, left : left + width] = tile
-    return Image.fromarray((page.squeeze(-1) if channels == 1 else page).numpy())
-
-
-def text_picture(theta: Tensor, pieces: Sequence[str], columns: int = 64, present: Tensor | None = None) -> Picture:
-    """Probabilities (n, length, K) as a picture of text: the likeliest pieces, the fainter the less they are known.
-
-    present: bool (n, length), where there is text at all. Longer pieces have wider cells, and as many fewer of them in
-    a line; beyond ``LONGEST`` characters they are cut.
-    """
-    from PIL import Image, ImageDraw, ImageFont
-
-    wide = min(LONGEST, max(map(len, pieces)))
-    columns = max(1, columns // wide)
-    font, width, height = ImageFont.load_default(14), 10 * wide, 18
-    top, symbol = theta.max(-1)
-    floor = 1 / theta.shape[-1]
-    ink = ((top - floor) / (1 - floor)).clamp(0, 1).mul(PAPER).round().int()
-    ink = ink if present is None else ink.where(present, 0)
-    n, length = symbol.shape
-    rows = math.ceil(length / columns)
-    block = rows * height + height // 2
-    picture = Image.new("L", ((min(length, columns) + 2) * width, n * block + height), PAPER)
-    draw = ImageDraw.Draw(picture)
-    for i in range(n):
-        for j, (k, dark) in enumerate(zip(symbol[i].tolist(), ink[i].tolist(), strict=True)):
-            left = width + (j % columns) * width + width // 2
-            below = height // 2 + i * block + (j // columns) * height
-            draw.text((left, below), pieces[k][:wide], fill=PAPER - dark, font=font, anchor="ma")
-    return picture
+    return model.codec.lines(x, present)
 
 
 def side_by_side(parts: Sequence[tuple[str, Picture]], title: str = "") -> Picture:
