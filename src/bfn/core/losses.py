@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from bfn._utils.arguments import as_tensor, check_real, check_whole
 from bfn._utils.pieces import evaluating
 from bfn.core.conditions import ConditionTensors, mean_over_present
+from bfn.core.control import Model
 from bfn.core.errors import NetworkError, UserError, did_you_mean
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.heads import Output
@@ -29,9 +30,6 @@ from bfn.core.info import ErrorCurve
 from bfn.core.registry import Registry, registry
 from bfn.core.schedules import stratified_times
 from bfn.core.solver import LEAST_T_START
-
-if TYPE_CHECKING:
-    from bfn.core.model import Model
 
 __all__ = [
     "EDM",
