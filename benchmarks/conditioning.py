@@ -17,13 +17,13 @@ import bfn
 from bfn import data
 from bfn._utils.estimate import Estimate, mean_estimate, share_estimate
 from bfn._utils.files import atomic_write
-from bfn.data.encoding import as_model_data
+from bfn.data.loading import as_model_data
 from bfn.exact.strings import StringSet
 from bfn.quality.comparison import markdown_table
 from bfn.quality.features import classify, gather_statistics
 from bfn.quality.frechet import frechet_estimate
 from bfn.quality.judge_choice import features_for
-from bfn.quality.text import spelling_estimate
+from bfn.quality.metrics import spelling_estimate
 from bfn.viz.pictures import sheet, side_by_side, write_picture
 
 ROOT = Path(__file__).parents[1]
@@ -135,7 +135,7 @@ def particles() -> Iterator[list[str]]:
 def fixed() -> Iterator[list[str]]:
     """The same noise at every row: how far samples move with the number of calls, and where they end."""
     model, n = string_model(), 20_000
-    normal = bfn.exact.numbers.GaussianMixture(torch.zeros(1, 1, dtype=torch.float64), stds=torch.tensor([0.5]))
+    normal = bfn.exact.GaussianMixture(torch.zeros(1, 1, dtype=torch.float64), stds=torch.tensor([0.5]))
     for solver, g in (("fast-sde", 1.0), ("fast-sde", 10.0), ("fast-ode", None)):
         for noise in ("fresh", "fixed"):
             few, many = (model.sample(n, solver, c, g=g, noise=noise, generator=seeded()).x for c in (50, 200))

@@ -17,7 +17,7 @@ import torch
 
 import bfn
 from bfn._utils import files
-from bfn.data.encoding import read_model_data
+from bfn.data.loading import read_model_data
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import StringSet
 from bfn.likelihood.bits import Likelihood

@@ -24,7 +24,7 @@ from bfn.core.flows import DiscreteFlow, Flow, NoiseLevel
 from bfn.core.heads import Categorical, Output
 from bfn.core.info import ModelInfo
 from bfn.core.joint import JointFlow, JointOutput
-from bfn.data.fetching import fetch
+from bfn.data.sources import fetch
 from bfn.data.table_columns import CellType, TableColumn, TableColumns
 from bfn.exact.base import ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
 

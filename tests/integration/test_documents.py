@@ -17,7 +17,7 @@ import torch
 
 from bfn import cli
 from bfn.cli.commands import COMMANDS
-from bfn.data.encoding import ModelData
+from bfn.data.loading import ModelData
 
 ROOT = Path(__file__).parents[2]
 FILES = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))]
@@ -98,7 +98,7 @@ def test_command_lines_are_right(document: str, line: str, monkeypatch: pytest.M
             assert not call(**few)
         elif words[1] == "likelihood":
             # With one sample, no data to fetch and the fewest calls: the settings fit together.
-            monkeypatch.setattr("bfn.data.encoding.read_model_data", _nothing)
+            monkeypatch.setattr("bfn.data.loading.read_model_data", _nothing)
             few = replace(call.keywords["held_out"], n=1)
             assert not call(held_out=few, nfe=5, tolerance=None)
     elif words[0] in ("python", "pytest", "torchrun"):

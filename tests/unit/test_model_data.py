@@ -6,7 +6,7 @@ import torch
 
 import bfn
 import tiny
-from bfn.data.encoding import known_part, known_text, read_model_data
+from bfn.data.loading import known_part, known_text, read_model_data
 
 
 @pytest.fixture

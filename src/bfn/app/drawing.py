@@ -27,9 +27,9 @@ from bfn.core.model import BFN, Model
 from bfn.core.sampling import Step, sample, undisturbed
 from bfn.core.solver import Plan, plan
 from bfn.core.table import Table
-from bfn.data.encoding import ImagePart, as_model_data, known_part, known_text
+from bfn.data.loading import ImagePart, as_model_data, known_part, known_text
 from bfn.exact.numbers import GaussianMixture
-from bfn.quality.molecule_report import is_of_molecules, report_molecules
+from bfn.quality.molecules import is_of_molecules, report_molecules
 from bfn.storage import models as storage
 from bfn.viz.pictures import Recorder, molecule_sheet, sheet
 from bfn.viz.plots import colour, on

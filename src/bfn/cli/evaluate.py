@@ -133,8 +133,8 @@ def likelihood(
     import torch
 
     from bfn.likelihood.bounds import receiver_variance
-    from bfn.likelihood.ode import NFE, Settings
-    from bfn.quality.measurements import identify
+    from bfn.likelihood import NFE, Settings
+    from bfn.storage.models import identify
 
     check_positive(n=held_out.n, batch=batch)
     source = load(model, held_out.device, held_out.network)
@@ -161,7 +161,7 @@ def likelihood(
     def measured(**settings: Any) -> Likelihood:
         return source.log_likelihood(
             read.x, method, nfe, tolerance=tolerance, divergence=divergence, probes=probes, importance=importance,
-            levels=levels, dequantise=dequantise, **read.given(source), batch=batch, progress=shown(json),
+            levels=levels, dequantise=dequantise, **read.arguments(source), batch=batch, progress=shown(json),
             seed=held_out.seed, processes=processes, request=request, **settings,
         )  # fmt: skip
 
@@ -231,7 +231,7 @@ def evaluate(
     def bits(steps: int | None) -> dict[str, Estimate]:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
         settings: dict[str, Any] = {"n_steps": steps, "batch": batch, "generator": generator}
-        return held_out_bits(source, read.x, **read.given(source), **settings, progress=shown(json))
+        return held_out_bits(source, read.x, **read.arguments(source), **settings, progress=shown(json))
 
     figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
     values, headline = held_out.told(model, source, read)

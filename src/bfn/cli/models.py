@@ -196,7 +196,7 @@ def fetch(
         again: get it even if it is there, such as when only a piece of it could be had before.
     """
     from bfn import data
-    from bfn.data.fetching import read_manifest
+    from bfn.data.sources import read_manifest
 
     if name == "digits":
         raise UserError("digits: nothing to fetch, they come with scikit-learn")

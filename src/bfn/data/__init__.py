@@ -3,21 +3,29 @@
 ``load`` takes the name of a standard set or a path and gives ``Images``, ``Text`` or ``Records``, which are kept as
 they are stored and make floats or int64 classes a batch at a time:
 
-    images = bfn.data.loading.load("mnist")               # or a folder, .npz, .npy, an idx file
+    images = bfn.data.load("mnist")               # or a folder, .npz, .npy, an idx file
     x = images[index].to_float()                  # (batch, channel, height, width) in [-1, 1]
-    text = bfn.data.loading.load("text8")                 # or any text file
+    text = bfn.data.load("text8")                 # or any text file
     x = text.windows(64, 256, generator)          # (64, 256) int64
-    records = bfn.data.loading.load("drugs.csv", columns=bfn.data.records.Columns(sequence="smiles", conditions=("gap",)))
+    records = bfn.data.load("drugs.csv", columns=bfn.data.Columns(sequence="smiles", conditions=("gap",)))
     x, present = records.padded()                 # {"smiles": (n, longest) int64}, and where they are present
 """
 
 from bfn._utils.files import home
-from bfn.data.fetching import FetchError, fetch
 from bfn.data.images import Images, concatenate, from_array
 from bfn.data.loading import Part, is_at_hand, load, names
-from bfn.data.record_files import read_records
-from bfn.data.records import Categories, Column, Columns, Numbers, RawTable, Records, Sequences, make_records
-from bfn.data.sources import SOURCES, Download, Source
+from bfn.data.records import (
+    Categories,
+    Column,
+    Columns,
+    Numbers,
+    RawTable,
+    Records,
+    Sequences,
+    make_records,
+    read_records,
+)
+from bfn.data.sources import SOURCES, Download, FetchError, Source, fetch
 from bfn.data.table_columns import TableColumn, TableColumns
 from bfn.data.table_files import infer_columns, read_table
 from bfn.data.text import Text, read_text

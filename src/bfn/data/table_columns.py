@@ -508,6 +508,7 @@ class TableCodec(Codec):
     """
 
     form: ClassVar[str] = "parts"
+    noun: ClassVar[str] = "rows"
     columns: TableColumns
 
     def encode(self, data: Any) -> Encoded:

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfn._utils.packages import require
+from bfn._utils.arguments import require
 from bfn.core.errors import UserError, did_you_mean
-from bfn.data.fetching import fetch
-from bfn.data.sources import SOURCES
+from bfn.data.sources import SOURCES, fetch
 from bfn.data.table_columns import CellType, Quantiles, Raw, TableColumn, TableColumns, pandas
 
 MOST_LEVELS = 150
@@ -316,7 +315,7 @@ class TableStream:
     def columns(
         self, kinds: Mapping[str, str] | None = None, drop: Collection[str] = (), most_levels: int = MOST_LEVELS
     ) -> TableColumns:
-        """What its columns are, as :func:`bfn.data.table_files.infer_columns` finds it of the whole."""
+        """What its columns are, as :func:`bfn.data.infer_columns` finds it of the whole."""
         check_columns_named(list(self.dtypes), kinds, drop)
         counted = {name: _Counts() for name in self.dtypes if name not in {*drop}}
         for piece in self.pieces():

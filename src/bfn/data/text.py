@@ -1,4 +1,4 @@
-"""Text as classes, one a character, read through a memory map; or one a token."""
+"""Text as classes, one for each character or token: one long text, which may stay on disk, or many short ones."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import torch
 from torch import Tensor
 
+from bfn._utils.files import open_file
 from bfn.core.errors import UserError
+from bfn.data.images import check_held_out
 from bfn.data.tokenizers import Alphabet, Tokenizer, make_tokenizer
 
-_PIECE = 1 << 24
+_PIECE = 1 << 24  # bytes that are counted at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Text:
-    """A stretch of text as classes.
+    """A long text as classes.
 
-    Args:
-        codes: One number a character, as stored: bytes of a mapped file, or numbers of symbols or tokens, shape (n,).
-        classes: Class of each code, int64; turns a window of codes into classes by one look-up.
-        tokenizer: What the classes stand for: the symbols of an alphabet, or tokens.
-        note: What a user should know of this version of the text, such as that it is only a piece of the whole.
+    Attributes:
+        codes: one number for each character or token, (n,), as stored: bytes of a mapped file, or classes.
+        classes: class of each code, int64, so that one look-up turns a window of codes into classes.
+        tokenizer: tokenizer of the text; its tokens are the classes.
+        note: remark on the version of a standard set.
     """
 
     codes: Tensor
@@ -37,60 +39,115 @@ class Text:
         return len(self.codes)
 
     def __getitem__(self, stretch: slice) -> Text:
-        """A stretch of the text; nothing is copied."""
+        """Return a stretch of the text. Nothing is copied."""
         return replace(self, codes=self.codes[stretch])
 
     @property
     def n_classes(self) -> int:
-        """How many symbols or tokens there are."""
+        """Number of characters or tokens in the vocabulary."""
         return len(self.tokenizer)
 
     def to_classes(self) -> Tensor:
-        """The whole stretch as int64 classes, shape (n,)."""
+        """Return the whole text as classes, int64, (n,)."""
         return self.classes[self.codes.long()]
 
     def windows(self, n: int, length: int, generator: torch.Generator | None = None) -> Tensor:
-        """``n`` windows from random places, int64 classes, shape (n, length)."""
+        """Return ``n`` windows from random places as classes, int64, (n, length)."""
         self._check_length(length)
         starts = torch.randint(len(self) - length + 1, (n,), generator=generator)
         return self.classes[self.codes.unfold(0, length, 1)[starts].long()]
 
     def tiles(self, length: int, n: int | None = None) -> Tensor:
-        """Windows side by side from the start, always the same; all of them, or ``n`` evenly spread: (n, length)."""
+        """Return adjacent windows from the start as classes, int64, (n, length).
+
+        Args:
+            length: length of a window.
+            n: number of windows, evenly spread over the text; None for all.
+        """
         self._check_length(length)
         count = len(self) // length
         if n is not None and not 0 < n <= count:
-            raise UserError(f"n={n}: {len(self)} {self._unit} hold 1 to {count} windows of length {length}")
+            raise UserError(f"n={n}: {len(self)} {self.tokenizer.unit} hold 1 to {count} windows of length {length}")
         rows = self.codes[: count * length].view(count, length)
         if n is not None:
             rows = rows[torch.arange(n) * count // n]
         return self.classes[rows.long()]
 
     def split(self, held_out: float | int = 0.05) -> tuple[Text, Text]:
-        """(The rest, the end of the text held out); ``held_out`` is a share or a number of characters."""
-        n = round(held_out * len(self)) if isinstance(held_out, float) else held_out
-        if not 0 < n < len(self):
-            raise UserError(f"held_out={held_out}: of {len(self)} {self._unit} at least 1 must be on each side")
+        """Return (the rest, the end of the text); ``held_out`` is the share (a float) or length (an int) of the end."""
+        n = check_held_out(held_out, len(self), self.tokenizer.unit)
         return self[: len(self) - n], self[len(self) - n :]
-
-    @property
-    def _unit(self) -> str:
-        return self.tokenizer.unit
 
     def _check_length(self, length: int) -> None:
         if not 0 < length <= len(self):
-            raise UserError(f"length={length}: the text has {len(self)} {self._unit}, windows hold 1 to that many")
+            found = f"the text has {len(self)} {self.tokenizer.unit}"
+            raise UserError(f"length={length}: {found}, windows hold 1 to that many")
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Texts of different lengths as classes of their tokens. Selecting some of them copies no tokens.
+
+    Attributes:
+        codes: tokens of all texts, one text after the other, (total,).
+        starts, lengths: position of the first token and number of tokens of each text, (n,).
+        tokenizer: tokenizer of the texts.
+        longest: length of the longest text of the whole column; selections keep it.
+    """
+
+    codes: Tensor
+    starts: Tensor
+    lengths: Tensor
+    tokenizer: Tokenizer
+    longest: int = 0
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: slice | Tensor) -> Self:
+        return replace(self, starts=self.starts[index], lengths=self.lengths[index])
+
+    @property
+    def n_classes(self) -> int:
+        """Number of tokens in the vocabulary."""
+        return len(self.tokenizer)
+
+    def padded(self, length: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return classes, int64, with 0 after the end of a text, and where they are present, bool: both (n, length).
+
+        Args:
+            length: length to pad to; that of the longest text if None.
+        """
+        longest = int(self.lengths.max()) if len(self) else 0
+        length = longest if length is None else length
+        if length < longest:
+            raise UserError(f"length={length}: the longest text has {longest} {self.tokenizer.unit}; expected as many")
+        place = torch.arange(length)
+        present = place < self.lengths[:, None]
+        index = (self.starts[:, None] + place).clamp(max=max(len(self.codes) - 1, 0))
+        return self.codes[index].long().where(present, 0), present
+
+    def texts(self) -> list[str]:
+        """Return the texts that the tokens stand for."""
+        return self.tokenizer.decode(*self.padded()) if len(self) else []
+
+
+# --- reading files ----------------------------------------------------------------------------------------------------
 
 
 def read_text(path: Path | str, tokenizer: Tokenizer | str | None = None) -> Text:
-    """A text file, UTF-8, as characters: the symbols of an alphabet or, without one, those found in it; or as tokens.
+    """Read a text file in UTF-8.
 
-    Where every symbol is one byte the file stays on disk behind a memory map; otherwise it is decoded once.
+    If all symbols are single bytes, the file stays on disk behind a memory map. Otherwise it is decoded once.
+
+    Args:
+        path: the file.
+        tokenizer: tokenizer, or its name (see :func:`bfn.data.tokenizers.make_tokenizer`); the characters that are
+            found in the text if None.
     """
     path = Path(path)
-    if not (tokenizer is None or isinstance(tokenizer, Alphabet)):
+    if not isinstance(tokenizer, Alphabet | None):
         return _read_tokens(path, tokenizer)
-    alphabet = tokenizer
     size = path.stat().st_size
     if size == 0:
         raise UserError(f"{path}: an empty file: expected text")
@@ -98,60 +155,50 @@ def read_text(path: Path | str, tokenizer: Tokenizer | str | None = None) -> Tex
     counts = torch.stack([torch.bincount(piece, minlength=256) for piece in torch.split(codes, _PIECE)]).sum(0)
     found = counts.nonzero().flatten()
     if found[0] == 0:
-        raise UserError(f"{path}: byte {_first(codes, 0)} is zero: this is not a text file")
-    if found[-1] >= 0x80 and (alphabet is None or not alphabet.symbols.isascii()):
-        return _read_wide(path, alphabet)
-    alphabet = alphabet or Alphabet("".join(map(chr, found.tolist())))
-    classes = _classes(alphabet, 0x100)
+        raise UserError(f"{path}: byte {_first_place(codes, 0)} is zero: this is not a text file")
+    if found[-1] >= 0x80 and (tokenizer is None or not tokenizer.symbols.isascii()):
+        return _read_wide(path, tokenizer)
+    alphabet = tokenizer or Alphabet("".join(map(chr, found.tolist())))
+    classes = _class_table(alphabet, 0x100)
     foreign = found[classes[found] < 0]
     if len(foreign):
-        offset = min(_first(codes, byte) for byte in foreign.tolist())
+        offset = min(_first_place(codes, byte) for byte in foreign.tolist())
         symbol = bytes(codes[offset : offset + 4].tolist()).decode("utf-8", "replace")[0]
-        raise _foreign(path, symbol, offset, alphabet)
+        raise _foreign_symbol(path, symbol, offset, alphabet)
     return Text(codes, classes, alphabet)
 
 
 def _read_tokens(path: Path, tokenizer: Tokenizer | str) -> Text:
-    """A text as numbers of tokens."""
-    text = _decoded(path)
+    """Read a text as tokens, kept in as few bytes as their numbers need."""
+    text = decode_utf8(path, path.read_bytes())
     try:
-        found = make_tokenizer(tokenizer, [text])
-        codes = found.encode(text)
+        made = make_tokenizer(tokenizer, [text])
+        codes = made.encode(text)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    return Text(codes.to(smallest_type(len(found))), torch.arange(len(found)), found)
-
-
-def smallest_type(n: int) -> torch.dtype:
-    """The smallest type that holds the classes 0 .. n - 1."""
-    return torch.uint8 if n <= 0x100 else torch.int16 if n <= 0x8000 else torch.int32
-
-
-def _decoded(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: byte {error.start} is 0x{error.object[error.start]:02x}, which is not UTF-8: "
-            "this is not a text file, or it is in another encoding"
-        ) from error
+    return Text(codes.to(smallest_type(len(made))), torch.arange(len(made)), made)
 
 
 def _read_wide(path: Path, alphabet: Alphabet | None) -> Text:
-    """A text some of whose symbols take several bytes: held as symbol numbers in as few bytes as they need."""
-    text = _decoded(path)
+    """Read a text with symbols of several bytes, kept in as few bytes as the classes need."""
+    text = decode_utf8(path, path.read_bytes())
     points = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32).long()
     alphabet = alphabet or Alphabet("".join(sorted(set(text))))
-    codes = _classes(alphabet, 0x110000)[points]
+    codes = _class_table(alphabet, 0x110000)[points]
     foreign = (codes < 0).nonzero()
     if len(foreign):
         index = int(foreign[0])
-        raise _foreign(path, text[index], len(text[:index].encode()), alphabet)
+        raise _foreign_symbol(path, text[index], len(text[:index].encode()), alphabet)
     return Text(codes.to(smallest_type(len(alphabet))), torch.arange(len(alphabet)), alphabet)
 
 
-def _classes(alphabet: Alphabet, n_codes: int) -> Tensor:
-    """Class of every code point below ``n_codes``, -1 outside the alphabet."""
+def smallest_type(n: int) -> torch.dtype:
+    """Return the smallest type that holds the classes 0 .. n - 1."""
+    return torch.uint8 if n <= 0x100 else torch.int16 if n <= 0x8000 else torch.int32
+
+
+def _class_table(alphabet: Alphabet, n_codes: int) -> Tensor:
+    """Return the class of every code point below ``n_codes``, -1 outside the alphabet."""
     classes = torch.full((n_codes,), -1)
     for number, symbol in enumerate(alphabet.symbols):
         if ord(symbol) < n_codes:
@@ -159,18 +206,42 @@ def _classes(alphabet: Alphabet, n_codes: int) -> Tensor:
     return classes
 
 
-def _first(codes: Tensor, code: int) -> int:
-    """Where ``code``, known to be there, comes first."""
+def _first_place(codes: Tensor, code: int) -> int:
+    """Return the first position of a code that is known to be there."""
     pieces = enumerate(torch.split(codes, _PIECE))
     return next(number * _PIECE + int((piece == code).int().argmax()) for number, piece in pieces if code in piece)
 
 
-def _foreign(path: Path, symbol: str, offset: int, alphabet: Alphabet) -> UserError:
+def _foreign_symbol(path: Path, symbol: str, offset: int, alphabet: Alphabet) -> UserError:
     return UserError(
         f"{path}: {symbol!r} at byte {offset} is not among the {len(alphabet)} symbols {alphabet.symbols!r}: "
         "clean the text, or let the alphabet be found in it"
     )
 
+
+def decode_utf8(path: Path, content: bytes) -> str:
+    """Return the text of a file. Raises a UserError that names the line of a byte that is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line, byte = content.count(b"\n", 0, error.start) + 1, content[error.start]
+        raise UserError(f"{path}: line {line}: byte 0x{byte:02x} is not UTF-8: save it as UTF-8") from None
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the numbered lines of a text without their ends. Empty lines at the end of the file are left out."""
+    with open_file(path) as file:
+        text = decode_utf8(path, file.read()).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    if not text.strip():
+        raise UserError(f"{path}: an empty file: expected records")
+    lines = list(enumerate(text.rstrip("\n").split("\n"), 1))
+    zero = next((number for number, line in lines if "\0" in line), None)
+    if zero is not None:
+        raise UserError(f"{path}: line {zero}: has a zero byte: this is not a text file")
+    return lines
+
+
+# --- cleaning Wikipedia for text8 -------------------------------------------------------------------------------------
 
 _BLOCK = 1 << 20
 _DIGITS = (b"zero", b"one", b"two", b"three", b"four", b"five", b"six", b"seven", b"eight", b"nine")
@@ -202,7 +273,7 @@ _LETTERS = bytes(byte if chr(byte) in "abcdefghijklmnopqrstuvwxyz" else 0x20 for
 
 
 def clean(dump: BinaryIO) -> Iterator[bytes]:
-    """Pieces of cleaned text from a Wikipedia XML dump; each begins with a space, their concatenation is the corpus."""
+    """Yield the visible words of a Wikipedia XML dump, by the recipe of text8. Each piece begins with a space."""
     inside = False
     for record in _records(iter(lambda: dump.read(_BLOCK), b"")):
         if b"<text " in record:
@@ -218,7 +289,7 @@ def clean(dump: BinaryIO) -> Iterator[bytes]:
 
 
 def _records(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split a stream of blocks after every ``>``; what follows the last one is a record too."""
+    """Split a stream of blocks after every ``>``. The rest after the last one is a record too."""
     pending: list[bytes] = []
     for block in blocks:
         head, *rest = block.split(b">")

@@ -326,6 +326,7 @@ class Text(Codec):
     """
 
     form: ClassVar[str] = "text"
+    noun: ClassVar[str] = "texts"
     tokenizer: Tokenizer
 
     def encode(self, data: Sequence[str]) -> Encoded:

@@ -18,7 +18,7 @@ from bfn import __version__
 from bfn.cli import explain, main
 from bfn.cli.commands import COMMANDS
 from bfn.core.grids import GRIDS
-from bfn.data.fetching import FetchError
+from bfn.data.sources import FetchError
 
 
 def test_the_overview_lists_every_command(capsys):

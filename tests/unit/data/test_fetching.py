@@ -12,9 +12,8 @@ import pytest
 
 from bfn._utils.files import home
 from bfn.core.errors import UserError
-from bfn.data.fetching import FetchError, fetch
 from bfn.data.loading import is_at_hand
-from bfn.data.sources import SOURCES, Download, Source
+from bfn.data.sources import SOURCES, Download, FetchError, Source, fetch
 
 NOWHERE = "http://127.0.0.1:9/"  # the discard port: refused at once
 
@@ -269,7 +268,7 @@ def test_what_is_there_can_be_had_again_and_stays_if_that_fails(cache, clients, 
 
 def test_a_server_that_sends_too_much_is_left(cache, web, monkeypatch):
     where, handler = web
-    monkeypatch.setattr("bfn.data.fetching._MOST_DOWNLOADED", len(handler.content) - 1)
+    monkeypatch.setattr("bfn.data.sources._MOST_DOWNLOADED", len(handler.content) - 1)
     use(monkeypatch, one_file(handler.content, via="web", where=where))
     with pytest.raises(FetchError, match="more than 10,239 bytes came"):
         fetch("set", progress=False)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from bfn.core.errors import UserError
 from bfn.data.loading import load
-from bfn.data.record_files import read_records
-from bfn.data.records import Categories, Columns, Numbers, RawTable, Records, Sequences, make_records
+from bfn.data.records import Categories, Columns, Numbers, RawTable, Records, Sequences, make_records, read_records
 from bfn.data.text import Text
 from bfn.data.tokenizers import AMINO_ACIDS
 

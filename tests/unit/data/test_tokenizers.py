@@ -13,8 +13,7 @@ from torch import nn
 import bfn
 from bfn.core import plain
 from bfn.core.errors import UserError
-from bfn.data.encoding import known_text
-from bfn.data.loading import load
+from bfn.data.loading import known_text, load
 from bfn.data.text import Text
 from bfn.data.tokenizers import (
     AMINO_ACIDS,

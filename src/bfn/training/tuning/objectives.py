@@ -22,14 +22,14 @@ from bfn.core.model import Model
 from bfn.core.multistep import Multistep
 from bfn.core.sampling import sample
 from bfn.core.solver import Solver
-from bfn.data.encoding import read_model_data
+from bfn.data.loading import read_model_data
 from bfn.data.tokenizers import Tokenizer
 from bfn.quality.frechet import Gaussian
 from bfn.quality.judge import without_padding
 from bfn.quality.judge_choice import features_for, metric_for
-from bfn.quality.molecule_report import is_of_molecules
+from bfn.quality.molecules import is_of_molecules
 from bfn.quality.molecules import Molecules
-from bfn.quality.text import class_ngram_counts, divergence
+from bfn.quality.metrics import class_ngram_counts, divergence
 from bfn.solvers.named import get
 
 Method = Literal["gradients", "search", "grid"]
