@@ -17,7 +17,7 @@ from diffusers import UNet2DModel
 
 import bfn
 from bfn.core import losses
-from bfn.interop.diffusers.pipelines import BFNPipeline, UNetNetwork
+from bfn.interop.diffusers import BFNPipeline, UNetNetwork
 from bfn.viz.pictures import sheet, write_picture
 from bfn.core.losses import EDM
 
@@ -62,13 +62,13 @@ def make_model() -> bfn.BFN:
         up_block_types=("AttnUpBlock2D", "UpBlock2D"),
         num_class_embeds=CLASSES + 1,
     )
-    head = bfn.core.heads.PreconditionedHead(DATA_STD)
+    head = bfn.heads.PreconditionedHead(DATA_STD)
     return bfn.BFN(UNetNetwork(unet), bfn.ContinuousFlow(sigma_1=1e-3), head, (1, 8, 8))
 
 
 def train(model: bfn.BFN, steps: int, batch: int, seed: int) -> None:
     """Train with squared errors at the noise levels of Karras et al. (2022). A tenth of the labels is dropped."""
-    digits = bfn.data.loading.load("digits", "train")
+    digits = bfn.data.load("digits", "train")
     x, label = digits.to_float(), digits.labels
     generator, weighting = torch.Generator().manual_seed(seed), EDM(data_std=DATA_STD)
     optimiser = torch.optim.AdamW(model.parameters(), 2e-3)

@@ -1,4 +1,4 @@
-"""Other people's models and tools: the published BFN checkpoints."""
+"""Models from and for other programs: checkpoints of the paper, diffusion models, diffusers, the Hugging Face Hub."""
 
 from bfn.interop.official import (
     PUBLISHED,
@@ -7,6 +7,6 @@ from bfn.interop.official import (
     configuration,
     convert,
     load_official,
-)
+)  # fmt: skip
 
 __all__ = ["PUBLISHED", "CheckpointMismatchError", "Configuration", "configuration", "convert", "load_official"]

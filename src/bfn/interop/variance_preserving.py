@@ -1,11 +1,11 @@
-"""Ordinary diffusion models under this library's solvers, by an exact change of variables.
+"""Diffusion models as models of this library, by an exact change of variables.
 
 A variance-preserving model is trained on x_t = alpha x + sigma eps, alpha^2 + sigma^2 = 1. Divided by sigma,
 
     u = x_t / sigma = s x + eps,        s = alpha / sigma
 
-it is the state of a continuous Bayesian flow whose schedule is beta = alpha^2 / sigma^2, the model's signal-to-noise
-ratio. Nothing is approximated: DPM-Solver++ 2M is the rule "bfn-solver++2" here, and every other solver applies too.
+this is the state of a continuous Bayesian flow with the schedule beta = alpha^2 / sigma^2, the model's signal-to-noise
+ratio. Nothing is approximated: DPM-Solver++ 2M is the rule "bfn-solver++2" here, and every other solver can be used.
 """
 
 from collections.abc import Callable
@@ -27,15 +27,18 @@ __all__ = ["VariancePreservingHead", "VariancePreservingSchedule", "variance_pre
 
 
 TINY_SNR = 2.0**-24
-"""Smallest alpha^2 counted with, so that schedules that end in pure noise keep a finite log s."""
+"""Smallest alpha^2; smaller ones are raised to it, so that schedules that end in pure noise have a finite log s."""
 
 
 @dataclass(frozen=True)
 class VariancePreservingSchedule(Schedule):
-    """beta = alpha^2 / (1 - alpha^2) of n discrete noise levels, log s linear between them.
+    """The schedule beta = alpha^2 / (1 - alpha^2) of n discrete noise levels; log s is linear between them.
 
-    alphas_cumprod: alpha^2 by timestep, 0 the least noise, as diffusion models store it. Timestep k is at
-        t = 1 - k / (n - 1). Unlike a schedule of this library's own, beta(0) is not quite 0.
+    Unlike in other schedules of this library, beta(0) is not exactly 0.
+
+    Args:
+        alphas_cumprod: alpha^2 at each timestep, decreasing, as diffusion models store it. Timestep k is the time
+            t = 1 - k / (n - 1).
     """
 
     alphas_cumprod: tuple[float, ...] = field(repr=False)
@@ -49,12 +52,12 @@ class VariancePreservingSchedule(Schedule):
 
     @cached_property
     def _log_s(self) -> Tensor:
-        """log s at equal steps of t from 0 to 1."""
+        """Return log s at equal steps of t from 0 to 1."""
         alpha_2 = torch.tensor(self.alphas_cumprod[::-1], dtype=torch.float64).clamp(min=TINY_SNR)
         return (alpha_2 / (1 - alpha_2)).log() / 2
 
     def _at(self, t: Time) -> tuple[Tensor, Tensor]:
-        """log s and its slope at t."""
+        """Return log s and its slope at t."""
         t = as_float64(t)
         known, intervals = self._log_s.to(t.device), len(self.alphas_cumprod) - 1
         i = (t * intervals).floor().long().clamp(0, intervals - 1)
@@ -82,9 +85,11 @@ class VariancePreservingSchedule(Schedule):
 
 @dataclass(frozen=True)
 class VariancePreservingHead(Head):
-    """A network that is shown x_t = u / sqrt(1 + s^2) and predicts "epsilon", "sample" or "v_prediction".
+    """Head of a network that takes x_t = u / sqrt(1 + s^2), as diffusion models do.
 
-    v = alpha eps - sigma x (Salimans and Ho 2022), so that x = alpha x_t - sigma v.
+    Args:
+        predicts: "epsilon", "sample" or "v_prediction", v = alpha eps - sigma x (Salimans and Ho 2022), so that
+            x = alpha x_t - sigma v.
     """
 
     predicts: str = "epsilon"
@@ -108,14 +113,19 @@ class VariancePreservingHead(Head):
 
 
 class Timesteps(nn.Module):
-    """A network of (x_t, timestep, ...) called with this library's time: timestep = (1 - t) last."""
+    """Call a network of (x_t, timestep) with the time t of this library: timestep = (1 - t) last.
+
+    Args:
+        network: ``network(x_t, timestep) -> output``, or with a label as third argument.
+        last: the last timestep, that of pure noise.
+    """
 
     def __init__(self, network: Callable[..., Tensor], last: int) -> None:
         super().__init__()
         self.network, self.last = network, last
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """The network's output; labels are passed on as a third argument."""
+        """Return the network's output on inputs (batch, ...), times (batch,) and labels (batch,), if any."""
         timestep = (1 - t) * self.last
         return self.network(inputs, timestep) if label is None else self.network(inputs, timestep, label)
 
@@ -123,10 +133,14 @@ class Timesteps(nn.Module):
 def variance_preserving(
     network: Callable[..., Tensor], alphas_cumprod: Tensor, data_shape: Shape, predicts: str = "epsilon"
 ) -> BFN:
-    """An ordinary diffusion model as a model of this library: sample from it with any solver for continuous data.
+    """Return a diffusion model as a model of this library, for all solvers of continuous data.
 
-    network: ``network(x_t, timestep) -> output``, timesteps from len(alphas_cumprod) - 1 (noise) to 0 (data), not
-        always whole numbers. alphas_cumprod: (n,), alpha^2 by timestep. predicts: "epsilon", "sample", "v_prediction".
+    Args:
+        network: ``network(x_t, timestep) -> output``, for timesteps from len(alphas_cumprod) - 1 (noise) to 0 (data),
+            which need not be whole numbers.
+        alphas_cumprod: (n,), alpha^2 at each timestep.
+        data_shape: shape of one sample.
+        predicts: "epsilon", "sample" or "v_prediction".
     """
     levels = tuple(torch.as_tensor(alphas_cumprod).double().tolist())
     flow = ContinuousFlow(schedule=VariancePreservingSchedule(levels))

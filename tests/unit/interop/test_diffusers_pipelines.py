@@ -16,7 +16,7 @@ from bfn.core.info import ErrorCurve
 pytest.importorskip("diffusers")
 from diffusers import DiffusionPipeline, UNet2DModel
 
-from bfn.interop.diffusers.pipelines import BFNNetwork, BFNPipeline, BFNTextPipeline, UNetNetwork
+from bfn.interop.diffusers import BFNNetwork, BFNPipeline, BFNTextPipeline, UNetNetwork
 from bfn.interop.diffusers.schedulers import BFNScheduler, DiscreteBFNScheduler
 
 CURVE = ErrorCurve((0.0, 0.5, 1.0), (1.0, 0.3, 0.1))
@@ -38,7 +38,7 @@ def shaken(network: torch.nn.Module) -> torch.nn.Module:
 
 
 def images(predicts: str = "preconditioned") -> bfn.BFN:
-    network = bfn.networks.unet.UNet(
+    network = bfn.networks.UNet(
         in_channels=1, channels=8, multipliers=(1, 2), n_blocks=1, attention_levels=(), n_labels=3
     )
     model = bfn.BFN(shaken(network), bfn.ContinuousFlow(), predicts, (1, 8, 8)).eval()
@@ -47,14 +47,14 @@ def images(predicts: str = "preconditioned") -> bfn.BFN:
 
 
 def binary_images() -> bfn.BFN:
-    network = bfn.networks.unet.UNet(
+    network = bfn.networks.UNet(
         in_channels=1, n_classes=2, channels=8, multipliers=(1,), n_blocks=1, attention_levels=()
     )
     return bfn.BFN(shaken(network), bfn.DiscreteFlow(2, beta_1=3.0), "logits", (1, 8, 8)).eval()
 
 
 def text() -> bfn.BFN:
-    model = bfn.BFN(shaken(bfn.networks.mlp.MLP(6, n_classes=3, width=16)), bfn.DiscreteFlow(3), "logits", (6,)).eval()
+    model = bfn.BFN(shaken(bfn.networks.MLP(6, n_classes=3, width=16)), bfn.DiscreteFlow(3), "logits", (6,)).eval()
     model.info.error_curve, model.info.alphabet = CURVE, "abc"
     return model
 
