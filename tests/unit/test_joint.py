@@ -84,7 +84,7 @@ def test_the_posterior_is_that_of_all_parts_together() -> None:
     level = model.flow.noise_level(0.35, 1, 1, x)
     truth = model.as_data({key: value[:1] for key, value in data.items()})
     u = model.flow.noised(truth, level.s, torch.randn((1, 15), generator=generator, dtype=torch.float64))
-    residual = (u - level.s * model.flow.message(x)) / model.flow.kappa.double().sqrt()
+    residual = (u - level.s * model.flow.message(x)) / model.flow.noise_variance.double().sqrt()
     weights = torch.softmax(-residual.square().sum(1) / 2, 0)
     one_hot = (model.flow.message(x) - model.flow.message_map[1]) / model.flow.message_map[0]
     estimate = weights @ one_hot
@@ -460,7 +460,7 @@ def test_a_network_of_one_vector_learns_at_times_of_their_own(tmp_path) -> None:
     torch.manual_seed(0)
     flow = JointFlow(x=ContinuousFlow(0.1), kind=DiscreteFlow.with_separation(2), times="separate")
     head = JointHead.make({"x": PreconditionedHead(1.0), "kind": "logits"}, flow, flat=True)
-    network = bfn.networks.mlp.MLP(3, width=48, n_blocks=1, condition_features=32, n_times=2)
+    network = bfn.networks.MLP(3, width=48, n_blocks=1, condition_features=32, n_times=2)
     model = BFN(network, flow, head, {"x": (1,), "kind": ()})
     generator = torch.Generator().manual_seed(0)
     optimiser = torch.optim.Adam(model.parameters(), 4e-3)
@@ -494,7 +494,7 @@ def test_a_weighting_by_name_holds_for_each_part() -> None:
 def test_a_weight_is_density_times_factor() -> None:
     """What a weighting trains on average is the same at its own times and, with its weight, at uniform ones."""
     flow = bfn.ContinuousFlow(1e-3)
-    for own in (bfn.core.losses.Bound(), bfn.core.losses.EDM(), bfn.core.losses.MinSNR()):
+    for own in (bfn.losses.Bound(), bfn.losses.EDM(), bfn.losses.MinSNR()):
         t, factor = own.draw(flow, 200_000, torch.Generator().manual_seed(0))
         at_own_times = float((factor * torch.exp(-3 * t)).mean())
         uniform = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000

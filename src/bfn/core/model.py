@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bfn import likelihood
 from bfn._utils.arguments import as_tensor
 from bfn.core import losses
 from bfn.core.codec import Codec, codec_for
@@ -22,57 +21,66 @@ from bfn.core.flows import Flow, NoiseLevel, Shape
 from bfn.core.heads import Categorical, Head, Output, PreconditionedHead, make_head
 from bfn.core.info import VALUE_RANGE, ModelInfo
 from bfn.core.losses import Weighting, weighted_loss, weighting_of
-from bfn.core.plain import StorageError
+from bfn.core.registry import room_function
 from bfn.core.sampling import Samples, sample
-from bfn.likelihood.bits import Likelihood
-from bfn.storage import models as storage
 
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A batch of data as users give it: a tensor, an array, or a mapping of parts."""
 
 
 class Model(ABC):
-    """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``."""
+    """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``.
+
+    Attributes:
+        flow: how the data are noised.
+        data_shape: shape of one sample, a tuple, or a mapping with the shape of each part.
+    """
 
     flow: Flow
     data_shape: Any
-    """Shape of one sample: a tuple, or a mapping with the shape of each part."""
 
     @cached_property
     def info(self) -> ModelInfo:
-        """What is known of the model beside its weights."""
+        """Facts about the model and its training data."""
         return ModelInfo()
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type that states are kept in."""
+        """Type of the states."""
         return torch.get_default_dtype()
 
     @property
     def device(self) -> torch.device:
-        """Where states are kept."""
+        """Device of the states."""
         return torch.device("cpu")
 
     @property
     def starts_at_zero(self) -> bool:
-        """Whether the prediction is defined at t = 0."""
+        """True if the prediction is defined at t = 0."""
         return True
 
     @property
     def draws_whole(self) -> bool:
-        """Whether it can draw all variables of a sample together, as a network with a chain of symbols can."""
+        """True if the network can draw all variables of a sample together."""
         return False
 
     @property
     def form(self) -> str:
-        """What decoded samples are: "text", "images", "numbers" or "parts"."""
+        """Kind of decoded samples: "text", "images", "numbers" or "parts"."""
         return self.codec.form
+
+    def data_std(self, part: str = "") -> float | None:
+        """Return the standard deviation of a part of the data that the head was made for, if any."""
+        return None
 
     @abstractmethod
     def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
-        """Distribution over the data given the state u, (batch, *state_shape), at that noise level.
+        """Return the distribution over the data given the state.
 
-        conditions: by name, each (batch, ...); ``present``, like packed data, is one of them.
+        Args:
+            u: state, (batch, *state_shape).
+            level: its noise level.
+            conditions: by name, each (batch, ...); ``present``, like packed data, is one of them.
         """
 
     def loss(
@@ -86,43 +94,28 @@ class Model(ABC):
         condition: Mapping[str, Tensor] | None = None,
         present: Any = None,
     ) -> Tensor:
-        """The continuous-time loss, or the n-step loss if ``n_steps`` is given: (batch,), nats a dimension.
+        """Return the continuous-time loss, a bound on the negative log-likelihood, (batch,), nats per dimension.
 
-        t: (batch,), drawn stratified if None. Draws: the times, then the noise (then the message, for n steps).
-        weighting: what to train instead of the bound, for better samples: a name of ``bfn.losses.WEIGHTINGS``, such
-            as "edm" for numbers and "cross-entropy" for classes, or a weighting; it draws the times itself. Of joint
-            data it holds for each part ("edm" and "cross-entropy" each for the parts that it fits), or one by name.
-        label, condition: what the network is to be told of each sample; -1 and NaN tell it nothing.
-        present: bool, like the data, True where there is data: the rest is padding and counts nowhere.
+        Args:
+            x: data, (batch, *data_shape), or a mapping of parts.
+            t: times, (batch,), drawn stratified if None.
+            n_steps: number of steps of the n-step loss, which is returned instead.
+            generator: source of the random numbers: the times, then the noise (then the message, for n steps).
+            label, condition: what the network is given for each sample; -1 and NaN are no condition.
+            weighting: what to train instead of the bound, for better samples: a name of ``bfn.losses.WEIGHTINGS``, such
+                as "edm" for numbers and "cross-entropy" for classes, or a weighting; it draws the times itself. For
+                joint data it holds for every part ("edm" and "cross-entropy" each for the parts that they fit), or a
+                mapping gives one for each part.
+            present: bool, like the data, True where there is data. Padding does not count.
         """
-        x, given = self.as_batch(x, label, condition, present)
+        x, conditions = self.as_batch(x, label, condition, present)
         if weighting is not None:
             if t is not None or n_steps is not None:
                 raise UserError("weighting beside t or n_steps: a weighting draws its own times; leave them out")
-            return weighted_loss(self, x, weighting_of(self, weighting), generator, given)
+            return weighted_loss(self, x, weighting_of(self, weighting), generator, conditions)
         if n_steps is not None:
-            return losses.n_step_loss(self, x, n_steps, t, generator, given)
-        return losses.continuous_time_loss(self, x, t, generator, given)
-
-    def as_batch(
-        self, x: Data, label: Tensor | None, condition: Mapping[str, Tensor] | None, present: Any
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A batch of data, packed, and all that is given beside it."""
-        x = self.as_data(x)
-        n, device = len(x), x.device
-        if condition is not None and not isinstance(condition, Mapping):
-            raise UserError(f"condition of type {type(condition).__name__}: expected {{name: values}}")
-        given = {name: as_values(name, value, n).to(device) for name, value in (condition or {}).items()}
-        if label is not None:
-            given["label"] = as_tensor("label", label, device=device)
-        if present is not None:
-            shape = self.flow.shape_of(x, self.data_shape)
-            given["present"] = pack_present(self.flow, present, shape, n, device)
-        return x, given
-
-    def data_std(self, part: str = "") -> float | None:
-        """The standard deviation of a part of the data, where the model was made for one."""
-        return None
+            return losses.n_step_loss(self, x, n_steps, t, generator, conditions)
+        return losses.continuous_time_loss(self, x, t, generator, conditions)
 
     def loss_of_parts(
         self,
@@ -133,12 +126,12 @@ class Model(ABC):
         condition: Mapping[str, Tensor] | None = None,
         present: Any = None,
     ) -> dict[str, Tensor]:
-        """Each part's share of the continuous-time loss, (batch,), nats: together they are :meth:`loss`."""
-        x, given = self.as_batch(x, label, condition, present)
-        there = given.get("present")
-        values = losses.continuous_time_loss_values(self, x, t, generator, given)
-        values = values if there is None else torch.where(there, values, 0.0)
-        n = n_present(x, there)
+        """Return the share of each part in the continuous-time loss, (batch,), nats. Their sum is :meth:`loss`."""
+        x, conditions = self.as_batch(x, label, condition, present)
+        mask = conditions.get("present")
+        values = losses.continuous_time_loss_values(self, x, t, generator, conditions)
+        values = values if mask is None else torch.where(mask, values, 0.0)
+        n = n_present(x, mask)
         return {name: own.reshape(len(x), -1).sum(1) / n for name, own in self.flow.split(values).items()}
 
     def reconstruction_loss(
@@ -149,44 +142,55 @@ class Model(ABC):
         condition: Mapping[str, Tensor] | None = None,
         present: Any = None,
     ) -> Tensor:
-        """-log p_O(x) at t = 1: (batch,), nats a dimension."""
-        x, given = self.as_batch(x, label, condition, present)
-        return losses.reconstruction_loss(self, x, generator, given)
+        """Return -log p_O(x) at t = 1, (batch,), nats per dimension."""
+        x, conditions = self.as_batch(x, label, condition, present)
+        return losses.reconstruction_loss(self, x, generator, conditions)
 
     def even_flow(self, x: Data, n_times: int = 64, generator: torch.Generator | None = None) -> Flow:
-        """The flow on which what this model learns of each part grows evenly in t: :func:`bfn.losses.even_flow`."""
+        """Return a flow on which information about each part grows evenly in t: :func:`bfn.losses.even_flow`."""
         return losses.even_flow(self, self.as_data(x), n_times, generator)
 
+    def as_batch(
+        self, x: Data, label: Tensor | None, condition: Mapping[str, Tensor] | None, present: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return a batch of data, packed, and its conditions by name."""
+        x = self.as_data(x)
+        n, device = len(x), x.device
+        if condition is not None and not isinstance(condition, Mapping):
+            raise UserError(f"condition of type {type(condition).__name__}: expected {{name: values}}")
+        conditions = {name: as_values(name, value, n).to(device) for name, value in (condition or {}).items()}
+        if label is not None:
+            conditions["label"] = as_tensor("label", label, device=device)
+        if present is not None:
+            shape = self.flow.shape_of(x, self.data_shape)
+            conditions["present"] = pack_present(self.flow, present, shape, n, device)
+        return x, conditions
+
     def as_data(self, x: Data) -> Tensor:
-        """A batch of data as a tensor that the flow takes; arrays are converted, with floats in the model's type."""
+        """Return a batch of data as one tensor; arrays are converted, floats to the model's type."""
         if not isinstance(x, Tensor | Mapping):
             x = as_tensor("data", x, device=self.device)
             x = x.to(self.dtype) if x.is_floating_point() else x
         shape = self.data_shape
         if self.info[LENGTHS] is not None and isinstance(x, Tensor) and 1 < x.ndim == len(shape) + 1:
-            # Batches of short sequences need not be padded up to the longest of all.
+            # Batches of short sequences need not be padded to the longest of all.
             shape = (min(x.shape[1], shape[0]), *shape[1:])
         packed = self.flow.pack(x, shape)
-        value_range = self.info[VALUE_RANGE]
-        if value_range is not None and packed.numel():
-            self._check_range(packed, value_range)
+        if self.info[VALUE_RANGE] is not None and packed.numel():
+            low, high = self.info[VALUE_RANGE]
+            least, most = float(packed.min()), float(packed.max())
+            if least < low - (high - low) / 2 or most > high + (high - low) / 2:
+                raise UserError(
+                    f"data from {least:g} to {most:g}: the model was made for {low:g} to {high:g}; scale them first"
+                )
         return packed
-
-    def _check_range(self, x: Tensor, value_range: tuple[float, float]) -> None:
-        low, high = value_range
-        margin = (high - low) / 2
-        if float(x.min()) < low - margin or float(x.max()) > high + margin:
-            raise UserError(
-                f"data from {float(x.min()):g} to {float(x.max()):g}: the model was made for {low:g} to {high:g}; "
-                "scale them first"
-            )
 
     # ``model.sample(n, ...)`` is ``bfn.sample(model, n, ...)``: one signature for both.
     sample = sample
 
     @property
     def codec(self) -> Codec:
-        """How data are encoded and samples decoded: that of the model's info, with defaults by flow and shape."""
+        """The codec of the model's info, with defaults by flow and shape."""
         return codec_for(self.info, self.flow, self.data_shape)
 
     def encode(self, data: Any) -> dict[str, Any]:
@@ -198,34 +202,55 @@ class Model(ABC):
         x, present = self.codec.encode(data)
         return {"x": x} if present is None else {"x": x, "present": present}
 
-    def decode(self, x: Samples | Tensor | Mapping[str, Tensor], present: Any = None) -> Any:
+    def decode(self, x: Samples | Data, present: Any = None) -> Any:
         """Return samples as people look at them.
 
         Args:
             x: samples as :meth:`sample` returns them, or their tensors.
-            present: bool, like x, True where a sample has data, if x are tensors; padding is not decoded.
+            present: bool, like x, True where a sample has data, if x are tensors. Padding is not decoded. If it is left
+                out and the model has lengths, the class 0 at the end of a sequence counts as padding.
 
         Returns:
             Strings, images as uint8 (n, height, width, channel), numbers in units, names of classes, or a DataFrame;
             for joint data a mapping of these.
         """
-        return x.decoded if isinstance(x, Samples) else self.codec.decode(x, present)
+        if isinstance(x, Samples):
+            return x.decoded
+        shapes, lengths = self.flow.by_part("data_shape", self.data_shape), self.info[LENGTHS]
+        parts, masks = self.flow.by_part("samples", x), {}
+        for name, values in parts.items():
+            what = f"part {name!r} of samples" if name else "samples"
+            parts[name] = own = as_tensor(what, values)
+            if own.ndim != len(shapes[name]) + 1:
+                expected = ", ".join(["n", *map(str, shapes[name])])
+                raise UserError(f"{what} of shape {tuple(own.shape)}: expected ({expected})")
+            try:
+                self.flow.parts[name].check(own, tuple(own.shape[1:]))
+            except UserError as error:
+                raise UserError(f"{what}: {error}") from None
+            if lengths is not None and name in lengths.parts and own.ndim == 2 and not own.is_floating_point():
+                positions = torch.arange(1, own.shape[1] + 1, device=own.device)
+                masks[name] = positions <= ((own != 0) * positions).amax(1, keepdim=True).clamp(min=lengths.shortest)
+        present = self.flow.from_parts(masks) if masks and present is None else present
+        return self.codec.decode(self.flow.from_parts(parts), present)
 
-    def log_likelihood(
-        self, x: Data, method: likelihood.Method = "ode", nfe: int | None = None, **settings: Any
-    ) -> Likelihood:
-        """log p(x) of each sample, or a bound: see :func:`bfn.likelihood.log_likelihood` for the settings."""
-        return likelihood.log_likelihood(self, self.as_data(x), method, nfe, **settings)
+    def log_likelihood(self, x: Data, method: str = "ode", nfe: int | None = None, **settings: Any) -> Any:
+        """Return log p(x) of each sample, or a bound; see :func:`bfn.likelihood.log_likelihood` for the settings."""
+        return room_function("log-likelihood")(self, self.as_data(x), method, nfe, **settings)
 
 
 class BFN(Model, nn.Module):
-    """A Bayesian flow network: any network, on a flow, read by a head, with what is known of it.
+    """A Bayesian flow network: any network, with a flow, a head that reads its output, and facts about the model.
 
-    network: ``network(inputs, t) -> output``; conditions are passed on by their names, ``network(inputs, t,
-        label=label)``, and so is what of padded data is there, ``present=``, to a network that takes it.
-        inputs: continuous mu, (batch, *data_shape); discrete theta, (batch, *data_shape, K). t: (batch,).
-    predicts: "noise", "data", "preconditioned" (continuous), "logits" (discrete), or a :class:`bfn.Head`.
-    info: facts such as classes and alphabet; a network that says how many classes it knows gets them equally frequent.
+    Args:
+        network: called as ``network(inputs, t)``. inputs: for numbers mu, (batch, *data_shape); for classes theta,
+            (batch, *data_shape, K); a mapping for joint data. t: (batch,). Conditions are passed by their names, such
+            as ``label=``, and so is the mask of the data that exist, if the network takes ``present=``.
+        flow: how the data are noised.
+        predicts: "noise", "data" or "preconditioned" for numbers, "logits" for classes, or a
+            :class:`bfn.core.heads.Head`; a mapping for joint data.
+        data_shape: shape of one sample, or a mapping of shapes.
+        info: facts such as classes. A network whose config says how many classes it knows gets equally frequent ones.
     """
 
     def __init__(
@@ -242,26 +267,35 @@ class BFN(Model, nn.Module):
         self.flow = flow.for_shape(self.data_shape)
         self.head = make_head(predicts, self.flow)
         self.info = ModelInfo() if info is None else info
-        n_labels = _n_labels(network)
-        if n_labels and self.info.classes is None:
-            self.info.classes = Classes.equal(n_labels)
-        if n_labels is not None and len(self.info.classes or ()) != n_labels:
-            raise UserError(f"{len(self.info.classes or ())} classes: the network was made for {n_labels}")
+        config = getattr(network, "config", None)
+        n_labels = config.get("n_labels") if isinstance(config, Mapping) else None
+        if isinstance(n_labels, int):
+            if n_labels and self.info.classes is None:
+                self.info.classes = Classes.equal(n_labels)
+            if len(self.info.classes or ()) != n_labels:
+                raise UserError(f"{len(self.info.classes or ())} classes: the network was made for {n_labels}")
         self._in_half = self._own_dtype() == torch.float16
         self.codec.check(self.flow)
+
+    def __repr__(self) -> str:
+        n_weights = sum(parameter.numel() for parameter in self.parameters())
+        return (
+            f"BFN({_class_name(self.network)} of {n_weights:,} weights, {self.flow}, {self.head}, "
+            f"data_shape={self.data_shape}, facts: {', '.join(self.info.entries) or 'none'})"
+        )
 
     def _own_dtype(self) -> torch.dtype:
         return next((p.dtype for p in self.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What ``half``, ``to`` and the like go through."""
+        """Convert the weights; ``half``, ``to`` and the like call this."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._in_half = self._own_dtype() == torch.float16
         return self
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type that states and losses are kept in: float32 beside a network in float16, whose range is too small."""
+        """Type of states and losses: float32 for a network in float16, whose range is too small."""
         own = self._own_dtype()
         if own == torch.float16 and not self._in_half:
             raise UserError("the network was put into float16 by itself: convert the whole model, model.half()")
@@ -275,28 +309,23 @@ class BFN(Model, nn.Module):
     def starts_at_zero(self) -> bool:
         return self.head.starts_at_zero
 
+    @property
+    def draws_whole(self) -> bool:
+        return getattr(self.network, "draw_whole", None) is not None
+
+    def data_std(self, part: str = "") -> float | None:
+        head = self.head.of_part(part)
+        return head.data_std if isinstance(head, PreconditionedHead) else None
+
     def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
         present = conditions.pop("present", None)
         if present is not None:
-            # Nothing is known where nothing is: networks that know no padding see the same there, whatever it was.
+            # The padding of the state is set to 0, so that networks that know no padding see the same there.
             u = torch.where(self.flow.over_variables(present, u), u, torch.zeros((), dtype=u.dtype, device=u.device))
             if takes(self.network, "present"):
                 conditions["present"] = self.head.shown_presence(self.flow, present, u)
         inputs = self.head.inputs(self.flow, u, level)
-        try:
-            if self._in_half:
-                given = (_cast(inputs, torch.float16), level.t.half())
-                raw = _cast(self.network(*given, **_cast(conditions, torch.float16)), u.dtype)
-            else:
-                raw = self.network(inputs, level.t, **conditions)
-        except TypeError:
-            unknown = next((name for name in conditions if not takes(self.network, name)), None)
-            if unknown is None:
-                raise
-            name = type(self.network).__name__
-            raise NetworkError(
-                f"{unknown} given: the network {name} takes no argument {unknown!r}; leave {unknown} out"
-            ) from None
+        raw = self._call(inputs, level.t, conditions, u.dtype)
         wrong = self.head.check_raw(self.flow, raw, tuple(u.shape[1:]), len(u))
         if wrong is not None:
             raise NetworkError(f"the network's output at t={float(level.t.flatten()[0]):.6g} {wrong}")
@@ -306,49 +335,56 @@ class BFN(Model, nn.Module):
             return output
         return replace(output, together=partial(draw, inputs, raw, conditions.get("present")))
 
-    @property
-    def draws_whole(self) -> bool:
-        return getattr(self.network, "draw_whole", None) is not None
-
-    def data_std(self, part: str = "") -> float | None:
-        head = self.head.of_part(part)
-        return head.data_std if isinstance(head, PreconditionedHead) else None
+    def _call(self, inputs: Any, t: Tensor, conditions: dict[str, Tensor], dtype: torch.dtype) -> Any:
+        """Call the network; float16 networks get float16 inputs, and their output is converted."""
+        try:
+            if not self._in_half:
+                return self.network(inputs, t, **conditions)
+            inputs, conditions = _cast(inputs, torch.float16), _cast(conditions, torch.float16)
+            return _cast(self.network(inputs, t.half(), **conditions), dtype)
+        except TypeError:
+            unknown = next((name for name in conditions if not takes(self.network, name)), None)
+            if unknown is None:
+                raise
+            raise NetworkError(
+                f"{unknown} given: the network {_class_name(self.network)} takes no argument {unknown!r}; leave "
+                f"{unknown} out"
+            ) from None
 
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
-        """Write ``model.safetensors`` and ``config.json``: see :func:`bfn.storage.models.save`."""
-        return storage.save(self, directory, dtype=dtype)
+        """Write ``model.safetensors`` and ``config.json`` into a directory and return it.
+
+        Args:
+            dtype: type of the stored weights, such as "float16".
+        """
+        path: Path = room_function("save-model")(self, directory, dtype=dtype)
+        return path
 
 
-def _cast(values: Any, dtype: torch.dtype) -> Any:
-    """Floating tensors in another type, within mappings too."""
-    if isinstance(values, Tensor):
-        return values.to(dtype) if values.is_floating_point() else values
-    return {name: _cast(value, dtype) for name, value in values.items()} if isinstance(values, Mapping) else values
+def load(name: Path | str, network: nn.Module | None = None) -> BFN:
+    """Load a model from a directory, or a bundled one by its name; in evaluation mode, float32.
+
+    Args:
+        name: the directory, or a name that ``bfn models`` lists.
+        network: the network, if the model was stored with one that is not registered.
+    """
+    model: BFN = room_function("load-model")(name, network)
+    return model
 
 
 def takes(network: Any, name: str) -> bool:
-    """Whether a network may be called with an argument of that name."""
+    """Return True if a network may be called with an argument of that name."""
     call = network.forward if isinstance(network, nn.Module) else network
     parameters = inspect.signature(call).parameters.values()
     return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
-def _n_labels(network: Any) -> int | None:
-    """How many classes a network knows, as its config says; None where it says nothing."""
-    config = getattr(network, "config", None)
-    known = config.get("n_labels") if isinstance(config, Mapping) else None
-    return known if isinstance(known, int) else None
+def _cast(values: Any, dtype: torch.dtype) -> Any:
+    """Convert floating tensors to another type, within mappings too."""
+    if isinstance(values, Tensor):
+        return values.to(dtype) if values.is_floating_point() else values
+    return {name: _cast(value, dtype) for name, value in values.items()} if isinstance(values, Mapping) else values
 
 
-def load(name: Path | str, network: nn.Module | None = None) -> BFN:
-    """A model from a directory, or a bundled one by its name; float32, in evaluation mode.
-
-    network: needed where the model was stored with a network that is not one of ``bfn.networks``.
-    """
-    parts = storage.read_parts(name, network)
-    try:
-        model = BFN(*parts)
-    except UserError as error:
-        raise StorageError(f"{storage.locate(name) / storage.CONFIG}: {error}") from None
-    model.eval()
-    return model
+def _class_name(value: object) -> str:
+    return type(value).__name__

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import torch
@@ -31,14 +31,11 @@ from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow
 from bfn.core.heads import Head
 from bfn.core.info import ErrorCurve, ModelInfo
+from bfn.core.model import BFN, Model
 from bfn.core.plain import StorageError, from_plain, to_plain
 from bfn.core.table import Table
-from bfn.networks.sized import build_for, compare
+from bfn.networks import build_for, check_weights
 from bfn.solvers.few_step import Calibration
-
-if TYPE_CHECKING:
-    from bfn.core.model import BFN
-
 
 FORMAT = 3
 
@@ -303,16 +300,28 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
         info = from_plain(ModelInfo, config.get("info", {}), "info")
         if info[CODEC] is not None:
             info[CODEC].check(flow)
-        if network is None:
-            network = build_for(config["network"], weights)
-        compare(network, weights)
+        if network is not None:
+            check_weights(network, weights)
+        loaded = build_for(config["network"], weights) if network is None else network
     except Exception as error:  # parts that are asked for with wrong values raise whatever they meet
         raise StorageError(f"{directory / CONFIG}: {' '.join(str(error).split()) or type(error).__name__}") from None
-    _check_finite(network, weights, str(directory / WEIGHTS))
-    network.load_state_dict(weights)
+    _check_finite(loaded, weights, str(directory / WEIGHTS))
+    if network is not None:
+        network.load_state_dict(weights)
     shape = config["data_shape"]
     data_shape = {name: tuple(own) for name, own in shape.items()} if isinstance(shape, dict) else tuple(shape)
-    return network, flow, head, data_shape, info
+    return loaded, flow, head, data_shape, info
+
+
+def load(name: Path | str, network: nn.Module | None = None) -> BFN:
+    """Load a stored model, see :func:`bfn.load`."""
+    parts = read_parts(name, network)
+    try:
+        model = BFN(*parts)
+    except UserError as error:
+        raise StorageError(f"{locate(name) / CONFIG}: {error}") from None
+    model.eval()
+    return model
 
 
 def read_config(name: Path | str) -> dict[str, Any]:
@@ -522,3 +531,20 @@ def _check_finite(network: nn.Module, weights: Mapping[str, Tensor], place: str)
         if wrong.any():
             what = f"{int(wrong.sum())} of its {value.numel()} values are NaN or infinite"
             raise StorageError(f"{place}: {name}: {what}, as a training run that diverged leaves them")
+
+
+def identify(model: Model) -> str:
+    """Return a hash of everything that a model's predictions depend on: flow, head, network and weights.
+
+    Facts of the model's info are left out: those that change samples are named by the request for them.
+    """
+    network = getattr(model, "network", None)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"{type(model).__name__}: only a stored model names itself; give identity='...' for the store")
+    parts = to_plain([model.flow, getattr(model, "head", None)])
+    config = {"parts": parts, "data_shape": list(model.data_shape), "network": getattr(network, "config", None)}
+    sha = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, value in network.state_dict().items():
+        sha.update(name.encode())
+        sha.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()[:16]
