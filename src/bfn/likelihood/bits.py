@@ -1,40 +1,46 @@
-"""Data and their conditions: checked, and a batch at a time."""
+"""Likelihoods in nats and bits, the bits of held-out data, and the batches that all of them are measured on."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bfn._utils.arguments import check_whole
+from bfn._utils.arguments import MOST_COUNT, check_whole
 from bfn._utils.estimate import Estimate, mean_estimate
 from bfn._utils.pieces import evaluating
 from bfn._utils.progress import Progress, Shown
-from bfn.core.conditions import ConditionTensors, conditions_for, pack_present, rows_of
+from bfn.core.conditions import ConditionTensors, Label, conditions_for, pack_present
+from bfn.core.control import Model, Rows
 from bfn.core.errors import UserError
+from bfn.core.flows import Flow
 from bfn.core.losses import continuous_time_loss, n_step_loss, reconstruction_loss
 
-if TYPE_CHECKING:
-    from bfn.core.conditions import Label
-    from bfn.core.model import Model
+# --- data, a batch at a time ------------------------------------------------------------------------------------------
 
+STATE_NUMBERS = 1 << 16
+"""Numbers in the states of a batch if its size is not given."""
 
-BATCH_NUMBERS = 1 << 16
-"""Numbers in the states of a batch where its size is not given."""
+LEAST_BATCHES = 8
+"""Minimum number of batches that held-out data are split into: their means give the interval."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples that are measured at a time, and what it takes to measure them.
+    """Samples that are measured together.
 
-    conditions: what the network is told of each. generator: draws what is drawn.
-    on_call: told, after each network call, of how many states it was.
+    Attributes:
+        model: the model.
+        x: data, packed, (batch, ...).
+        conditions: conditions of the network by name, each (batch, ...).
+        generator: source of the random numbers.
+        on_call: called after each network call with the number of states in it.
     """
 
     model: Model
@@ -44,79 +50,77 @@ class Batch:
     on_call: Callable[[int], object]
 
 
-def checked_conditions(
-    model: Model,
-    x: Tensor,
-    label: Label | None,
-    condition: Mapping[str, Any] | None = None,
-    present: Any = None,
-    **counts: int | None,
+def is_continuous(flow: Flow) -> bool:
+    """Return True for data of one part that are real numbers."""
+    return [part.has_range for part in flow.parts.values()] == [True]
+
+
+def check_data(
+    model: Model, x: Tensor, label: Any, condition: Any = None, present: Any = None, **counts: int | None
 ) -> dict[str, Tensor]:
-    """What the network is told of each sample, null where nothing is said; refuses other data, and counts below 1."""
+    """Check data, and counts that must be positive whole numbers or None.
+
+    Returns:
+        The conditions of each sample by name; null for conditions that are not given.
+    """
     shape = model.flow.shape_of(x, model.data_shape)
     model.flow.check(x, shape)
     if len(x) == 0:
         raise UserError("no data: expected at least 1 sample")
     for name, count in counts.items():
-        if isinstance(count, int) and count < 1:
-            raise UserError(f"{name}={count}: expected at least 1")
         if count is not None:
-            check_whole(name, count, 1, 10**9)
-    nothing = label is None and not condition
-    given = {} if nothing else conditions_for(model, len(x), label, condition, draw=False)
+            check_whole(name, count, 1, MOST_COUNT)
+    given = conditions_for(model, len(x), label, condition, draw=False) if label is not None or condition else {}
     if present is not None:
         given["present"] = pack_present(model.flow, present, shape, len(x), model.device)
     return given
 
 
-def batch_size(states: int | None, numbers: int, draws: int = 1) -> int:
-    """Samples that make up so many states, of so many numbers, ``draws`` a sample; None for as many as suit."""
-    return max(1, (BATCH_NUMBERS // numbers if states is None else states) // draws)
+def batch_size(batch: int | None, numbers: int, draws: int = 1) -> int:
+    """Return the number of samples in a batch.
+
+    Args:
+        batch: maximum number of states; if None, as many as make :data:`STATE_NUMBERS`.
+        numbers: size of a state.
+        draws: number of states for each sample.
+    """
+    return max(1, (STATE_NUMBERS // numbers if batch is None else batch) // draws)
 
 
-def some_of(
-    x: Tensor, conditions: ConditionTensors, rows: slice, device: torch.device
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Some of the data, and their conditions."""
+def take(x: Tensor, conditions: ConditionTensors, rows: Rows, device: torch.device) -> tuple[Tensor, ConditionTensors]:
+    """Return some rows of the data and of their conditions, on the device."""
     return x[rows].to(device), {name: value[rows].to(device) for name, value in conditions.items()}
 
 
-def batches(
-    x: Tensor, conditions: ConditionTensors, states: int | None, numbers: int, device: torch.device
-) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-    """Data and conditions, as many at a time as make up so many states."""
-    size = batch_size(states, numbers)
-    for first in range(0, len(x), size):
-        yield some_of(x, conditions, slice(first, first + size), device)
-
-
-LEAST_BATCHES = 8
-"""Batches that held-out data are cut into, at least: the interval comes from their means."""
+# --- nats and bits ----------------------------------------------------------------------------------------------------
 
 
 def bits_estimate(nats: Tensor, n_dims: float = 1) -> Estimate:
-    """The mean of independent values in nats, (n,), as bits; a dimension, where they are sums over ``n_dims``."""
+    """Return the mean of independent values in nats, (n,), as bits for each of ``n_dims`` dimensions."""
     if n_dims < 1:
         raise UserError(f"n_dims={n_dims}: expected the number of dimensions of a sample, at least 1")
     return mean_estimate(nats).scaled(1 / (math.log(2) * n_dims))
 
 
 def bits_parts(transmission: Tensor, reconstruction: Tensor, n_dims: float = 1) -> dict[str, Estimate]:
-    """Transmission, reconstruction and their total in bits, from nats of the same samples or batches, (n,) each."""
+    """Return transmission, reconstruction and their total in bits, from nats of the same samples, (n,) each."""
     parts = {"transmission": transmission, "reconstruction": reconstruction, "total": transmission + reconstruction}
     return {name: bits_estimate(nats, n_dims) for name, nats in parts.items()}
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What is known of each sample's log-likelihood, in nats.
+    """Log-likelihoods of samples, in nats.
 
-    log_prob: (n,). A lower bound, in expectation, where ``is_bound``.
-    error: (n,), its standard error from what was drawn for the sample; 0 where nothing was, NaN where only one draw was
-        made. Of a bound it is that of the transmission; the reconstruction's one draw comes on top.
-    nfe: (n,), network calls made.
-    n_dims: dimensions of a sample, on average where they differ. is_density: of a density, not of a probability.
-    reconstruction: (n,), the part -log p_O(x) of -log_prob, where a bound has it.
+    Attributes:
+        log_prob: log p(x), (n,); a lower bound, in expectation, if ``is_bound``.
+        error: standard error of each sample due to its random draws, (n,): 0 if there are none, NaN if there is only
+            one. For a bound it is that of the transmission, without the single draw of the reconstruction.
+        nfe: number of network calls for each sample, (n,).
+        n_dims: number of dimensions of a sample; the average if samples differ.
+        is_bound: whether ``log_prob`` is a lower bound.
+        is_density: whether it is the log of a density, not of a probability.
+        reconstruction: the term -log p_O(x) of -log_prob, (n,), if the bound has one.
     """
 
     log_prob: Tensor
@@ -129,60 +133,58 @@ class Likelihood:
 
     @classmethod
     def joined(cls, parts: Sequence[Likelihood]) -> Likelihood:
-        """Of all samples, from that of batches of them."""
-        columns = zip(*((part.log_prob, part.error, part.nfe) for part in parts), strict=True)
-        log_prob, error, nfe = (torch.cat(column) for column in columns)
-        known = [part.reconstruction for part in parts if part.reconstruction is not None]
-        reconstruction = torch.cat(known) if known else None
-        n_dims = sum(part.n_dims * len(part.log_prob) for part in parts) / len(log_prob)
-        return replace(parts[0], log_prob=log_prob, error=error, nfe=nfe, n_dims=n_dims, reconstruction=reconstruction)
+        """Join the likelihoods of several batches."""
+        rows = [part._rows() for part in parts]
+        values: dict[str, Any] = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+        values["n_dims"] = sum(part.n_dims * len(part.log_prob) for part in parts) / len(values["log_prob"])
+        return replace(parts[0], **values)
 
     def on_cpu(self) -> Likelihood:
-        """The same in main memory."""
-        names = ("log_prob", "error", "nfe", "reconstruction")
-        found = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: value.cpu() for name, value in found.items() if value is not None})
+        """Return the likelihood with its tensors on the CPU."""
+        values: dict[str, Any] = {name: value.cpu() for name, value in self._rows().items()}
+        return replace(self, **values)
 
     def arrays(self) -> dict[str, Any]:
-        """All of it, by name, for a file."""
-        known = {} if self.reconstruction is None else {"reconstruction": self.reconstruction}
-        facts = {"n_dims": self.n_dims, "is_bound": self.is_bound, "is_density": self.is_density}
-        return {"log_prob": self.log_prob, "error": self.error, "nfe": self.nfe, **known, **facts}
+        """Return the fields that have a value, by name, for a file."""
+        return {name: value for name, value in vars(self).items() if value is not None}
 
     @classmethod
     def read(cls, path: Path) -> Likelihood:
-        """What :meth:`arrays` are in a file."""
+        """Read a file of :meth:`arrays`."""
         with np.load(path, allow_pickle=False) as stored:
-            values: dict[str, Any] = {name: torch.from_numpy(stored[name]) for name in stored}
-        kinds = {"n_dims": float, "is_bound": bool, "is_density": bool}
-        return cls(**{**values, **{name: kind(values[name]) for name, kind in kinds.items()}})
+            arrays = {name: stored[name] for name in stored}
+        return cls(**{name: torch.from_numpy(value) if value.ndim else value.item() for name, value in arrays.items()})
+
+    def _rows(self) -> dict[str, Tensor]:
+        """Return the fields with one value for each sample."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
     def nats(self) -> Estimate:
-        """Mean of -log p a sample, with its interval over the samples."""
+        """Mean of -log p of a sample, with its 95 % interval over the samples."""
         return mean_estimate(-self.log_prob)
 
     @property
     def bits(self) -> Estimate:
-        """Mean of -log2 p a dimension (a character, for text), with its interval over the samples."""
+        """Mean of -log2 p of a dimension (a character, for text), with its 95 % interval over the samples."""
         return bits_estimate(-self.log_prob, self.n_dims)
 
     @property
     def parts(self) -> dict[str, Estimate]:
-        """Bits a dimension: "total", and of a bound "transmission" and "reconstruction" as well."""
+        """Bits of a dimension: "total", and for a bound also "transmission" and "reconstruction"."""
         if self.reconstruction is None:
             return {"total": self.bits}
         return bits_parts(-self.log_prob - self.reconstruction, self.reconstruction, self.n_dims)
 
     def __str__(self) -> str:
-        """One line for people: of what it is, and what it took."""
-        what = "density, in the units that the network sees" if self.is_density else "probability"
+        """Describe the figures in one line."""
+        kind = "density, in the units that the network sees" if self.is_density else "probability"
         low, high = int(self.nfe.min()), int(self.nfe.max())
         calls = f"{low}" if low == high else f"{low} to {high}"
-        return f"-log p of a {what}{', from above' if self.is_bound else ''}; {calls} calls a sample"
+        return f"-log p of a {kind}{', from above' if self.is_bound else ''}; {calls} calls a sample"
 
     def asdict(self) -> dict[str, Any]:
-        """For JSON, which knows no NaN."""
+        """Return plain values for JSON, with None instead of NaN."""
         return {
             "is_density": self.is_density,
             "is_bound": self.is_bound,
@@ -209,31 +211,39 @@ def held_out_bits(
     gather: Callable[[Tensor], Tensor] | None = None,
     progress: Shown = False,
 ) -> dict[str, Estimate]:
-    """Bits a dimension (a character, for text) of data that the model was not trained on.
+    """Measure the bits of a dimension (a character, for text) of data that the model was not trained on.
 
-    "transmission": the continuous-time loss, or that of n steps; "reconstruction"; "total", their sum. Unbiased
-    estimates, from one time a sample and one call at t = 1.
+    The estimates are unbiased, from one time and one call at t = 1 for each sample.
 
-    label, condition: what the network is told; nothing where they are None. present: where there is data.
-    repeats: times at which the loss of each sample is measured. batch: samples that go through the network at a time,
-        at most; there are at least 8 batches, as far as the samples reach.
-    generator: draws, for each batch, what the losses need, then the noise of the reconstruction.
-    gather: where several processes share the data, what brings their rows (n_batches, 2) together.
+    Args:
+        model: the model.
+        x: data, packed, (n, ...).
+        label, condition: conditions, as for :func:`bfn.sample`; the network gets none if they are None.
+        present: bool, like the data, True where a sample has data.
+        n_steps: measure the loss of that many steps instead of the continuous-time loss.
+        repeats: number of times at which the loss of each sample is measured.
+        batch: maximum number of samples that go through the network together. There are at least 8 batches, if there
+            are as many samples.
+        generator: source of the random numbers: for each batch those of the losses, then those of the reconstruction.
+        gather: joins the rows (n_batches, 2) of several processes that share the data.
+        progress: whether to show progress.
+
+    Returns:
+        "transmission" (the loss), "reconstruction", and "total", their sum.
     """
-    conditions = checked_conditions(model, x, label, condition, present, repeats=repeats, batch=batch)
+    conditions = check_data(model, x, label, condition, present, repeats=repeats, batch=batch)
     n_batches = max(math.ceil(len(x) / batch), min(LEAST_BATCHES, len(x)))
     nats = []
     with evaluating(model), Progress(len(x), "evaluating", "sample", progress) as bar:
         for rows in torch.arange(len(x)).tensor_split(n_batches):
-            some = x[rows].to(model.device)
-            its_own = rows_of(conditions, rows.to(model.device))
+            some, own = take(x, conditions, rows, model.device)
             losses = [
-                continuous_time_loss(model, some, None, generator, its_own)
+                continuous_time_loss(model, some, None, generator, own)
                 if n_steps is None
-                else n_step_loss(model, some, n_steps, None, generator, its_own)
+                else n_step_loss(model, some, n_steps, None, generator, own)
                 for _ in range(repeats)
             ]
-            end = reconstruction_loss(model, some, generator, its_own)
+            end = reconstruction_loss(model, some, generator, own)
             nats.append(torch.stack((torch.stack(losses).mean(), end.mean())))
             bar.update(len(some))
     means = torch.stack(nats)

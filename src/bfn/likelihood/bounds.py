@@ -1,66 +1,57 @@
-"""Bounds: what it costs to send the data by messages.
+"""Bounds on the log-likelihood: the cost of sending the data in messages.
 
-``bound`` is the continuous-time loss with the reconstruction; ``n-step`` sends the data in n messages. For continuous
-data the receiver of a message of accuracy alpha may be N(x_hat, (1/alpha + r) I) with any r >= 0 that does not
-depend on x:
+The continuous-time bound is the loss and the reconstruction. The n-step bound sends the data in n messages. For
+continuous data the receiver of a message of accuracy alpha may be N(x_hat, (1/alpha + r) I) with any r >= 0 that does
+not depend on x:
 
     KL = 1/2 sum_d [ log(1 + alpha r) + (1 + alpha (x_d - x_hat_d)^2) / (1 + alpha r) - 1 ]
 
-r = 0 is the usual loss, alpha/2 ||x - x_hat||^2. The best r is the mean squared error a dimension, which makes it
-D/2 log(1 + alpha r) on average; :func:`receiver_variance` takes it from other data, so that the bound stays one.
+r = 0 is the usual loss, alpha/2 ||x - x_hat||^2. The best r is the mean squared error of a dimension, with which the
+average is D/2 log(1 + alpha r). :func:`receiver_variance` measures it on other data, so that the result is a bound.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from bfn._utils.arguments import check_whole
 from bfn._utils.pieces import evaluating
-from bfn.core.conditions import n_present, sum_over_present
+from bfn.core.conditions import Label, n_present, sum_over_present
+from bfn.core.control import Model
 from bfn.core.errors import UserError
 from bfn.core.losses import continuous_time_loss_values, noised_output, squared_error
-from bfn.likelihood.bits import Batch, Likelihood, batches, checked_conditions
-
-if TYPE_CHECKING:
-    from bfn.core.conditions import Label
-    from bfn.core.model import Model
+from bfn.likelihood.bits import Batch, Likelihood, batch_size, check_data, is_continuous, take
 
 
 def continuous_bound(batch: Batch, nfe: int) -> Likelihood:
-    """The continuous-time loss at nfe - 1 stratified times a sample, and the reconstruction."""
-    model, x, conditions, generator = batch.model, batch.x, batch.conditions, batch.generator
-    times = nfe - 1
+    """Return the continuous-time bound from nfe - 1 stratified times for each sample, and the reconstruction."""
+    x, generator = batch.x, batch.generator
     shift = torch.rand(len(x), generator=generator, dtype=torch.float64, device=x.device)
     losses = []
-    for i in range(times):
-        t = (i + shift) / times
-        values = continuous_time_loss_values(model, x, t, generator, conditions).double()
-        losses.append(sum_over_present(values, conditions.get("present")))
+    for i in range(nfe - 1):
+        t = (i + shift) / (nfe - 1)
+        losses.append(continuous_time_loss_values(batch.model, x, t, generator, batch.conditions))
         batch.on_call(len(x))
-    return _with_reconstruction(batch, torch.stack(losses, 1), 1.0)
+    return _with_reconstruction(batch, losses, 1.0)
 
 
 def n_step_bound(batch: Batch, nfe: int, variance: Tensor | None) -> Likelihood:
-    """KL(sender || receiver) of each of nfe - 1 messages, and the reconstruction."""
-    model, x, conditions, generator = batch.model, batch.x, batch.conditions, batch.generator
-    steps = nfe - 1
+    """Return the bound from nfe - 1 messages and the reconstruction. variance: of the receivers, (nfe - 1,)."""
+    x, generator, steps = batch.x, batch.generator, nfe - 1
     terms = []
     for i in range(steps):
         t = torch.full((len(x),), i / steps, dtype=torch.float64, device=x.device)
-        output, _ = noised_output(model, x, t, generator, conditions)
-        alpha = model.flow.gain(t, t + 1 / steps, x.ndim - 1)
+        output, _ = noised_output(batch.model, x, t, generator, batch.conditions)
+        alpha = batch.model.flow.gain(t, t + 1 / steps, x.ndim - 1)
         if variance is None:
-            kl = output.message_kl(x, alpha.to(output.mean.dtype), generator).double()
+            terms.append(output.message_kl(x, alpha.to(output.mean.dtype), generator))
         else:
             wider = 1 + alpha * float(variance[i])
             square = (x - output.mean).double().square()
-            kl = (wider.log() + (1 + alpha * square) / wider - 1) / 2
-        terms.append(sum_over_present(kl, conditions.get("present")))
+            terms.append((wider.log() + (1 + alpha * square) / wider - 1) / 2)
         batch.on_call(len(x))
-    return _with_reconstruction(batch, torch.stack(terms, 1), float(steps))
+    return _with_reconstruction(batch, terms, float(steps))
 
 
 @torch.no_grad()
@@ -72,38 +63,51 @@ def receiver_variance(
     generator: torch.Generator | None = None,
     batch: int | None = None,
 ) -> Tensor:
-    """Mean squared error a dimension at the start of each of n steps, (n_steps,) float64: the best receiver variance.
+    """Return the best variance of the receiver of each of n messages: the mean squared error of a dimension.
 
-    x: data other than those whose bound is then computed; with the same data it would be no bound.
+    Args:
+        model: a model of continuous data.
+        x: data, other than those whose likelihood is to be bounded: with the same data it would be no bound.
+        n_steps: number of messages.
+        label: classes of the data.
+        generator: source of the noise.
+        batch: maximum number of samples that go through the network together.
+
+    Returns:
+        The variances, (n_steps,), float64.
     """
-    if not model.flow.has_range:
-        raise UserError(f"{model.flow.kind} data: their receiver is the exact mixture over classes, with no variance")
-    if n_steps < 1:
-        raise UserError(f"n_steps={n_steps}: expected at least 1 step")
+    if not is_continuous(model.flow):
+        raise UserError("receiver_variance: it is for continuous data; the receiver of classes has no variance")
     check_whole("n_steps", n_steps, 1, 10**6)
-    conditions = checked_conditions(model, x, label, batch=batch)
+    conditions = check_data(model, x, label, batch=batch)
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):
-        for some, its_own in batches(x, conditions, batch, x[0].numel(), model.device):
+        for rows in torch.arange(len(x)).split(batch_size(batch, x[0].numel())):
+            some, own = take(x, conditions, rows, model.device)
             for i in range(n_steps):
                 t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)
-                totals[i] += squared_error(model, some, t, generator, its_own).double().sum()
+                totals[i] += squared_error(model, some, t, generator, own).double().sum()
     return totals / len(x)
 
 
-def _with_reconstruction(batch: Batch, terms: Tensor, scale: float) -> Likelihood:
-    """-(scale * mean of the terms (batch, calls) + reconstruction).
+def _with_reconstruction(batch: Batch, costs: list[Tensor], scale: float) -> Likelihood:
+    """Return the bound -(scale * mean cost + reconstruction).
 
-    The error is from differences of neighbours in time, whose means are nearly the same; it sees the terms' noise, and
-    what little of the change with t lies between neighbours. The reconstruction has one draw, which tells no noise.
+    The error comes from the differences of neighbouring times, whose means are nearly equal. It does not include the
+    error of the reconstruction, which has a single draw.
+
+    Args:
+        batch: the data.
+        costs: the cost of each variable at each call, each like x.
+        scale: factor of the mean over the calls.
     """
-    x, conditions = batch.x, batch.conditions
+    x, present = batch.x, batch.conditions.get("present")
+    terms = torch.stack([sum_over_present(cost.double(), present) for cost in costs], 1)
     t = torch.ones(len(x), dtype=torch.float64, device=x.device)
-    output, _ = noised_output(batch.model, x, t, batch.generator, conditions)
-    reconstruction = -sum_over_present(output.log_prob(x).double(), conditions.get("present"))
-    calls = torch.full((len(x),), terms.shape[1] + 1, device=x.device)
-    error = scale * (terms.diff(dim=1).square().mean(1) / 2 / terms.shape[1]).sqrt()
+    output, _ = noised_output(batch.model, x, t, batch.generator, batch.conditions)
+    reconstruction = -sum_over_present(output.log_prob(x).double(), present)
+    error = scale * (terms.diff(dim=1).square().mean(1) / 2 / len(costs)).sqrt()
+    calls = torch.full((len(x),), len(costs) + 1, device=x.device)
+    n_dims = float(torch.as_tensor(n_present(x, present)).double().mean())
     log_prob = -(scale * terms.mean(1) + reconstruction)
-    dims = n_present(x, conditions.get("present"))
-    n_dims = float(dims.double().mean()) if isinstance(dims, Tensor) else dims
     return Likelihood(log_prob, error, calls, n_dims, True, output.is_density, reconstruction)
