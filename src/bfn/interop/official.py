@@ -378,7 +378,7 @@ def load_official(path: str | Path, settings: str | Mapping[str, Any]) -> BFN:
         raise CheckpointMismatchError(f"{path} as {name}", wrong, hint)
     network.load_state_dict(ours, assign=True)
     if isinstance(network, OfficialFlatUNet | OfficialBinaryUNet):
-        network.prepare()
+        network.reset_constants()
     info = chosen.info(f"the original BFN paper's weights, from {Path(path).name}")
     return BFN(network, chosen.flow, chosen.head, chosen.data_shape, info).eval()
 

@@ -1,7 +1,8 @@
-"""Networks: small, readable, and ignorant of flows.
+"""Networks: torch modules that predict the data from a noisy state. They know nothing about flows.
 
-Every network is called as `network(inputs, t, label=None)`, keeps its arguments in `config`, and is rebuilt by `build`.
-`MLP`, `Transformer` and `UNet` also take `present=`, False at padding, and by name their `conditions`:
+Every network is called as ``network(inputs, t, label=None)``, keeps its arguments in ``config``, and is rebuilt from it
+by :func:`build`. `MLP`, `Transformer` and `UNet` also take ``present=``, False at padding, and their named conditions.
+Buffers that are no weights, such as frequencies, are set by a module's ``reset_constants()``.
 
 >>> network = MLP(2, width=16)
 >>> build(network.config)(torch.zeros(5, 2), torch.rand(5)).shape
@@ -11,66 +12,105 @@ torch.Size([5, 2])
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from bfn.core.errors import UserError, did_you_mean
+from bfn.core.errors import UserError
 from bfn.core.registry import Registry, registry
-from bfn.networks.arguments import JSON
-from bfn.networks.mlp import MLP
+from bfn.networks.conditioning import DEPTHS, require_positive
+from bfn.networks.mlp import MLP, TableMLP
 from bfn.networks.official import OfficialBinaryUNet, OfficialFlatUNet, OfficialTransformer
-from bfn.networks.table import TableMLP, TableTransformer
-from bfn.networks.transformer import Transformer
+from bfn.networks.transformer import TableTransformer, Transformer
 from bfn.networks.unet import UNet
 
+__all__ = [
+    "MLP", "NETWORKS", "OfficialBinaryUNet", "OfficialFlatUNet", "OfficialTransformer", "TableMLP", "TableTransformer",
+    "Transformer", "UNet", "build",
+]  # fmt: skip
+
 NETWORKS: Registry[Callable[..., torch.nn.Module]] = registry("network")
-"""Networks by the name that a stored config has."""
+"""Classes of networks by the name in a stored config."""
 
 PLAIN = (bool, int, float, str, Sequence, Mapping, type(None))
+"""Types of the arguments in a config."""
 
-__all__ = [
-    "JSON",
-    "MLP",
-    "NETWORKS",
-    "OfficialBinaryUNet",
-    "OfficialFlatUNet",
-    "OfficialTransformer",
-    "TableMLP",
-    "TableTransformer",
-    "Transformer",
-    "UNet",
-    "accepts",
-    "build",
-]
+EXTRA_BYTES = 1 << 28
+"""Memory that a network may use in addition to its weights, for constants such as tables of angles: 256 MiB."""
 
 
-def accepts(name: str, parameter: str) -> bool:
-    """Whether the network of that name takes the parameter; no network that is not in `NETWORKS` does."""
-    return name in NETWORKS and parameter in inspect.signature(NETWORKS[name]).parameters
+def build(config: Mapping[str, Any]) -> torch.nn.Module:
+    """Build a network from its config, such as {"name": "unet", "in_channels": 1}, with newly drawn weights.
 
-
-def build(config: Mapping[str, JSON]) -> torch.nn.Module:
-    """Build a network from its config, as {"name": "unet", "in_channels": 1, ...}; weights are freshly initialised."""
+    Raises:
+        UserError: the name is unknown, or the arguments are impossible.
+    """
     arguments = dict(config)
     name = arguments.pop("name", None)
-    if not isinstance(name, str) or name not in NETWORKS:
-        raise UserError(f"network name {name!r}: expected one of {', '.join(NETWORKS)}{did_you_mean(name, NETWORKS)}")
-    network = NETWORKS[name]
+    network = NETWORKS.find(name, "network name")
     try:
         inspect.signature(network).bind(**arguments)
     except TypeError as error:
         known = ", ".join(inspect.signature(network).parameters)
         raise UserError(f"network {name}: {error}; its arguments are {known}") from None
-    strange = next((key for key, value in arguments.items() if not isinstance(value, PLAIN) or _is_nan(value)), None)
-    if strange is not None:
-        raise UserError(f"network {name}: {strange}={arguments[strange]!r:.40}: expected plain values, not NaN")
+    for key, value in arguments.items():
+        if not isinstance(value, PLAIN) or (isinstance(value, float) and math.isnan(value)):
+            raise UserError(f"network {name}: {key}={value!r:.40}: expected plain values, not NaN")
     try:
         return network(**arguments)
     except UserError:
         raise
-    except (ValueError, RuntimeError, MemoryError) as error:  # torch's own word on sizes that do not go together
+    except (ValueError, RuntimeError, MemoryError) as error:  # raised by torch for sizes that do not fit together
         raise UserError(f"network {name}: {(str(error).splitlines() or ['too large'])[0]}") from None
 
 
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+def build_for(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> torch.nn.Module:
+    """Build a network with stored weights. It takes over the tensors and does not copy them.
+
+    The network is built on the meta device, where tensors have a shape and no memory, and compared with the weights
+    before it gets memory. A damaged or malicious config therefore costs neither memory nor time.
+
+    Raises:
+        UserError: the config describes a larger network than the weights, or one of another architecture.
+    """
+    too_large = UserError("weights of another architecture: the network is larger than its file")
+    depths = [name for name in DEPTHS if name in config]
+    require_positive(config, *depths)
+    levels = config.get("multipliers")
+    # Every block of every level has at least one weight.
+    blocks = math.prod(config[name] for name in depths) * (len(levels) if isinstance(levels, Sequence) else 1)
+    if blocks > len(weights):
+        raise too_large
+    if not NETWORKS.find(config.get("name"), "network name").__module__.startswith("bfn.networks."):
+        # Networks of other packages run their own code, and may need the values of tensors while they are built.
+        network = build(config)
+        check_weights(network, weights)
+        network.load_state_dict(weights)
+        return network
+    with torch.device("meta"):
+        network = build(config)
+    check_weights(network, weights)
+    if sum(value.nbytes for value in network.buffers()) > EXTRA_BYTES + sum(v.nbytes for v in weights.values()):
+        raise too_large
+    own = network.state_dict()
+    network.load_state_dict({name: value.to(own[name].dtype) for name, value in weights.items()}, assign=True)
+    for module in network.modules():
+        if hasattr(module, "reset_constants"):
+            module.reset_constants()  # type: ignore[operator]
+    return network
+
+
+def check_weights(network: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Raise a UserError unless the weights have the names and the shapes of the network's own."""
+    own = network.state_dict()
+    missing = [name for name in own if name not in weights]
+    foreign = [name for name in weights if name not in own]
+    if missing or foreign:
+        parts = [f"no {', '.join(missing[:3])}"] if missing else []
+        parts += [f"{', '.join(foreign[:3])}, which the network does not have"] if foreign else []
+        raise UserError(f"weights of another architecture: {'; '.join(parts)}")
+    for name, value in own.items():
+        if value.shape != weights[name].shape:
+            shapes = f"{name} has shape {tuple(weights[name].shape)}, the network's has {tuple(value.shape)}"
+            raise UserError(f"weights of another architecture: {shapes}")

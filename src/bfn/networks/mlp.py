@@ -1,16 +1,34 @@
-"""A residual multilayer perceptron for vectors."""
+"""Residual multilayer perceptrons: :class:`MLP` for vectors, :class:`TableMLP` for the rows of a table."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.core.errors import UserError
-from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
-from bfn.networks.conditioning import Conditioning, Declarations, centre, combine, zeroed
+from bfn.networks.conditioning import (
+    Conditioning,
+    Declarations,
+    centre,
+    combine,
+    config_of,
+    require_classes,
+    require_positive,
+    require_present,
+    require_shape,
+    zeroed,
+)  # fmt: skip
+
+LEAST_PROBABILITY = 1e-20
+"""Lower bound of class probabilities before a logarithm is taken."""
 
 
 class ResidualBlock(nn.Module):
-    """Two linear layers; scale and shift of the normalised features come from the condition."""
+    """Two linear layers. The condition sets scale and shift of the normalised features.
+
+    x (batch, width), condition (batch, condition_features) -> (batch, width)
+    """
 
     def __init__(self, width: int, condition_features: int, dropout: float) -> None:
         super().__init__()
@@ -21,30 +39,30 @@ class ResidualBlock(nn.Module):
         self.out = zeroed(nn.Linear(width, width))
 
     def forward(self, x: Tensor, condition: Tensor) -> Tensor:
-        """Map x (batch, width), condition (batch, condition_features) -> (batch, width)."""
+        """Add the output of the two layers to x."""
         scale, shift = self.modulation(condition).chunk(2, dim=-1)
         hidden = self.hidden(torch.addcmul(shift, self.norm(x), 1 + scale))
-        return x + self.out(self.dropout(F.silu(hidden)))  # type: ignore[no-any-return]
+        return x.add(self.out(self.dropout(F.silu(hidden))))
 
 
 class MLP(nn.Module):
-    """Perceptron over vectors.
+    """Multilayer perceptron for vectors.
 
     continuous (n_classes = 0): inputs (batch, in_features) -> (batch, out_features)
     discrete: theta (batch, in_features, n_classes) -> logits (batch, out_features, n_classes)
 
     Args:
-        in_features: numbers, or discrete variables, in a vector.
-        out_features: those of the output; in_features if None.
+        in_features: number of variables of a vector.
+        out_features: number of variables of the output; in_features if None.
         n_classes: number of classes of a discrete variable, 0 for continuous vectors.
-        width: features inside the network.
+        width: number of hidden features.
         n_blocks: number of residual blocks.
-        condition_features: width of the vector of time and conditions.
+        condition_features: size of the embedding of time and conditions.
         n_labels: number of labels, 0 for none.
         dropout: probability of dropping a hidden feature.
         conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
             {"shape": [], "n_classes": 5}.
-        n_times: times of a sample, the number of parts of joint data that have their own.
+        n_times: number of times per sample. Joint data may have one for each part.
     """
 
     def __init__(
@@ -64,26 +82,20 @@ class MLP(nn.Module):
         out_features = in_features if out_features is None else out_features
         super().__init__()
         self.config = config_of("mlp", locals())
-        require_positive(
-            self.config, "in_features", "out_features", "width", "n_blocks", "condition_features", "n_times"
-        )
-        if n_classes < 0 or n_classes == 1:
-            raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
-        self.in_features, self.out_features, self.n_classes, self.n_times = (
-            in_features,
-            out_features,
-            n_classes,
-            n_times,
-        )
-        places = max(n_classes, 1)
-        self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions, n_times=n_times)
+        sizes = ("in_features", "out_features", "width", "n_blocks", "condition_features", "n_times")
+        require_positive(self.config, *sizes)
+        require_classes(n_classes)
+        self.in_features, self.out_features = in_features, out_features
+        self.n_classes, self.n_times = n_classes, n_times
+        per_variable = max(n_classes, 1)
+        self.conditioning = Conditioning(condition_features, n_labels, conditions, n_times)
         if self.conditioning.sequences:
             name = self.conditioning.sequences[0]
             raise UserError(f"condition {name} is a sequence: an MLP takes none, a transformer and a U-Net do")
-        self.stem = nn.Linear(in_features * places, width)
+        self.stem = nn.Linear(in_features * per_variable, width)
         self.blocks = nn.ModuleList(ResidualBlock(width, condition_features, dropout) for _ in range(n_blocks))
         self.norm = nn.LayerNorm(width)
-        self.head = zeroed(nn.Linear(width, out_features * places))
+        self.head = zeroed(nn.Linear(width, out_features * per_variable))
 
     def forward(
         self,
@@ -93,10 +105,14 @@ class MLP(nn.Module):
         present: Tensor | None = None,
         **conditions: Tensor | None,
     ) -> Tensor:
-        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class.
+        """Predict the data.
 
-        present, bool (batch, in_features), is False where a vector has no entry; conditions are (batch, ...), -1 or NaN
-        where there is none.
+        Args:
+            inputs: see the class.
+            t: times, (batch,) or (batch, n_times), from 0 (nothing is known) to 1 (data).
+            label: int64, (batch,), -1 for none.
+            present: bool, (batch, in_features), False where a vector has no entry.
+            conditions: by name, (batch, ...), -1 or NaN for none.
         """
         classes = (self.n_classes,) if self.n_classes else ()
         require_shape(inputs, t, ("batch", self.in_features, *classes), self.n_times)
@@ -113,3 +129,114 @@ class MLP(nn.Module):
             return output
         logits = output.reshape(len(inputs), self.out_features, self.n_classes)
         return combine(inputs, logits) if self.in_features == self.out_features else logits
+
+
+class TableVector(nn.Module):
+    """Layout of a row of a table as a vector: numbers, class probabilities, and the noise level of each number.
+
+    Class probabilities are centred in the input. In the output their logarithm is added as in :func:`combine`, so that
+    a class column's own evidence does not have to pass through the network.
+
+    Args:
+        n_numbers: number of numeric columns.
+        class_counts: number of classes of each class column.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, n_numbers: int, class_counts: Sequence[int]) -> None:
+        super().__init__()
+        if n_numbers < 0 or any(count < 2 for count in class_counts) or not (n_numbers or class_counts):
+            sizes = f"n_numbers={n_numbers}, class_counts={list(class_counts)}"
+            raise UserError(f"{sizes}: expected columns, classes of at least 2")
+        self.n_numbers, self.class_counts = n_numbers, tuple(class_counts)
+        self.in_features = 2 * n_numbers + sum(class_counts)
+        self.out_features = n_numbers + sum(class_counts)
+        self.reset_constants()
+
+    def reset_constants(self) -> None:
+        """Set scale and shift of the inputs."""
+        ones, zeros = torch.ones(self.n_numbers), torch.zeros(self.n_numbers)
+        counts = torch.cat([ones[:0], *(torch.full((count,), float(count)) for count in self.class_counts)])
+        self.register_buffer("scale", torch.cat((ones, counts * (counts - 1) ** -0.5, ones)), persistent=False)
+        self.register_buffer("shift", torch.cat((zeros, -((counts - 1) ** -0.5), zeros)), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the vector with centred class probabilities, (batch, in_features)."""
+        return torch.addcmul(self.shift, inputs, self.scale)
+
+    def with_evidence(self, output: Tensor, inputs: Tensor) -> Tensor:
+        """Add the log of the class probabilities in the inputs to the output, (batch, out_features)."""
+        evidence = inputs[:, self.n_numbers : self.out_features].clamp(min=LEAST_PROBABILITY).log_()
+        return output + F.pad(evidence, (self.n_numbers, 0)) if self.n_numbers else output + evidence
+
+
+class TableMLP(nn.Module):
+    """Multilayer perceptron for rows of a table, (batch, in_features) -> (batch, out_features).
+
+    See :class:`TableVector` for the layout of a row.
+
+    Args:
+        n_numbers: number of numeric columns.
+        class_counts: number of classes of each class column.
+        width: number of hidden features.
+        n_blocks: number of residual blocks.
+        condition_features: size of the embedding of the time.
+        dropout: probability of dropping a hidden feature.
+        n_waves: number of sines and cosines of each number that are added to the input, of wavelengths 4, 2, 1, ...
+            With them the network learns patterns that depend on small numeric differences faster.
+    """
+
+    frequencies: Tensor
+
+    def __init__(
+        self,
+        n_numbers: int,
+        class_counts: Sequence[int],
+        *,
+        width: int = 256,
+        n_blocks: int = 3,
+        condition_features: int = 64,
+        dropout: float = 0.0,
+        n_waves: int = 0,
+    ) -> None:
+        super().__init__()
+        self.config = config_of("table-mlp", locals())
+        require_positive(self.config, "width", "n_blocks", "condition_features")
+        if n_waves < 0:
+            raise UserError(f"n_waves={n_waves}: expected at least 0")
+        self.vector = TableVector(n_numbers, class_counts)
+        self.conditioning = Conditioning(condition_features)
+        self.n_waves = n_waves
+        self.reset_constants()
+        self.stem = nn.Linear(self.vector.in_features + 2 * n_waves * n_numbers, width)
+        self.blocks = nn.ModuleList(ResidualBlock(width, condition_features, dropout) for _ in range(n_blocks))
+        self.norm = nn.LayerNorm(width)
+        self.head = zeroed(nn.Linear(width, self.vector.out_features))
+
+    def reset_constants(self) -> None:
+        """Set the frequencies of the waves."""
+        self.register_buffer("frequencies", torch.pi / 2 * 2.0 ** torch.arange(self.n_waves), persistent=False)
+
+    @property
+    def prior(self) -> nn.Parameter:
+        """Output of the network while nothing is known, (out_features,)."""
+        return self.head.bias
+
+    def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
+        """Predict numbers and logits from rows at times t (batch,)."""
+        require_shape(inputs, t, ("batch", self.vector.in_features))
+        vector = self.conditioning(t).vector
+        hidden = self.stem(self._features(inputs))
+        for block in self.blocks:
+            hidden = block(hidden, vector)
+        return self.vector.with_evidence(self.head(self.norm(hidden)), inputs)
+
+    def _features(self, inputs: Tensor) -> Tensor:
+        """Return the input of the first layer."""
+        features: Tensor = self.vector(inputs)
+        if not len(self.frequencies):
+            return features
+        phases = (inputs[:, : self.vector.n_numbers, None] * self.frequencies).flatten(1)
+        return torch.cat((features, phases.sin(), phases.cos()), 1)

@@ -126,7 +126,7 @@ class BackoffTables:
             probs = share + look_up(self.codes[n], self.backoff[n], part, 1.0) * probs
         return probs
 
-    def require_whole(self) -> "BackoffTables":
+    def require_whole(self) -> BackoffTables:
         """Refuse n-grams without their parts, or in no order, as only a damaged file has them."""
         for n in range(1, self.context + 2):
             codes = self.codes[n]
@@ -135,7 +135,7 @@ class BackoffTables:
                 raise UserError(f"a chain of symbols with n-grams of {n} without their parts: not one that was counted")
         return self
 
-    def normalised(self) -> "BackoffTables":
+    def normalised(self) -> BackoffTables:
         """With shares and backoff of each context that add up to 1, as they no longer do after rounding."""
         share, backoff = [self.share[0]], []
         for n, weight in enumerate(self.backoff):
@@ -249,7 +249,7 @@ class DenseAutomaton(nn.Module):
         self.register_buffer("by_kept", by_kept.contiguous(), persistent=False)
 
     @classmethod
-    def of(cls, tables: BackoffTables, dtype: torch.dtype) -> "DenseAutomaton":
+    def of(cls, tables: BackoffTables, dtype: torch.dtype) -> DenseAutomaton:
         """The chain of these counts."""
         return cls([table.to(dtype) for table in tables.dense()])
 

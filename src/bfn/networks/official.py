@@ -1,4 +1,4 @@
-"""The network behind the published text8 checkpoint, computing what the original computes.
+"""The networks of the published checkpoints: text8, CIFAR-10 and MNIST. They compute the same as the original code.
 
 Reference: Graves et al., "Bayesian Flow Networks", 2023, sections 6 and 7, and its released code.
 """
@@ -14,14 +14,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bfn.networks.arguments import config_of, refuse_label, require_divisible, require_positive, require_shape
-from bfn.networks.conditioning import zeroed
+from bfn.core.errors import UserError
+from bfn.networks.conditioning import config_of, require_divisible, require_positive, require_shape, zeroed
+
+FOURIER_EXPONENTS = (5, 6)
+"""The CIFAR-10 network also sees sines and cosines of its input, at angular frequencies 2 pi 2^5 and 2 pi 2^6."""
+
+
+def refuse_label(label: Tensor | None) -> None:
+    """Raise a UserError if there is a label."""
+    if label is not None:
+        raise UserError("label given to a network without labels: the published networks know none, pass label=None")
 
 
 def position_code(length: int, width: int) -> Tensor:
-    """sin(p / 1000^(j/d)) in even columns j, cos of the same in odd ones: (length, width).
+    """Return sin(p / 1000^(j/d)) in even columns j and cos of the same in odd columns, (length, width).
 
-    Base 1000, and a frequency of its own for every column: the published weights were trained with it.
+    The published weights were trained with base 1000 and a different frequency in every column.
     """
     column = torch.arange(width, dtype=torch.float32)
     angle = torch.arange(length, dtype=torch.float32)[:, None] / 1000 ** (column / width)
@@ -29,7 +38,7 @@ def position_code(length: int, width: int) -> Tensor:
 
 
 class TransformerBlock(nn.Module):
-    """Pre-norm block: x + attention(norm(x)), then x + mlp(norm(x)). Bidirectional, tanh-GELU."""
+    """Bidirectional pre-norm block, (batch, length, width) -> the same: x + attention(norm(x)), x + mlp(norm(x))."""
 
     def __init__(self, width: int, n_heads: int, dropout: float) -> None:
         super().__init__()
@@ -43,7 +52,7 @@ class TransformerBlock(nn.Module):
         self.mlp_out = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, length, width) -> the same."""
+        """Apply attention and the MLP, with tanh-GELU."""
         dropout = self.dropout if self.training else 0.0
         q, k, v = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
@@ -55,8 +64,8 @@ class TransformerBlock(nn.Module):
 class OfficialTransformer(nn.Module):
     """The text8 network: theta (batch, length, K) and t (batch,) -> logits (batch, length, K).
 
-    Features = Linear(2 theta - 1) + position code + Linear(2 t - 1); blocks; norm; the result and the features, side by
-    side, are projected to logits.
+    The features Linear(2 theta - 1) + position code + Linear(2 t - 1) pass through the blocks and a norm. The result
+    and the features are concatenated and projected to logits.
     """
 
     position: Tensor
@@ -79,7 +88,7 @@ class OfficialTransformer(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """GPT-2's: normal of deviation 0.02, divided by sqrt(2 n_layers) where a branch joins the residual stream."""
+        """Initialise as GPT-2: std 0.02, divided by sqrt(2 n_layers) in the last layer of each residual branch."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
                 joins = name.endswith(("attention_out", "mlp_out"))
@@ -87,7 +96,7 @@ class OfficialTransformer(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Theta (batch, length, K), t (batch,) -> logits (batch, length, K)."""
+        """Predict logits from theta at times t."""
         require_shape(inputs, t, ("batch", *self.input_shape))
         refuse_label(label)
         time = self.time_in((2 * t.to(inputs.dtype) - 1)[:, None, None])
@@ -99,25 +108,33 @@ class OfficialTransformer(nn.Module):
         return out
 
 
-FOURIER_EXPONENTS = (5, 6)
-"""The CIFAR-10 network sees its input's sines and cosines at angular frequencies 2 pi 2^5 and 2 pi 2^6 as well."""
-
-
 def channels_last(x: Tensor) -> Tensor:
-    """The memory layout in which convolutions are fastest and attention finds its tokens without a copy."""
+    """Return a tensor in the layout in which convolutions are fastest and attention needs no copy."""
     return x.contiguous(memory_format=torch.channels_last)
 
 
+def use_channels_last(network: nn.Module) -> None:
+    """Store the weights of convolutions in the channels-last layout, so that no call has to convert them."""
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+
 def pixelwise(linear: nn.Linear, x: Tensor) -> Tensor:
-    """A linear layer on the channels of every pixel: (batch, in, height, width) -> (batch, out, height, width)."""
+    """Apply a linear layer to the channels of every pixel, (batch, in, h, w) -> (batch, out, h, w)."""
     out: Tensor = linear(x.movedim(1, -1))
     return out.movedim(-1, 1)
 
 
 class ResidualBlock(nn.Module):
-    """norm, SiLU, conv, + projected time, norm, SiLU, dropout, conv, added to the (projected) input.
+    """Residual block of two convolutions, with the projected time added between them.
 
-    time_bias: whether the projection of time has a bias (`OfficialBinaryUNet`); the one without starts at zero.
+    (batch, in, height, width), activated time features (batch, time_width) -> (batch, out, height, width)
+
+    Args:
+        in_channels, out_channels: sizes.
+        time_width: number of time features.
+        groups: of the group norms.
+        dropout: probability of dropping a feature.
+        time_bias: True for a time projection with a bias, as in `OfficialBinaryUNet`. One without starts as zero.
     """
 
     def __init__(
@@ -134,7 +151,7 @@ class ResidualBlock(nn.Module):
         self.skip = nn.Identity() if in_channels == out_channels else nn.Conv2d(in_channels, out_channels, 1)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """(batch, in, height, width) and activated time features (batch, time_width) -> (batch, out, height, width)."""
+        """Add the branch to the input, which is projected if the number of channels changes."""
         h = self.conv_1(F.silu(self.norm_1(x))) + self.time(time)[:, :, None, None]
         h = self.conv_2(self.dropout(F.silu(self.norm_2(h))))
         out: Tensor = self.skip(x) + h
@@ -142,10 +159,14 @@ class ResidualBlock(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Self-attention over pixels, added to its input.
+    """Self-attention over pixels, added to its input, (batch, channels, height, width) -> the same.
 
-    head_first: how the projection's outputs are ordered: head by head, each with its q, k and v (`OfficialBinaryUNet`),
-        or all q, then all k, then all v (`OfficialFlatUNet`).
+    Args:
+        channels: size.
+        n_heads: number of attention heads.
+        groups: of the group norm.
+        head_first: order of the projection's outputs: q, k and v of each head in turn, as in `OfficialBinaryUNet`, or
+            all q, then all k, then all v, as in `OfficialFlatUNet`.
     """
 
     def __init__(self, channels: int, *, n_heads: int, groups: int, head_first: bool) -> None:
@@ -157,7 +178,7 @@ class AttentionBlock(nn.Module):
         self.out = zeroed(nn.Linear(channels, channels))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels, height, width) -> the same."""
+        """Attend from every pixel to every pixel."""
         qkv = self.qkv(self.norm(x).flatten(2).mT)
         if self.head_first:
             q, k, v = qkv.unflatten(-1, (self.n_heads, 3, -1)).permute(3, 0, 2, 1, 4)
@@ -171,9 +192,9 @@ class AttentionBlock(nn.Module):
 class OfficialFlatUNet(nn.Module):
     """The CIFAR-10 network: mu (batch, C, H, W) and t (batch,) -> (batch, C, H, W), or (batch, C, H, W, n_outputs).
 
-    A U-Net that keeps its resolution: `n_blocks` residual blocks down, two around one attention in the middle,
-    `n_blocks + 1` up with skips. Input and final features, side by side, give `n_outputs` numbers a channel: one, the
-    noise, or two, its mean and log standard deviation.
+    A U-Net that does not change the resolution: `n_blocks` residual blocks down, two around one attention in the
+    middle, `n_blocks + 1` up with skip connections. Input and final features are concatenated and projected to
+    `n_outputs` numbers per channel: one, the noise, or two, its mean and log standard deviation.
     """
 
     fourier: Tensor
@@ -211,17 +232,17 @@ class OfficialFlatUNet(nn.Module):
         self.norm_out = nn.GroupNorm(groups, width)
         self.conv_out = zeroed(nn.Conv2d(width, width, 3, padding=1))
         self.pixel_out = nn.Linear(channels + width, channels * n_outputs)
-        self.prepare()
+        self.reset_constants()
 
-    def prepare(self) -> None:
-        """Set what no checkpoint holds, frequencies and memory layout; again after a start on the meta device."""
+    def reset_constants(self) -> None:
+        """Set frequencies and memory layout, which checkpoints do not hold."""
         waves = 2 * math.pi * 2.0 ** torch.tensor(FOURIER_EXPONENTS, dtype=torch.float32)
         self.register_buffer("fourier", waves[:, None, None, None], persistent=False)
         self.register_buffer("time_frequency", torch.logspace(0, -4, self.width // 2), persistent=False)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # so that no call converts weights
+        use_channels_last(self)
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Mu (batch, C, H, W), t (batch,) -> (batch, C, H, W), or (batch, C, H, W, n_outputs) if n_outputs > 1."""
+        """Predict the noise from mu at times t."""
         require_shape(inputs, t, ("batch", self.channels, "height", "width"))
         refuse_label(label)
         angle = 1000 * (t[:, None].to(inputs.dtype) + 0.001) * self.time_frequency
@@ -244,25 +265,25 @@ class OfficialFlatUNet(nn.Module):
 
 
 class Stage(nn.ModuleList):
-    """One position of `OfficialBinaryUNet`: modules in turn, of which the residual blocks also see the time."""
+    """Modules of `OfficialBinaryUNet` that are applied in turn. Residual blocks also take the time features."""
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        """(batch, channels, height, width), (batch, time_width) -> (batch, out, height', width')."""
+        """Apply the modules, (batch, channels, height, width) -> (batch, out, height', width')."""
         for module in self:
             x = module(x, time) if isinstance(module, ResidualBlock) else module(x)
         return x
 
 
 def _resampling(**layers: nn.Module) -> nn.Sequential:
-    """Layers in turn, their weights stored under these names."""
+    """Return layers that are applied in turn, with their weights stored under these names."""
     return nn.Sequential(OrderedDict(layers))
 
 
 class OfficialBinaryUNet(nn.Module):
-    """The MNIST network: theta (batch, 1, H, W, 2) and t (batch,) -> one logit a pixel, of class 1: (batch, 1, H, W).
+    """The MNIST network: theta (batch, 1, H, W, 2) and t (batch,) -> logits of class 1, (batch, 1, H, W).
 
-    It sees 2 theta_0 - 1 and 2 t - 1 at every pixel, projected to `width` channels; a U-Net with stride-2 convolutions
-    down and nearest-neighbour up-sampling; projected input and U-Net output, side by side, give the logit.
+    2 theta_0 - 1 and 2 t - 1 are projected to `width` channels at every pixel, and pass through a U-Net with stride-2
+    convolutions and nearest-neighbour up-sampling. Projected input and output are concatenated to give the logit.
     """
 
     time_frequency: Tensor
@@ -319,17 +340,17 @@ class OfficialBinaryUNet(nn.Module):
         self.norm_out = nn.GroupNorm(groups, channels)
         self.conv_out = zeroed(nn.Conv2d(channels, width, 3, padding=1))
         self.pixel_out = nn.Linear(2 * width, 1)
-        self.prepare()
+        self.reset_constants()
 
-    def prepare(self) -> None:
-        """Set what no checkpoint holds, frequencies and memory layout; again after a start on the meta device."""
+    def reset_constants(self) -> None:
+        """Set frequencies and memory layout, which checkpoints do not hold."""
         half = self.width // 2
         frequency = torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32) / half)
         self.register_buffer("time_frequency", frequency, persistent=False)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # so that no call converts weights
+        use_channels_last(self)
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
-        """Theta (batch, 1, H, W, 2), t (batch,) -> logit of class 1 (batch, 1, H, W)."""
+        """Predict the logits of class 1 from theta at times t."""
         require_shape(inputs, t, ("batch", 1, "height", "width", 2))
         require_divisible(height=(inputs.shape[2], self.shrinkage), width=(inputs.shape[3], self.shrinkage))
         refuse_label(label)

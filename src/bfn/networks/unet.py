@@ -7,14 +7,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.core.errors import UserError
-from bfn.networks.arguments import config_of, require_positive, require_present, require_shape
-from bfn.networks.conditioning import Conditioning, Context, CrossAttention, Declarations, centre, combine, zeroed
+from bfn.networks.conditioning import (
+    Conditioning,
+    Context,
+    CrossAttention,
+    Declarations,
+    centre,
+    combine,
+    config_of,
+    require_classes,
+    require_divisible,
+    require_positive,
+    require_present,
+    require_shape,
+    zeroed,
+)  # fmt: skip
 
 CHANNELS_PER_GROUP = 8
 
 
 class GroupNorm(nn.GroupNorm):
-    """Normalisation of groups of channels, by the mean and variance over the pixels that are present."""
+    """Group normalisation by the mean and variance over the pixels that are present."""
 
     def __init__(self, channels: int, affine: bool = True) -> None:
         super().__init__(channels // CHANNELS_PER_GROUP, channels, affine=affine)
@@ -29,19 +42,19 @@ class GroupNorm(nn.GroupNorm):
             means = (values * share).sum((2, 3)).reshape(len(values), self.num_groups, -1)
             return means.mean(-1, keepdim=True).expand_as(means).reshape(len(values), -1, 1, 1)
 
-        # As torch does it, in float32 whatever the rest of the network is computed in.
+        # In float32 under autocast too, as in torch.
         centred = x.to(share.dtype) - group_mean(x)
         normal = centred * (group_mean(centred.square()) + self.eps).rsqrt()
         return torch.addcmul(self.bias[:, None, None], normal, self.weight[:, None, None]) if self.affine else normal
 
 
-def _only(x: Tensor, present: Tensor | None) -> Tensor:
-    """Zero where nothing is present, as beyond the edges: what every convolution over neighbours must be given."""
+def _masked(x: Tensor, present: Tensor | None) -> Tensor:
+    """Set absent pixels to zero, like those beyond the edges. Every convolution over neighbours needs this."""
     return x if present is None else x * present
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions; the second normalisation takes its scale and shift from the condition."""
+    """Two 3x3 convolutions. The condition sets scale and shift of the second normalisation."""
 
     def __init__(self, in_channels: int, out_channels: int, condition_features: int, dropout: float) -> None:
         super().__init__()
@@ -57,9 +70,10 @@ class ResidualBlock(nn.Module):
         """Map x (batch, in_channels, height, width) -> (batch, out_channels, height, width)."""
         present = context.present
         scale, shift = self.modulation(context.vector)[:, :, None, None].chunk(2, dim=1)
-        hidden = self.conv_in(_only(F.silu(self.norm_in(x, present)), present))
+        hidden = self.conv_in(_masked(F.silu(self.norm_in(x, present)), present))
         hidden = torch.addcmul(shift, self.norm_out(hidden, present), 1 + scale)
-        return self.skip(x) + self.conv_out(_only(self.dropout(F.silu(hidden)), present))  # type: ignore[no-any-return]
+        out: Tensor = self.skip(x) + self.conv_out(_masked(self.dropout(F.silu(hidden)), present))
+        return out
 
 
 class AttentionBlock(nn.Module):
@@ -79,11 +93,11 @@ class AttentionBlock(nn.Module):
         qkv = self.qkv(self.norm(x, present)).reshape(batch, 3, channels // self.head_features, self.head_features, -1)
         query, key, value = qkv.transpose(-1, -2).unbind(1)
         hidden = F.scaled_dot_product_attention(query, key, value, mask)
-        return x + self.out(hidden.transpose(-1, -2).reshape(batch, channels, height, width))  # type: ignore[no-any-return]
+        return x.add(self.out(hidden.transpose(-1, -2).reshape(batch, channels, height, width)))
 
 
 class Stage(nn.Module):
-    """A residual block, followed where this resolution has it by attention, to the pixels and to conditions."""
+    """A residual block, optionally followed by attention to the pixels and to the conditions that are sequences."""
 
     def __init__(self, block: ResidualBlock, attention: AttentionBlock | None, cross: CrossAttention | None) -> None:
         super().__init__()
@@ -97,31 +111,32 @@ class Stage(nn.Module):
         x = x if self.attention is None else self.attention(x, context.present)
         if self.cross is None:
             return x
-        return self.cross(x.flatten(2).transpose(1, 2), context).transpose(1, 2).reshape(x.shape)  # type: ignore[no-any-return]
+        pixels: Tensor = self.cross(x.flatten(2).transpose(1, 2), context)
+        return pixels.transpose(1, 2).reshape(x.shape)
 
 
 class UNet(nn.Module):
-    """U-Net over images.
+    """U-Net for images.
 
     continuous (n_classes = 0): inputs (batch, in_channels, height, width) -> (batch, out_channels, height, width)
     discrete: theta (batch, in_channels, height, width, n_classes) -> logits (batch, out_channels, ..., n_classes)
 
     Args:
-        in_channels: channels of the image.
-        out_channels: channels of the output; in_channels if None.
+        in_channels: number of channels of the image.
+        out_channels: number of channels of the output; in_channels if None.
         n_classes: number of classes of a discrete pixel, 0 for continuous images.
-        channels: width at the first level, a multiple of 8.
-        multipliers: width of each level as a multiple of `channels`; each level halves the resolution.
-        n_blocks: residual blocks a level.
-        attention_levels: levels (0 is the finest) whose blocks are followed by attention.
-        head_features: features of an attention head.
-        condition_features: width of the vector of time and conditions, and of the tokens of those that are sequences.
+        channels: hidden channels of the first level, a multiple of 8.
+        multipliers: hidden channels of each level as a multiple of `channels`. Each level halves the resolution.
+        n_blocks: residual blocks per level.
+        attention_levels: levels with attention after each block, 0 is the finest.
+        head_features: number of features of an attention head.
+        condition_features: size of the embedding of time and conditions, and of the tokens of sequences.
         n_labels: number of labels, 0 for none.
         patch: side of the squares of pixels that are folded into channels before the first level.
         dropout: probability of dropping a feature inside the residual blocks.
         conditions: by name, numbers as {"shape": [8], "mean": 0.0, "std": 1.0} (a single one with shape []), classes as
-            {"shape": [], "n_classes": 5}, sequences as {"shape": [64], "n_classes": 30} or {"shape": [64, 16]}; these
-            are attended to where `attention_levels` has attention.
+            {"shape": [], "n_classes": 5}, sequences as {"shape": [64], "n_classes": 30} or {"shape": [64, 16]}. The
+            levels in `attention_levels` attend to sequences.
     """
 
     def __init__(
@@ -145,11 +160,11 @@ class UNet(nn.Module):
         super().__init__()
         self.config = config_of("unet", locals())
         sizes = {**self.config, "n_levels": len(multipliers)}
-        require_positive(sizes, "in_channels", "out_channels", "channels", "n_levels", "n_blocks", "patch")
-        if n_classes < 0 or n_classes == 1:
-            raise UserError(f"n_classes={n_classes}: expected 0 (continuous) or at least 2 classes")
-        if channels % CHANNELS_PER_GROUP:
-            raise UserError(f"channels={channels}: expected a multiple of {CHANNELS_PER_GROUP}, the size of a group")
+        require_positive(
+            sizes, "in_channels", "out_channels", "channels", "n_levels", "n_blocks", "patch", "head_features"
+        )
+        require_classes(n_classes)
+        require_divisible(channels=(channels, CHANNELS_PER_GROUP))
         for level in attention_levels:
             if not 0 <= level < len(multipliers):
                 raise UserError(f"attention_levels has {level}: this network has levels 0 to {len(multipliers) - 1}")
@@ -158,10 +173,10 @@ class UNet(nn.Module):
                 raise UserError(f"head_features={head_features}: does not divide the {width} channels of level {level}")
         self.in_channels, self.out_channels, self.n_classes, self.patch = in_channels, out_channels, n_classes, patch
         self.divisor = patch * 2 ** (len(multipliers) - 1)
-        self.conditioning = Conditioning(condition_features, n_labels, conditions=conditions)
+        self.conditioning = Conditioning(condition_features, n_labels, conditions)
         sequences = self.conditioning.sequences
         if sequences and not attention_levels:
-            raise UserError(f"attention_levels=[]: condition {sequences[0]} is a sequence, which needs one at least")
+            raise UserError(f"attention_levels=[]: condition {sequences[0]} is a sequence, which needs at least one")
 
         def stage(width_in: int, width_out: int, level: int) -> Stage:
             block = ResidualBlock(width_in, width_out, condition_features, dropout)
@@ -171,39 +186,30 @@ class UNet(nn.Module):
             cross = CrossAttention(width_out, n_heads, condition_features) if sequences else None
             return Stage(block, AttentionBlock(width_out, head_features), cross)
 
-        places = max(n_classes, 1) * patch**2
-        self.stem = nn.Conv2d(in_channels * places, channels, 3, padding=1)
+        per_pixel = max(n_classes, 1) * patch**2
+        self.stem = nn.Conv2d(in_channels * per_pixel, channels, 3, padding=1)
         widths = [channels * multiplier for multiplier in multipliers]
-        skips = [channels]
-        self.downs = nn.ModuleList()
-        self.shrinks = nn.ModuleList()
-        width = channels
+        width, skips = channels, [channels]
+        self.downs, self.shrinks = nn.ModuleList(), nn.ModuleList()
         for level, level_width in enumerate(widths):
             if level:
                 self.shrinks.append(nn.Conv2d(width, width, 3, stride=2, padding=1))
                 skips.append(width)
-            stages = nn.ModuleList()
-            for _ in range(n_blocks):
-                stages.append(stage(width, level_width, level))
-                width = level_width
-                skips.append(width)
-            self.downs.append(stages)
-
+            widths_in = [width, *[level_width] * (n_blocks - 1)]
+            self.downs.append(nn.ModuleList(stage(width_in, level_width, level) for width_in in widths_in))
+            skips += [level_width] * n_blocks
+            width = level_width
         last = len(widths) - 1
         self.middle = nn.ModuleList([stage(width, width, last), stage(width, width, -1)])
-
-        self.ups = nn.ModuleList()
-        self.grows = nn.ModuleList()
+        self.ups, self.grows = nn.ModuleList(), nn.ModuleList()
         for level in range(last, -1, -1):
-            stages = nn.ModuleList()
-            for _ in range(n_blocks + 1):
-                stages.append(stage(width + skips.pop(), widths[level], level))
-                width = widths[level]
-            self.ups.append(stages)
+            widths_in = [width, *[widths[level]] * n_blocks]
+            self.ups.append(nn.ModuleList(stage(own + skips.pop(), widths[level], level) for own in widths_in))
+            width = widths[level]
             if level:
                 self.grows.append(nn.Conv2d(width, width, 3, padding=1))
         self.norm = GroupNorm(width)
-        self.head = zeroed(nn.Conv2d(width, out_channels * places, 3, padding=1))
+        self.head = zeroed(nn.Conv2d(width, out_channels * per_pixel, 3, padding=1))
 
     def forward(
         self,
@@ -213,10 +219,15 @@ class UNet(nn.Module):
         present: Tensor | None = None,
         **conditions: Tensor | None,
     ) -> Tensor:
-        """Predict from inputs at times t (batch,), 0 nothing known and 1 data; label (batch,) int64, -1 = no class.
+        """Predict the data.
 
-        present, bool (batch, 1 or in_channels, height, width), is False at padding, which changes nothing elsewhere;
-        conditions are (batch, ...), -1 or NaN where there is none.
+        Args:
+            inputs: see the class.
+            t: times, (batch,), from 0 (nothing is known) to 1 (data).
+            label: int64, (batch,), -1 for none.
+            present: bool, (batch, 1 or in_channels, height, width), False at padding, which does not affect other
+                pixels.
+            conditions: by name, (batch, ...), -1 or NaN for none.
         """
         classes = (self.n_classes,) if self.n_classes else ()
         require_shape(inputs, t, ("batch", self.in_channels, "height", "width", *classes))
@@ -232,32 +243,32 @@ class UNet(nn.Module):
             pixels = present.any(1, keepdim=True)
             images = images.masked_fill(~pixels, 0.0)
             contexts = [context._replace(present=mask) for mask in self._masks(pixels, images)]
-        output = self._images(images, contexts)
+        output = self._convolve(images, contexts)
         if not self.n_classes:
             return output
         logits = output.reshape(len(inputs), self.out_channels, self.n_classes, height, width).movedim(2, -1)
         return combine(inputs, logits) if self.in_channels == self.out_channels else logits
 
     def _masks(self, pixels: Tensor, images: Tensor) -> list[Tensor]:
-        """What is present at each level, 0 or 1 in the type of the images: a place is, if any of its pixels is."""
-        # Attention to nothing is not a number: where nothing is present, everything is.
+        """Return the mask of each level, 0 or 1 in the type of the images: present if any of its pixels is present."""
+        # Attention to nothing is NaN, so in an image without any present pixel all of them are attended to.
         pixels = pixels | ~pixels.flatten(1).any(1)[:, None, None, None]
         masks = [F.max_pool2d(pixels.to(images.dtype), self.patch)]
         while len(masks) < len(self.downs):
             masks.append(F.max_pool2d(masks[-1], 2))
         return masks
 
-    def _images(self, images: Tensor, contexts: Sequence[Context]) -> Tensor:
-        """The network proper, channels of classes side by side; a context a level, the finest first."""
-        # Convolutions keep the layout of their input, and channels-last is the fast one: a third faster on CPU.
+    def _convolve(self, images: Tensor, contexts: Sequence[Context]) -> Tensor:
+        """Apply all levels to images whose classes are channels, with one context per level, the finest first."""
+        # Convolutions keep the memory layout of their input. Channels-last is a third faster on CPU.
         patches = F.pixel_unshuffle(images, self.patch).contiguous(memory_format=torch.channels_last)
         hidden = self.stem(patches)
         skips = [hidden]
         for level, stages in enumerate(self.downs):
             if level:
-                hidden = self.shrinks[level - 1](_only(hidden, contexts[level - 1].present))
+                hidden = self.shrinks[level - 1](_masked(hidden, contexts[level - 1].present))
                 skips.append(hidden)
-            for stage in stages:  # type: ignore[attr-defined]
+            for stage in stages.children():
                 hidden = stage(hidden, contexts[level])
                 skips.append(hidden)
         for stage in self.middle:
@@ -265,8 +276,8 @@ class UNet(nn.Module):
         for level, (stages, context) in enumerate(zip(self.ups, reversed(contexts), strict=True)):
             if level:
                 larger = F.interpolate(hidden, scale_factor=2.0, mode="nearest")
-                hidden = self.grows[level - 1](_only(larger, context.present))
-            for stage in stages:  # type: ignore[attr-defined]
+                hidden = self.grows[level - 1](_masked(larger, context.present))
+            for stage in stages.children():
                 hidden = stage(torch.cat((hidden, skips.pop()), dim=1), context)
         present = contexts[0].present
-        return F.pixel_shuffle(self.head(_only(F.silu(self.norm(hidden, present)), present)), self.patch)
+        return F.pixel_shuffle(self.head(_masked(F.silu(self.norm(hidden, present)), present)), self.patch)

@@ -15,9 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bfn._utils.arguments import MOST_COUNT, check_positive, check_seed, check_share, check_whole
+from bfn._utils.arguments import MOST_COUNT, check_positive, check_seed, check_share, check_whole, require
 from bfn._utils.files import atomic, atomic_write
-from bfn._utils.packages import require
 from bfn._utils.progress import Progress, Shown, say
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.info import ModelInfo
@@ -32,7 +31,7 @@ from bfn.data.table_files import (
     columns_in,
     open_table,
 )
-from bfn.networks.arguments import MOST_BLOCKS
+from bfn.networks.conditioning import MOST_BLOCKS
 from bfn.tables.sampling import CALLS, Gaps, RowRequest, SamplingReport, draw_rows
 from bfn.tables.training import TableObjective, check_network, table_model, table_trainer
 from bfn.training import checkpoints
@@ -141,7 +140,7 @@ class TableSynthesizer:
 
     Args:
         seed: of the weights, the held-out rows and all noise of training.
-        kinds, drop: what columns are, and which to leave out: see :func:`bfn.data.table_files.infer_columns`.
+        kinds, drop: what columns are, and which to leave out: see :func:`bfn.data.infer_columns`.
         drop_unlearnable: leave out columns that cannot be learned, as identifiers, instead of refusing the table;
             ``left_out`` then has them, with the reasons.
         network: "mlp", a perceptron that is fast on a processor, or "transformer", over columns, for a GPU.
@@ -324,7 +323,7 @@ class TableSynthesizer:
         """log p of each row, nats, (n,): a lower bound where there are classes.
 
         Of numbers it is the log-density, of rounded ones and whole ones the log-probability of the rounded value.
-        settings: see :func:`bfn.likelihood.likelihood.log_likelihood`.
+        settings: see :func:`bfn.likelihood.log_likelihood`.
         """
         table, columns = as_frame(table), self.columns
         parts = columns.encode(table)

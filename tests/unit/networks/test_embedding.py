@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bfn.networks.conditioning import Conditioning, Rotary, centre, combine
+from bfn.networks.conditioning import Conditioning, centre, combine
+from bfn.networks.transformer import Rotary
 
 
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 23))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bfn.core.errors import NetworkError, UserError
 from bfn.core.flows import ContinuousFlow
 from bfn.core.model import BFN
-from bfn.networks import NETWORKS, accepts, build
+from bfn.networks import NETWORKS, build
 from bfn.networks.mlp import MLP
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet

@@ -8,7 +8,7 @@ import torch
 from bfn import networks
 from bfn.core.errors import UserError
 from bfn.core.flat import Segments
-from bfn.networks.table import TableMLP, TableTransformer
+from bfn.networks import TableMLP, TableTransformer
 
 SIZES = {"n_numbers": 2, "class_counts": [3, 5]}
 

@@ -21,7 +21,7 @@ from bfn.cli import main
 from bfn.core.errors import UserError
 from bfn.core.plain import StorageError
 from bfn.core.table import Row, Table
-from bfn.networks.sized import build_for
+from bfn.networks import build_for
 from bfn.storage import models as storage
 from bfn.storage import models as weights_file
 
