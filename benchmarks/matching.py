@@ -15,7 +15,7 @@ import bfn
 from bfn.exact.numbers import GaussianMixture
 from bfn.networks.mlp import MLP
 from bfn.quality.comparison import markdown_table
-from bfn.training.paths import energy_distance
+from bfn.training.tuning.objectives import energy_distance
 
 STD, WIDTH, N = 0.05, 96, 2000
 

@@ -181,9 +181,9 @@ def training_step(directory: Path) -> Callable[[], None]:
     """One step of the bundled recipe, after a run has been set up."""
     import torch
 
-    from bfn.training.loop import recipe_trainer
-    from bfn.training.process import OneProcess
+    from bfn.training.fitting import recipe_trainer
     from bfn.training.settings import recipe
+    from bfn.training.trainer import OneProcess
 
     settings = recipe("digits").override({"batch": 4})
     return recipe_trainer(settings, directory, OneProcess(torch.device("cpu")), False).train_step

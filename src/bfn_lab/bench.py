@@ -232,10 +232,9 @@ def kernel(quick: bool) -> Iterator[Figure]:
 
 def training(quick: bool) -> Iterator[Figure]:
     """A bare loop of forward pass, backward pass and optimiser step over the trainer's step."""
-    from bfn.training.loop import recipe_trainer
-    from bfn.training.process import OneProcess
+    from bfn.training.fitting import recipe_trainer
     from bfn.training.settings import recipe
-    from bfn.training.trainer import Trainer
+    from bfn.training.trainer import OneProcess, Trainer
 
     for name, batch in (("digits", 64),) if quick else (("digits", 64), ("digits", 256)):
         with tempfile.TemporaryDirectory() as folder:

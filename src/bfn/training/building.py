@@ -1,61 +1,332 @@
-"""Muon in float32: momentum, orthogonalised matrix by matrix (Jordan et al., 2024), and AdamW for the rest."""
+"""Networks, models, optimisers and default settings, from settings and data."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import importlib.util
 import inspect
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bfn import data
+from bfn import data, networks
 from bfn._utils.pieces import derived_seed
-from bfn.core.errors import UserError
+from bfn.core.conditions import CLASSES, CONDITIONS, Condition
+from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import REST, Flow
 from bfn.core.heads import HEADS, Head
-from bfn.core.joint import JointFlow
-from bfn.core.losses import WEIGHTINGS, Weighting
+from bfn.core.info import ModelInfo
+from bfn.core.joint import JointFlow, JointHead
+from bfn.core.losses import WEIGHTINGS, Weighting, weighting_of
 from bfn.core.model import BFN, load
 from bfn.core.plain import from_plain
 from bfn.core.schedules import Schedule
-from bfn.data.encoding import columns_of, record_lengths
 from bfn.data.images import Images
+from bfn.data.loading import columns_of, record_lengths
 from bfn.data.records import Numbers, Records
 from bfn.data.text import Text
 from bfn.networks.ngram_posterior import NGramPosterior
 from bfn.networks.transformer import Transformer
-from bfn.training.opening import flow_type
-from bfn.training.own_networks import build_network
+from bfn.storage import models as storage
 from bfn.training.settings import Settings
-from bfn.training.source import ImageSource, RecordSource, Source, TextSource
+from bfn.training.source import RecipeSource, Source, flow_type
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+LEAST_LENGTH = 256
+"""Smallest ``max_length`` that a transformer is built with: longer sequences may come later."""
+
+
+def build_network(config: Mapping[str, Any], flow: Flow, head: Head, data_shape: Any, info: ModelInfo) -> nn.Module:
+    """Build the network of a config, {"name": one of ``bfn.networks`` or "module:Class", arguments}.
+
+    Of these sizes it gets the ones that it takes and the config leaves out: data_shape, n_labels, conditions,
+    n_classes, in_features, out_features, in_channels, max_length.
+    """
+    name = config["name"]
+    is_own = ":" in name
+    make = _import_class(name) if is_own else networks.NETWORKS.get(name)
+    if make is None:
+        known = networks.NETWORKS
+        hint = did_you_mean(name, known)
+        raise UserError(f"network {name!r}: expected one of {', '.join(known)}, or module:Class of your own{hint}")
+    taken = inspect.signature(make).parameters
+    sizes = _sizes(flow, head, data_shape, info)
+    if not is_own:
+        _check_conditions(name, taken, info)
+    arguments = {key: size for key, size in sizes.items() if key in taken and size is not None}
+    if name == "transformer" and sizes["n_classes"]:  # the numbers of features are for data that are numbers
+        arguments = {key: size for key, size in arguments.items() if key not in ("in_features", "out_features")}
+    arguments |= {key: value for key, value in config.items() if key != "name"}
+    if not is_own:
+        return networks.build({"name": name, **arguments})
+    try:
+        inspect.signature(make).bind(**arguments)
+    except TypeError as error:
+        raise UserError(f"network {name}: {error}; its arguments are {', '.join(taken)}") from None
+    network = make(**arguments)
+    if not isinstance(network, nn.Module):
+        raise UserError(f"network {name}: made a {type(network).__name__}: expected a torch.nn.Module")
+    return network
+
+
+def _check_conditions(name: str, taken: Mapping[str, Any], info: ModelInfo) -> None:
+    """Raise a UserError if the data have labels or conditions and the network takes none."""
+    found = {"n_labels": ("labels", info[CLASSES], "data.labels=false"),
+             "conditions": ("conditions", info[CONDITIONS], "data.conditions=[]")}  # fmt: skip
+    for argument, (what, values, change) in found.items():
+        if values and argument not in taken:
+            raise UserError(f"network {name}: takes no {what}, and the data have {len(values)}; set {change}")
+
+
+def load_with_network(name: str, network: str) -> BFN:
+    """Load a stored model whose network is a class of the user, "module:Class", with the arguments of its training."""
+    stored, info = storage.read_config(name), storage.read_info(name)
+    settings = info.card.get("settings")
+    known = settings.get("network") if isinstance(settings, Mapping) else None
+    arguments = dict(known) if isinstance(known, Mapping) else {}
+    shape = stored["data_shape"]
+    data_shape = {part: tuple(own) for part, own in shape.items()} if isinstance(shape, dict) else tuple(shape)
+    flow = from_plain(Flow, stored["flow"], "flow").for_shape(data_shape)
+    head = from_plain(Head, stored["head"], "head")
+    return load(name, build_network({**arguments, "name": network}, flow, head, data_shape, info))
+
+
+def _sizes(flow: Flow, head: Head, data_shape: Any, info: ModelInfo) -> dict[str, Any]:
+    """Return the sizes that follow from the data, by the names of network arguments; None if they do not apply."""
+    sizes: dict[str, Any] = {
+        "data_shape": data_shape,
+        "n_labels": len(info[CLASSES] or ()),
+        "conditions": {name: _declare(one) for name, one in info[CONDITIONS].items()} or None,
+        "n_classes": flow.n_values or 0,
+    }
+    if "" in flow.parts:
+        features, length = {"in_channels": data_shape[0], "in_features": data_shape[-1]}, data_shape[0]
+        return {**sizes, **features, "max_length": max(LEAST_LENGTH, length)}
+    if isinstance(head, JointHead) and head.flat:
+        state = {name: own.state_shape(data_shape[name]) for name, own in flow.parts.items()}
+        outputs = (math.prod(head.parts[name].raw_shape(shape)) for name, shape in state.items())
+        sizes |= {"in_features": sum(map(math.prod, state.values())), "out_features": sum(outputs)}
+    return sizes
+
+
+def _declare(condition: Condition) -> dict[str, Any]:
+    """Describe a condition to a network: its shape, and its number of classes or its mean and spread in the data."""
+    shape = list(condition.shape)
+    if condition.n_classes:
+        return {"shape": shape, "n_classes": condition.n_classes}
+    values = torch.tensor(condition.examples, dtype=torch.float64).reshape(-1, *condition.shape)
+    values = values[values.isfinite().view(len(values), math.prod(condition.shape)).all(1)]
+    if not len(values):
+        return {"shape": shape}
+    mean, std = values.mean(0), values.std(0, correction=0)
+    std = torch.where(std > 1e-6 * mean.abs(), std, 1.0)
+    return {"shape": shape, "mean": mean.tolist(), "std": std.tolist()}
+
+
+def _import_class(name: str) -> Callable[..., Any]:
+    """Import the class of "module:Class"; the module is a file, or a name in the current directory or installed."""
+    module, _, attribute = name.rpartition(":")
+    path = Path(module).expanduser()
+    try:
+        loaded = _load_file(name, path) if path.suffix == ".py" else _load_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module.partition(".")[0]:
+            raise
+        raise UserError(
+            f"network {name!r}: no module {module!r} here or installed; expected module:Class or file.py:Class"
+        ) from None
+    found: Any = getattr(loaded, attribute, None)
+    if not callable(found):
+        known = [key for key, value in vars(loaded).items() if inspect.isclass(value)]
+        raise UserError(f"network {name!r}: {module} has no class {attribute!r}{did_you_mean(attribute, known)}")
+    make: Callable[..., Any] = found
+    return make
+
+
+def _load_file(name: str, path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserError(f"network {name!r}: {path}: no such file; expected module:Class or file.py:Class")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, loaded)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def _load_module(module: str) -> Any:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module)
+    finally:
+        sys.path.remove(here)
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+MOST_COUNTED = 2**26
+"""Maximum number of symbols of the data from which n-grams are counted."""
+
+
+def build_model(settings: Settings, source: RecipeSource) -> BFN:
+    """Build the model of the settings, with the sizes and facts of the data. Its weights follow from the seed."""
+    flow, info = _flow(settings.flow, source.n_values), source.info()
+    head = from_plain(Head, _with_data_std(settings.head, HEADS, source), "head")
+    flow = flow.for_shape(source.data_shape)
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(derived_seed(settings.seed, "weights"))
+        network = build_network(settings.network, flow, head, source.data_shape, info)
+    model = BFN(network, flow, head, source.data_shape, info)
+    count_chains(model, source)
+    return model
+
+
+def count_chains(model: BFN, source: Source) -> None:
+    """Count the n-grams of the data for the layers of a network that need them and were not counted yet."""
+    chains = [layer for layer in model.modules() if isinstance(layer, NGramPosterior) and not layer.counted]
+    if not chains:
+        return
+    x, conditions = source.first(MOST_COUNTED // source.first(1)[0].numel())
+    x = x.masked_fill(~conditions["present"], -1) if "present" in conditions else x
+    for chain in chains:
+        chain.count(x)
+
+
+def begin_with(model: BFN, start: str) -> None:
+    """Load the weights of a stored model, whose network must have the same sizes."""
+    stored = load(start)
+    if isinstance(model.network, Transformer) and isinstance(stored.network, Transformer):
+        theirs = {f"network.{name}": value for name, value in model.network.grown(stored.network.state_dict()).items()}
+    else:
+        theirs = stored.state_dict()
+    ours = model.state_dict()
+    other = next((name for name in (*ours, *theirs) if _shape(ours.get(name)) != _shape(theirs.get(name))), None)
+    if other is not None:
+        raise UserError(
+            f"start={start}: weights {other} are {_shape(theirs.get(other))} there and {_shape(ours.get(other))} here; "
+            f"expected a model with the same network, on the same kind of data"
+        )
+    model.load_state_dict(theirs)
+
+
+def _shape(weights: Tensor | None) -> str:
+    return "absent" if weights is None else f"({', '.join(map(str, weights.shape))})"
+
+
+def make_weighting(settings: Settings, source: Source, model: BFN) -> Weighting:
+    """Make the weighting of the settings; for joint data that of each part."""
+    weighting: Weighting = from_plain(Weighting, _with_data_std(settings.weighting, WEIGHTINGS, source), "weighting")
+    return weighting_of(model, weighting)
+
+
+def _flow(config: Mapping[str, Any], n_values: Any) -> Flow:
+    """Make a flow from its config. The number of classes follows from the data."""
+    options = {key: value for key, value in config.items() if key != "name"}
+    if config["name"] == "joint":
+        return _joint_flow(options.pop("parts", {}), options, n_values)
+    kind = flow_type(config["name"])
+    known = inspect.signature(kind).parameters
+    foreign = next((key for key in options if key not in known), None)
+    if foreign is not None:
+        raise UserError(f"flow.{foreign}: a {config['name']} flow has {', '.join(known)}")
+    if "schedule" in options:
+        options["schedule"] = from_plain(Schedule, options["schedule"], "flow.schedule")
+    if "n_classes" in known:
+        options.setdefault("n_classes", n_values)
+    return kind(**options)
+
+
+def _joint_flow(parts: Mapping[str, Any], options: dict[str, Any], n_values: Any) -> Flow:
+    foreign = next((key for key in options if key != "times"), None)
+    if foreign is not None:
+        one = next(iter(n_values), "PART")
+        raise UserError(
+            f"flow.{foreign}: a joint flow has parts and times; of one part it is flow.parts.{one}.{foreign}"
+        )
+    if not isinstance(n_values, Mapping) or set(parts) != set(n_values):
+        raise UserError(f"flow.parts {', '.join(parts)}: expected one for each of {', '.join(n_values)}")
+    return JointFlow({name: _flow(parts[name], n_values[name]) for name in n_values}, **options)
+
+
+def _with_data_std(config: Mapping[str, Any], known: Mapping[str, Any], source: Source) -> Mapping[str, Any]:
+    """Return the config with ``data_std`` measured on the data, if its class has this field and the config has not."""
+    kind = known.get(config["name"])
+    if kind is None or "data_std" in config or "data_std" not in {field.name for field in dataclasses.fields(kind)}:
+        return config
+    x, _ = source.first(1024)
+    return {**config, "data_std": round(float(x.float().std()), 4)}
+
+
+# --- optimisers -------------------------------------------------------------------------------------------------------
+
+
+def make_optimiser(settings: Settings, model: BFN) -> torch.optim.Optimizer:
+    """Make the optimiser of the settings. Weight decay applies to matrices and kernels, not to biases and norms."""
+    if settings.optimiser == "muon":
+        matrices, rest = split(model)
+        return Muon(matrices, rest, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
+    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": settings.weight_decay}]
+    if settings.weight_decay:
+        groups = [
+            {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
+            {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+    fused = model.device.type in ("cpu", "cuda")
+    return torch.optim.AdamW([group for group in groups if group["params"]], settings.lr, settings.betas, fused=fused)
+
+
+def learning_rate(settings: Settings, step: int, steps: int | None = None) -> float:
+    """Return the learning rate of a step (from 0).
+
+    It rises linearly over ``warmup`` steps, is flat up to the share ``decay_from`` of the steps, and falls along a
+    cosine to ``final_lr`` times the peak.
+
+    Args:
+        settings: settings of the run.
+        step: number of the step.
+        steps: number of steps that the run is expected to take, if a time budget ends it sooner.
+    """
+    shorter = steps is not None and steps < settings.steps
+    steps = steps if steps is not None and shorter else settings.steps
+    warmup = min(settings.warmup, steps // 2) if shorter else settings.warmup
+    if step < warmup:
+        return settings.lr * (step + 1) / warmup
+    start = max(warmup, round(settings.decay_from * steps))
+    progress = min(1.0, max(0.0, (step - start) / max(1, steps - start)))
+    return settings.lr * (settings.final_lr + (1 - settings.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
+
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Quintic a x + b x^3 + c x^5 whose iterates bring singular values fast, if not exactly, to 1: into [0.7, 1.2]."""
+"""Coefficients of a x + b x^3 + c x^5, whose iteration brings singular values quickly into [0.7, 1.2]."""
 
 ADAMW_LAYERS = ("stem", "head", "conditioning", "modulation")
-"""First, last and conditioning layers of the networks here: tables of vectors rather than maps, left to AdamW."""
+"""First, last and conditioning layers of networks. They are tables of vectors rather than maps, so AdamW trains them."""
 
 
 def orthogonalise(matrices: Tensor, n_steps: int = 5) -> Tensor:
-    """U V^T of each matrix U S V^T of (..., rows, columns), to within the singular values' range [0.7, 1.2].
+    """Return approximately U V^T of each matrix U S V^T, (..., rows, columns), with singular values in [0.7, 1.2].
 
-    Newton-Schulz iteration in the type of the input. float32 on CPU: bfloat16 is emulated there, and far slower.
+    The Newton-Schulz iteration runs in the type of the input: bfloat16 is emulated on a CPU and far slower there.
     """
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
+    x: Tensor = matrices.mT if tall else matrices
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
     for _ in range(n_steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.mT if tall else x  # type: ignore[no-any-return]
+    return x.transpose(-2, -1) if tall else x
 
 
 def split(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters of a network as (matrices inside it, the rest): what Muon and what AdamW should train."""
+    """Return the inner matrices of a network, which Muon trains, and the other parameters, which AdamW trains."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
@@ -65,26 +336,24 @@ def split(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon for matrices, AdamW for the rest, as one optimiser with one learning rate.
+    """Muon for matrices and AdamW for the rest, as one optimiser with one learning rate.
 
-    Steps of matrices are scaled by 0.2 sqrt(max(rows, columns)), which gives them the typical size of AdamW's
-    (Liu et al., 2025), so that the learning rate and its schedule serve both. Convolutions count as matrices of
-    (out, in * kernel).
+    Muon orthogonalises the momentum of each matrix (Jordan et al. 2024). Its steps are scaled by
+    0.2 sqrt(max(rows, columns)), the typical size of AdamW's steps (Liu et al. 2025), so that the learning rate and its
+    schedule serve both. Convolutions count as matrices of (out, in * kernel).
 
-    matrices, rest: as `split` finds them in a network. momentum: decay of the matrices' (Nesterov) momentum.
-    betas, eps: AdamW's. weight_decay: decoupled decay of the matrices; the rest is not decayed.
+    Args:
+        matrices, rest: parameters, as :func:`split` finds them in a network.
+        lr: learning rate.
+        momentum: decay of the Nesterov momentum of the matrices.
+        betas, eps: options of AdamW.
+        weight_decay: decoupled decay of the matrices; the rest is not decayed.
     """
 
     def __init__(
-        self,
-        matrices: Iterable[nn.Parameter],
-        rest: Iterable[nn.Parameter] = (),
-        lr: float = 1e-3,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.99),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
+        self, matrices: Iterable[nn.Parameter], rest: Iterable[nn.Parameter] = (), lr: float = 1e-3,
+        momentum: float = 0.95, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8, weight_decay: float = 0.0,
+    ) -> None:  # fmt: skip
         if not lr >= 0:
             raise UserError(f"lr={lr}: expected a learning rate of at least 0")
         groups: list[dict[str, Any]] = [
@@ -100,7 +369,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Take one step; closure, if given, recomputes and returns the loss."""
+        """Take one step. If a closure is given, it computes the loss, which is returned."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             (self._muon if group["matrices"] else self._adamw)(group)
@@ -118,7 +387,7 @@ class Muon(torch.optim.Optimizer):
             update = parameter.grad.lerp(state["momentum"], group["momentum"]).flatten(1)
             by_shape.setdefault((update.shape[0], update.shape[1]), []).append((parameter, update))
         for shape, pairs in by_shape.items():
-            # Matrices of one shape go through the iteration together: fewer, larger products.
+            # Matrices of the same shape go through the iteration together, in fewer and larger products.
             updates = orthogonalise(torch.stack([update for _, update in pairs]))
             for (parameter, _), update in zip(pairs, updates, strict=True):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
@@ -141,151 +410,31 @@ class Muon(torch.optim.Optimizer):
             parameter.addcdiv_(state["mean"], scale, value=-group["lr"] / (1 - beta_1**n))
 
 
-RecipeSource = ImageSource | TextSource | RecordSource
-"""A source with the sizes that a network is built from."""
-
-MOST_COUNTED = 2**26
-"""Symbols of the data that a chain is counted in, at most."""
-
-
-def build_model(settings: Settings, source: RecipeSource) -> BFN:
-    """The model of the settings, with what follows from the data: its sizes and its info.
-
-    Its weights follow from the seed.
-    """
-    flow, info = _flow(settings.flow, source.n_values), source.info()
-    head = from_plain(Head, _with_data_std(settings.head, HEADS, source), "head")
-    flow = flow.for_shape(source.data_shape)
-    with torch.random.fork_rng(devices=()):
-        torch.manual_seed(derived_seed(settings.seed, "weights"))
-        network = build_network(settings.network, flow, head, source.data_shape, info)
-    model = BFN(network, flow, head, source.data_shape, info)
-    count_chains(model, source)
-    return model
-
-
-class HasFirst(Protocol):
-    """Data of which some can be had that are always the same."""
-
-    def first(self, count: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """Samples and their conditions."""
-
-
-def count_chains(model: BFN, source: HasFirst) -> None:
-    """Count the chains of symbols of a model's network, if it has any that were not counted yet, in its data."""
-    chains = [layer for layer in model.modules() if isinstance(layer, NGramPosterior) and not layer.counted]
-    if not chains:
-        return
-    x, conditions = source.first(MOST_COUNTED // source.first(1)[0].numel())
-    x = x.masked_fill(~conditions["present"], -1) if "present" in conditions else x
-    for chain in chains:
-        chain.count(x)
-
-
-def begin_with(model: BFN, start: str) -> None:
-    """Give a model the weights of a stored one, whose network must be of its sizes."""
-    stored = load(start)
-    if isinstance(model.network, Transformer) and isinstance(stored.network, Transformer):
-        theirs = {f"network.{name}": value for name, value in model.network.grown(stored.network.state_dict()).items()}
-    else:
-        theirs = stored.state_dict()
-    ours = model.state_dict()
-    other = next((name for name in (*ours, *theirs) if _shape(ours.get(name)) != _shape(theirs.get(name))), None)
-    if other is not None:
-        raise UserError(
-            f"start={start}: weights {other} are {_shape(theirs.get(other))} there and {_shape(ours.get(other))} here; "
-            f"expected a model with the same network, on the same kind of data"
-        )
-    model.load_state_dict(theirs)
-
-
-def _shape(weights: Tensor | None) -> str:
-    return "absent" if weights is None else f"({', '.join(map(str, weights.shape))})"
-
-
-def make_weighting(settings: Settings, source: Source) -> Weighting:
-    """The weighting of the settings."""
-    weighting: Weighting = from_plain(Weighting, _with_data_std(settings.weighting, WEIGHTINGS, source), "weighting")
-    return weighting
-
-
-def _flow(config: Mapping[str, Any], n_values: Any) -> Flow:
-    """A flow from the arguments it is made with; the number of its classes follows from the data."""
-    if config["name"] == "joint":
-        parts, options = config.get("parts", {}), {key: config[key] for key in config if key not in ("name", "parts")}
-        foreign = next((key for key in options if key != "times"), None)
-        if foreign is not None:
-            one = next(iter(n_values), "PART")
-            raise UserError(
-                f"flow.{foreign}: a joint flow has parts and times; of one part it is flow.parts.{one}.{foreign}"
-            )
-        wrong = next((name for name in (*n_values, *parts) if (name in parts) != (name in n_values)), None)
-        if wrong is not None or not isinstance(n_values, Mapping):
-            raise UserError(f"flow.parts {', '.join(parts)}: expected one for each of {', '.join(n_values)}")
-        return JointFlow({name: _flow(parts[name], n_values[name]) for name in n_values}, **options)
-    kind = flow_type(config["name"])
-    known = inspect.signature(kind).parameters
-    options = {key: value for key, value in config.items() if key != "name"}
-    foreign = next((key for key in options if key not in known), None)
-    if foreign is not None:
-        raise UserError(f"flow.{foreign}: a {config['name']} flow has {', '.join(known)}")
-    if "schedule" in options:
-        options["schedule"] = from_plain(Schedule, options["schedule"], "flow.schedule")
-    if "n_classes" in known:
-        options.setdefault("n_classes", n_values)
-    return kind(**options)
-
-
-def _with_data_std(config: Mapping[str, Any], known: Mapping[str, Any], source: Source) -> Mapping[str, Any]:
-    """A part with ``data_std`` measured on the data, where it has such a field and the config leaves it out."""
-    part = known.get(config["name"])
-    if part is None or "data_std" in config or "data_std" not in {field.name for field in dataclasses.fields(part)}:
-        return config
-    x, _ = source.first(1024)
-    return {**config, "data_std": round(float(x.float().std()), 4)}
-
-
-def make_optimiser(settings: Settings, model: BFN) -> torch.optim.Optimizer:
-    """The optimiser of the settings. Weight decay is for matrices and kernels: biases and norms get none."""
-    if settings.optimiser == "muon":
-        matrices, rest = split(model)
-        return Muon(matrices, rest, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
-    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": settings.weight_decay}]
-    if settings.weight_decay:
-        groups = [
-            {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
-            {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
-        ]
-    fused = model.device.type in ("cpu", "cuda")
-    return torch.optim.AdamW([group for group in groups if group["params"]], settings.lr, settings.betas, fused=fused)
-
-
-def learning_rate(settings: Settings, step: int) -> float:
-    """Linear warm-up, a flat stretch up to decay_from, then a cosine down to final_lr times the peak."""
-    if step < settings.warmup:
-        return settings.lr * (step + 1) / settings.warmup
-    start = max(settings.warmup, round(settings.decay_from * settings.steps))
-    progress = min(1.0, max(0.0, (step - start) / max(1, settings.steps - start)))
-    return settings.lr * (settings.final_lr + (1 - settings.final_lr) * (1 + math.cos(math.pi * progress)) / 2)
-
+# --- default settings -------------------------------------------------------------------------------------------------
 
 NUMBERS = {
     "flow": {"name": "continuous", "sigma_1": REST},
     "head": {"name": "preconditioned", "data_std": 1.0},
     "weighting": {"name": "edm", "data_std": 1.0},
 }
-"""Of numbers that are brought to mean 0 and standard deviation 1, as those of records are."""
-CLASSES = {"flow": {"name": "discrete"}, "head": {"name": "logits"}, "weighting": {"name": "cross-entropy"}}
+"""Defaults for numbers with mean 0 and standard deviation 1, such as those of records."""
+
+SYMBOLS = {"flow": {"name": "discrete"}, "head": {"name": "logits"}, "weighting": {"name": "cross-entropy"}}
+"""Defaults for classes."""
+
 PERCEPTRON = {"name": "mlp", "width": 256, "n_blocks": 4}
 TRANSFORMER = {"name": "transformer", "width": 128, "n_blocks": 4, "n_heads": 4}
+
 LONGEST = 256
-"""Characters of a text that are learned together."""
+"""Maximum number of characters of a text in one sample, by default."""
 
 
 def default_settings(config: Mapping[str, Any], network: str | None = None) -> Settings:
-    """Settings for the data of a run, {"name": a standard set or a path, and options}.
+    """Return settings that suit the data.
 
-    network: one of ``bfn.networks``, or "module:Class", instead of the one that suits the data.
+    Args:
+        config: data of the run, {"name": a standard data set or a path, and options}.
+        network: one of ``bfn.networks``, or "module:Class", instead of the default network.
     """
     loaded = data.load(config["name"], "train", tokenizer=config.get("tokenizer"), columns=columns_of(config))
     chosen = (
@@ -315,15 +464,15 @@ def _for_images(images: Images) -> dict[str, Any]:
 
 
 def _for_text(text: Text, config: Mapping[str, Any]) -> dict[str, Any]:
-    # Parts of 5 % are held out, and each must hold some pieces.
+    # The held-out parts have 5 % of the text each and must hold several samples.
     length = int(config.get("length", min(LONGEST, max(8, len(text) // 100))))
     run = {"batch": 64, "lr": 1e-3, "steps": 10_000}
-    return {**CLASSES, **run, "network": TRANSFORMER, "data": {**config, "length": length}}
+    return {**SYMBOLS, **run, "network": TRANSFORMER, "data": {**config, "length": length}}
 
 
 def _for_records(records: Records, network: str | None) -> dict[str, Any]:
-    parts = {name: NUMBERS if isinstance(own, Numbers) else CLASSES for name, own in records.samples.items()}
-    record_lengths(records)  # refuses what cannot be trained on before anything is made
+    parts = {name: NUMBERS if isinstance(own, Numbers) else SYMBOLS for name, own in records.samples.items()}
+    record_lengths(records)  # raises if the lengths of the columns differ
     if len(parts) > 1:
         kinds = ("flow", "head", "weighting")
         joint: dict[str, dict[str, Any]] = {

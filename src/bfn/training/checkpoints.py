@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there.
+"""Checkpoints and the log of a run.
 
-A checkpoint is a directory ``checkpoints/step-00001000``: a stored model (``bfn.load`` reads it) with the averaged
-weights, the weights that are trained, the optimiser and the like, and a manifest with the size and SHA-256 of each.
-It is written beside its place, flushed, and renamed; what a kill leaves behind is a directory nobody reads.
+A checkpoint is a folder ``checkpoints/step-00001000``: a stored model with the averaged weights, which ``bfn.load``
+reads; the weights that are trained, the state of the optimiser and of the run; and a manifest with the size and SHA-256
+of each file. It is written under another name, flushed and renamed, so that a killed process leaves no partial one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bfn._utils.files import atomic_write, sync
 from bfn.core.errors import UserError
@@ -24,26 +25,36 @@ from bfn.storage import models as storage
 from bfn.storage.models import read_weights, write_weights
 
 KEEP = 2
-FOLDER = "checkpoints"
-MANIFEST = "manifest.json"
-WEIGHTS = "training.safetensors"
-STATE = "state.pt"
+"""Number of checkpoints of a run that are kept."""
+
+FOLDER, MANIFEST, WEIGHTS, STATE, LOG = (
+    "checkpoints", "manifest.json", "training.safetensors", "state.pt", "log.jsonl"
+)  # fmt: skip
+"""Names of the files of a run and of its checkpoints."""
 
 
 class CheckpointError(UserError):
-    """A checkpoint that is not whole; the message says which and why."""
+    """A checkpoint is incomplete or damaged."""
 
 
 def write(
     run: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any], save: Callable[[Path], object]
 ) -> Path:
-    """Write the checkpoint of a step, then remove all but the last two. ``save(folder)`` adds the stored model.
+    """Write the checkpoint of a step, then remove all but the last :data:`KEEP`.
 
-    Only for a state that is good: see :func:`is_finite`.
+    Args:
+        run: folder of the run.
+        step: number of steps done.
+        weights: trained weights.
+        state: state of the optimiser and of the run. It should be finite, see :func:`is_finite`.
+        save: function that stores the averaged model in a folder.
+
+    Returns:
+        The folder of the checkpoint.
     """
     folder = run / FOLDER / f"step-{step:08d}"
     temporary = run / FOLDER / f".{folder.name}.tmp"
-    for left in (run / FOLDER).glob(".step-*.tmp"):  # of a run that was killed
+    for left in (run / FOLDER).glob(".step-*.tmp"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
@@ -51,13 +62,13 @@ def write(
         write_weights(temporary / WEIGHTS, weights)
         try:
             torch.save(dict(state), temporary / STATE)
-        except RuntimeError as error:  # a full disk is told by this, not by an OSError
+        except RuntimeError as error:  # torch raises this on a full disk, not an OSError
             reason = str(error).splitlines()[0]
             raise CheckpointError(f"{folder}: could not be written, is the disk full? ({reason})") from None
         sync(temporary / STATE)
         files = {path.name: _fingerprint(path) for path in sorted(temporary.iterdir())}
         atomic_write(temporary / MANIFEST, json.dumps({"step": step, "files": files}, indent=2) + "\n")
-        if folder.exists():  # a damaged one of the same step, or one of a run that is written again
+        if folder.exists():  # damaged, or of a run that is repeated
             shutil.rmtree(folder)
         temporary.replace(folder)
         sync(folder.parent)
@@ -69,7 +80,7 @@ def write(
 
 
 def is_finite(state: Any) -> bool:
-    """Whether all floats in tensors are finite, in a state of mappings and lists."""
+    """Return True if all floats in the tensors of nested mappings and lists are finite."""
     if isinstance(state, Tensor):
         return not state.is_floating_point() or bool(state.isfinite().all())
     if isinstance(state, Mapping):
@@ -78,12 +89,12 @@ def is_finite(state: Any) -> bool:
 
 
 def existing(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first, whole or not."""
+    """Return the checkpoints of a run, oldest first, complete or not."""
     return sorted((run / FOLDER).glob("step-*"))
 
 
 def latest(run: Path) -> Path | None:
-    """The newest whole checkpoint, with a warning for each newer one that is not; None if there is none at all."""
+    """Return the newest complete checkpoint, with a warning for each newer one that is damaged; None if there is none."""
     found = existing(run)
     for folder in reversed(found):
         try:
@@ -98,7 +109,7 @@ def latest(run: Path) -> Path | None:
 
 
 def verify(folder: Path) -> None:
-    """Raise CheckpointError unless every file has the size and SHA-256 of the manifest."""
+    """Raise a CheckpointError unless every file has the size and SHA-256 of the manifest."""
     try:
         files = json.loads((folder / MANIFEST).read_text())["files"]
         expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in files.items()}
@@ -118,7 +129,7 @@ def verify(folder: Path) -> None:
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Trained weights, the network's averaged weights, and the state; nothing that could run code is unpickled."""
+    """Return trained weights, averaged weights of the network, and the state. Code in the files is never run."""
     state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
     return read_weights(folder / WEIGHTS), read_weights(folder / storage.WEIGHTS), state
 
@@ -128,23 +139,24 @@ def _fingerprint(path: Path) -> dict[str, Any]:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-LOG = "log.jsonl"
-"""The file of a run's log."""
-
-
 class Log:
-    """One JSON object a line, flushed at once; TensorBoard beside it where it is installed."""
+    """The log of a run, one JSON object per line, also written to TensorBoard if it is installed.
+
+    Args:
+        run: folder of the run.
+        step: number of steps done. Lines of later steps, written after the last checkpoint, are removed.
+        tensorboard: whether to write to TensorBoard.
+    """
 
     def __init__(self, run: Path, step: int, tensorboard: bool) -> None:
         path = run / LOG
         if path.exists():
-            # A run that was killed has lines beyond its last checkpoint: they will be written again.
             atomic_write(path, "".join(f"{line}\n" for line in _lines(path) if json.loads(line)["step"] <= step))
         self._file = path.open("a", encoding="utf-8")
         self._board = _board(run, step) if tensorboard else None
 
     def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Log values of a step."""
+        """Write the figures of a step."""
         self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         self._file.flush()
         for name, value in values.items():
@@ -152,19 +164,19 @@ class Log:
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        """Nothing more is to be written."""
+        """Close the files."""
         self._file.close()
         if self._board is not None:
             self._board.close()
 
 
 def read_log(run: Path | str) -> list[dict[str, Any]]:
-    """All lines of a run's log."""
+    """Return all lines of the log of a run."""
     return [json.loads(line) for line in _lines(Path(run) / LOG)]
 
 
 def _lines(path: Path) -> list[str]:
-    """Whole lines; the last may have been cut by a kill."""
+    """Return the complete lines of a file. The last line may be cut if the process was killed."""
     text = path.read_text(encoding="utf-8")
     return text[: text.rfind("\n") + 1].splitlines()
 
@@ -175,3 +187,64 @@ def _board(run: Path, step: int) -> Any:
     except ImportError:
         return None
     return SummaryWriter(run / "tensorboard", purge_step=step + 1)
+
+
+# --- weights that are sharded over processes (FSDP 2): the same files as for whole ones -------------------------------
+
+
+def is_sharded(devices: Any) -> bool:
+    """Return True if each process holds a part of the weights. Raises a UserError for FSDP 1."""
+    if getattr(devices, "distributed_type", None) is None or devices.distributed_type.value != "FSDP":
+        return False
+    if not devices.is_fsdp2:
+        raise UserError("FSDP version 1: its flat parameters cannot be averaged; launch with --fsdp_version 2")
+    return True
+
+
+def shard(module: nn.Module) -> None:
+    """Split a module's weights over all processes, as FSDP 2 does with the trained ones."""
+    from torch.distributed.fsdp import fully_shard
+
+    # The weights are split again after the outermost forward pass too, since no backward pass follows here.
+    fully_shard(module, reshard_after_forward=True)
+
+
+def whole_weights(module: nn.Module, sharded: bool) -> dict[str, Tensor]:
+    """Return all weights; if they are sharded, on the main process only. All processes take part."""
+    if not sharded:
+        return module.state_dict()
+    states = import_module("torch.distributed.checkpoint.state_dict")
+    options = states.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    weights: dict[str, Tensor] = states.get_model_state_dict(module, options=options)
+    return weights
+
+
+def load_weights(module: nn.Module, weights: Mapping[str, Tensor], sharded: bool) -> None:
+    """Load weights that every process has as a whole."""
+    if not sharded:
+        module.load_state_dict(dict(weights))
+        return
+    states = import_module("torch.distributed.checkpoint.state_dict")
+    states.set_model_state_dict(module, dict(weights), options=states.StateDictOptions(full_state_dict=True))
+
+
+def whole_optimiser(module: nn.Module, optimiser: torch.optim.Optimizer, sharded: bool) -> dict[str, Any]:
+    """Return the state of the optimiser, like :func:`whole_weights`."""
+    if not sharded:
+        return optimiser.state_dict()
+    states = import_module("torch.distributed.checkpoint.state_dict")
+    options = states.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state: dict[str, Any] = states.get_optimizer_state_dict(module, optimiser, options=options)
+    return state
+
+
+def load_optimiser(
+    module: nn.Module, optimiser: torch.optim.Optimizer, state: Mapping[str, Any], sharded: bool
+) -> None:
+    """Load the state of an optimiser that every process has as a whole."""
+    if not sharded:
+        optimiser.load_state_dict(dict(state))
+        return
+    states = import_module("torch.distributed.checkpoint.state_dict")
+    options = states.StateDictOptions(full_state_dict=True)
+    states.set_optimizer_state_dict(module, optimiser, dict(state), options=options)

@@ -3,7 +3,11 @@
 Ordinary training shows a model data x with fresh noise, u = s w(x) + sqrt(kappa) eps, and it learns the mean of all x
 that u may come from. A path of the probability-flow ODE has one end. Trained on states of such paths, the same network
 learns the end that each state leads to, so that it samples in one call. Only the objective differs from ordinary
-training. With matching, samples of one call are also made as likely as the teacher's (:mod:`bfn.distilling.matching`).
+training.
+
+With matching, samples of one call are also made as likely as the teacher's. A second model, the critic, learns the
+distribution of the student's samples; where it and the teacher disagree about a noised sample, the sample is moved
+towards the teacher.
 """
 
 from __future__ import annotations
@@ -24,10 +28,10 @@ from torch import Tensor
 from bfn._utils.arguments import MOST_COUNT, check_real, check_whole
 from bfn._utils.estimate import mean_estimate
 from bfn._utils.pieces import derived_generator, evaluating
-from bfn._utils.progress import Shown, say
+from bfn._utils.progress import Progress, Shown, say
 from bfn.controls.classes import Temperature
 from bfn.controls.guidance import Guidance
-from bfn.core.conditions import ConditionTensors, mean_over_present, rows_of
+from bfn.core.conditions import ConditionTensors, conditions_for, dropped, mean_over_present, rows_of
 from bfn.core.control import Batch as SamplingBatch
 from bfn.core.control import Predict, compose
 from bfn.core.errors import UserError, did_you_mean
@@ -36,14 +40,134 @@ from bfn.core.heads import FlowMapHead, Output
 from bfn.core.info import CARD
 from bfn.core.losses import EDM, Bound, CrossEntropy, Weighting, errors_and_values
 from bfn.core.model import BFN, Model
-from bfn.training import checkpoints
-from bfn.training.loop import sample_sheet, train_with, trainer_for
+from bfn.core.sampling import Step, sample
+from bfn.core.solver import plan
+from bfn.solvers.diffusion import RENOISING
+from bfn.storage.models import read_weights, write_weights
+from bfn.training.checkpoints import is_sharded
+from bfn.training.fitting import advice_on_divergence, sample_sheet, train_with, trainer_for
 from bfn.training.objective import Batch, DenoisingLoss, DenoisingObjective, seed_dropout
-from bfn.training.paths import Paths, choose_tables, coupled_noise, draw_paths, renoising_table
-from bfn.training.process import is_sharded
 from bfn.training.settings import Settings
 from bfn.training.source import TensorSource, batch_rows
 from bfn.training.trainer import Checkpointing, Every, Trainer
+from bfn.training.tuning.calibration import choose_tables
+
+# --- paths of the teacher ---------------------------------------------------------------------------------------------
+
+CHUNK = 1000
+"""Number of paths in a file."""
+
+BATCH = 100
+"""Number of paths that go through the network together."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Paths from n starts through the same times.
+
+    Attributes:
+        times: times of the network calls, (calls,) float64.
+        u: states at these times, (calls, n, *state_shape), in half precision: the rounding is small beside the noise.
+        x: ends of the paths, (n, *data_shape).
+        conditions: conditions by name, each (n, ...).
+    """
+
+    times: Tensor
+    u: Tensor
+    x: Tensor
+    conditions: ConditionTensors
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, rows: slice) -> Paths:
+        """Return some of the paths."""
+        return Paths(self.times, self.u[:, rows], self.x[rows], rows_of(self.conditions, rows))
+
+    def at(self, node: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+        """Return the times and states of some paths at some of their nodes, their ends, and their conditions."""
+        return self.times[node], self.u[node, index].float(), self.x[index], rows_of(self.conditions, index)
+
+    def batch(self, flow: Flow, node: Tensor, index: Tensor, device: torch.device) -> Batch:
+        """Return the states of some paths at some of their nodes, as noise that leads to the ends of the paths."""
+        t, u, x, conditions = self.at(node, index)
+        eps = coupled_noise(flow, u, x, t).to(device)
+        moved = {name: value.to(device) for name, value in conditions.items()}
+        return Batch(x.to(device), t.to(device), eps, torch.ones_like(t).to(device), moved)
+
+
+def coupled_noise(flow: Flow, u: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    """Return the eps for which the state is u = s w(x) + sqrt(kappa) eps."""
+    s = flow.noise_level(t, len(u), u.ndim - 1, like=u).s
+    return (u - flow.noised(x, s, torch.zeros_like(u))) / flow.noise_scale(u)
+
+
+def draw_paths(
+    model: Model, n: int, sampling: Mapping[str, Any], *, seed: int = 0, dropout: float = 0.0,
+    folder: Path | None = None, progress: Shown = False,
+) -> Paths:  # fmt: skip
+    """Draw n paths of a model.
+
+    Args:
+        model: the model.
+        n: number of paths.
+        sampling: options of ``model.sample``, with a solver without noise.
+        seed: seed of all random numbers. Each chunk of paths has its own, derived from it.
+        dropout: share of the paths that are drawn without a condition.
+        folder: folder in which chunks are stored and looked for.
+        progress: whether to show progress.
+    """
+    options = {key: sampling[key] for key in ("solver", "nfe", "grid", "t_start", "g") if key in sampling}
+    planned = plan(model, **options)
+    if planned.table.stochastic:
+        raise UserError(f"a teacher with noise ({planned}): expected a solver without noise, such as fast-ode")
+    if not all(row.commit for row in planned.table.rows):
+        raise UserError(f"a teacher with Runge-Kutta stages ({planned}): expected a multistep solver, such as fast-ode")
+    chunks = []
+    with Progress(n, "paths", "path", progress) as bar:
+        for number in range(-(-n // CHUNK)):
+            count = min(CHUNK, n - number * CHUNK)
+            file = None if folder is None else folder / f"paths-{number:04d}.safetensors"
+            chunk = read_weights(file) if file is not None and file.is_file() else {}
+            if len(chunk.get("x", ())) != count:
+                chunk = _draw_chunk(model, count, sampling, derived_generator(seed, "paths", number), dropout, bar)
+                if file is not None:
+                    write_weights(file, chunk)
+            bar.update(count - (bar.n - number * CHUNK))
+            chunks.append(chunk)
+    u = torch.cat([chunk.pop("u").half() for chunk in chunks], 1)
+    joined = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
+    return Paths(torch.tensor(planned.table.times, dtype=torch.float64), u, joined.pop("x"), joined)
+
+
+def _draw_chunk(
+    model: Model, n: int, sampling: Mapping[str, Any], generator: torch.Generator, dropout: float, bar: Progress
+) -> dict[str, Tensor]:
+    """Return n paths as named tensors."""
+    conditions = conditions_for(model, n, generator=generator)
+    conditions = dropped(conditions, dropout, torch.rand(n, max(1, len(conditions)), generator=generator))
+    states, ends, masks = [], [], []
+    for first in range(0, n, BATCH):
+        rows = slice(first, min(n, first + BATCH))
+        passed: list[Tensor] = []
+
+        def keep(step: Step, passed: list[Tensor] = passed) -> None:
+            passed.append(step.u.half().cpu())
+
+        seed = int(torch.randint(2**62, (), generator=generator))
+        count = rows.stop - rows.start
+        out = sample(model, count, condition=rows_of(conditions, rows), seed=seed, on_step=keep, **sampling)
+        states.append(torch.stack(passed))
+        ends.append(out.x.cpu().float() if out.x.is_floating_point() else out.x.cpu())
+        if out.present is not None:
+            masks.append(out.present.cpu())
+        bar.update(count)
+    if masks:
+        conditions["present"] = torch.cat(masks)
+    return {**conditions, "u": torch.cat(states, 1), "x": torch.cat(ends)}
+
+
+# --- the loss of the predicted ends -----------------------------------------------------------------------------------
 
 LARGEST_FACTOR = 30.0
 """Maximum weight of the squared error, relative to noise of 1/s. The distance has the root of the weight."""
@@ -71,8 +195,16 @@ class Distance(Bound):
 
     small: float = 0.0
 
+    def weight(self, flow: Flow, t: Tensor) -> Tensor:
+        return (1 + flow.schedule.beta(t)).clamp(max=LARGEST_FACTOR).sqrt()
+
     def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
         return (errors + self.small**2).sqrt() - self.small
+
+
+def _weightings(flow: Flow, std: float) -> tuple[Weighting, Weighting]:
+    """Return the weightings of the student and of the critic, for data of that standard deviation."""
+    return (Distance(SMALL * std), EDM(data_std=std)) if flow.has_range else (CrossEntropy(), CrossEntropy())
 
 
 class PathObjective(DenoisingObjective):
@@ -109,10 +241,8 @@ class PathObjective(DenoisingObjective):
         node = torch.randint(1, max(2, len(self.paths.times)), index.shape, generator=generator)
         node = node.clamp(max=len(self.paths.times) - 1)
         node[::AT_START] = 0
-        batch = path_batch(flow, self.paths, node[rows], index[rows], self.devices.device)
-        t = batch.t
-        factor = (1 + flow.schedule.beta(t)).clamp(max=LARGEST_FACTOR).sqrt() if flow.has_range else torch.ones_like(t)
-        return replace(batch, factor=factor)
+        batch = self.paths.batch(flow, node[rows], index[rows], self.devices.device)
+        return replace(batch, factor=self.weighting.weight(flow, batch.t))
 
     def end_step(self, step: int) -> None:
         super().end_step(step)
@@ -129,12 +259,131 @@ class PathObjective(DenoisingObjective):
             self.critic.load_state_dict(state["more"]["critic"])
 
 
-def path_batch(flow: Flow, paths: Paths, node: Tensor, index: Tensor, device: torch.device) -> Batch:
-    """Return the states of some paths at some of their nodes, as noise that leads to the ends of the paths."""
-    t, u, x, conditions = paths.at(node, index)
-    eps = coupled_noise(flow, u, x, t).to(device)
-    moved = {name: value.to(device) for name, value in conditions.items()}
-    return Batch(x.to(device), t.to(device), eps, torch.ones_like(t).to(device), moved)
+# --- matching ---------------------------------------------------------------------------------------------------------
+
+LEAST_ERROR = 1e-3
+"""Smallest error of the teacher on a sample, as root mean square, by which the direction is divided."""
+
+
+class Critic:
+    """A model of the distribution of the student's samples.
+
+    Args:
+        teacher: the teacher.
+        own: model that the critic starts from: the teacher, or the first student of an exact teacher.
+        sampling: options that the teacher's paths are drawn with, of which guidance and temperature count.
+        weighting: times at which critic and teacher are compared, and the loss of the critic.
+        devices: see :class:`bfn.training.objective.Objective`.
+        lr, grad_clip: learning rate of the critic, and the largest norm of its gradient.
+    """
+
+    def __init__(
+        self, teacher: Model, own: BFN, sampling: Mapping[str, Any], weighting: Weighting, devices: Any, lr: float,
+        grad_clip: float,
+    ) -> None:  # fmt: skip
+        self.teacher, self.sampling, self.weighting = teacher, sampling, weighting
+        self.devices, self.grad_clip = devices, grad_clip
+        self.model = copy.deepcopy(own).to(devices.device).train().requires_grad_()
+        optimiser = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0)
+        self.module, self.optimiser = devices.prepare(DenoisingLoss(self.model, weighting), optimiser)
+
+    def direction(
+        self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator
+    ) -> Tensor:
+        """Return the direction in which predictions become less likely under the teacher, like the predictions.
+
+        Args:
+            prediction: predictions of the student, (batch, *state_shape).
+            x: the data that are read from them.
+            conditions: their conditions.
+            generator: source of times and noise.
+        """
+        flow = self.model.flow
+        t, _, eps = self._noise(prediction, generator)
+        level = flow.noise_level(t, len(x), prediction.ndim - 1, like=eps)
+        u = flow.noised(x, level.s, eps)
+        predict = self._teacher(conditions)
+        with torch.no_grad(), evaluating(self.teacher), evaluating(self.model):
+            theirs = predict(u.to(self.teacher.dtype), level, **conditions).mean.to(prediction)
+            ours = self.model.output(u, level, **conditions).mean.to(prediction)
+        error = mean_over_present(flow.errors(x, theirs), conditions.get("present")).sqrt().clamp(min=LEAST_ERROR)
+        return (ours - theirs) / error.view(-1, *[1] * (prediction.ndim - 1))
+
+    def _teacher(self, conditions: ConditionTensors) -> Predict:
+        """Return the teacher's output under the guidance and temperature of its samples."""
+        guidance, temperature = self.sampling.get("guidance"), self.sampling.get("temperature")
+        guide = None if guidance is None else Guidance.from_options(guidance)
+        names = [name for name in conditions if name != "present"]
+        controls = (
+            guide if guide is not None and guide.groups(names) else None,
+            None if temperature is None else Temperature.from_options(temperature),
+        )
+        # These controls read nothing of the batch but its model.
+        batch = SamplingBatch(self.teacher, cast(Any, None), conditions, torch.empty(0), None)
+        return compose(self.teacher.output, [control for control in controls if control is not None], batch)
+
+    def learn(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> None:
+        """Train the critic by one step on samples of the student; see :meth:`direction`."""
+        t, factor, eps = self._noise(prediction, generator)
+        _, values = self.module(x, t, eps, factor.to(self.devices.device), dict(conditions))
+        self.devices.backward(values.mean())
+        if self.grad_clip:
+            self.devices.clip_grad_norm_(self.model.parameters(), self.grad_clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+    def _noise(self, like: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return times, factors and noise for a batch of predictions."""
+        t, factor = self.weighting.draw(self.model.flow, len(like), generator)
+        shuffle = torch.randperm(len(like), generator=generator)
+        eps = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+        return t[shuffle].to(like.device), factor[shuffle], eps
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the weights and the state of the optimiser."""
+        return {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state."""
+        self.model.load_state_dict(state["model"])
+        self.optimiser.load_state_dict(state["optimiser"])
+
+
+class MatchingErrors(DenoisingLoss):
+    """The errors of a distillation, with the direction of the critic for samples of one call.
+
+    Attributes:
+        weight: factor of the matching loss, set before each step.
+        generator: source of the critic's times and noise, set before each step.
+        drawn: the last samples of one call, for the critic to learn: predictions, data, conditions.
+    """
+
+    def __init__(self, model: BFN, weighting: Weighting, critic: Critic) -> None:
+        super().__init__(model, weighting)
+        self.critic = critic
+        self.weight = 0.0
+        self.generator = torch.Generator()
+        self.drawn: tuple[Tensor, Tensor, dict[str, Tensor]] | None = None
+
+    def forward(
+        self, x: Tensor, t: Tensor, eps: Tensor, factor: Tensor, conditions: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        self._starts, self._conditions = (t == 0).nonzero().squeeze(1), conditions
+        return super().forward(x, t, eps, factor, conditions)
+
+    def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+        own, rows = super().values(flow, output, x, errors), self._starts
+        if not len(rows):
+            return own
+        prediction, conditions = output.mean[rows], rows_of(self._conditions, rows)
+        drawn = flow.decode(prediction.detach())
+        self.drawn = prediction.detach(), drawn, conditions
+        away = self.critic.direction(prediction.detach(), drawn, conditions, self.generator)
+        moved = (prediction * away).reshape(*drawn.shape, -1).sum(-1)
+        return own.index_add(0, rows, self.weight * moved)  # the factor at t = 0 is 1
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
 
 
 class Distillation:
@@ -144,7 +393,7 @@ class Distillation:
         teacher: model whose paths are learned.
         first: model that the student starts from.
         again: function that returns how to resume the run, with another learning rate or the same one.
-        settings, run, devices, progress: see :func:`bfn.training.loop.train_with`.
+        settings, run, devices, progress: see :func:`bfn.training.fitting.train_with`.
     """
 
     def __init__(
@@ -153,46 +402,45 @@ class Distillation:
     ) -> None:  # fmt: skip
         self.teacher, self.settings = teacher, settings
         self.progress = progress and devices.is_main_process
-        n, self.sampling = settings.data["paths"], {**settings.data}
-        del self.sampling["paths"], self.sampling["name"]
+        n, sampling = settings.data["paths"], dict(settings.data)
+        del sampling["paths"], sampling["name"]
         with devices.main_process_first():
             self.paths = draw_paths(
-                teacher, n + N_HELD_OUT, self.sampling, seed=settings.seed, dropout=settings.label_dropout,
+                teacher, n + N_HELD_OUT, sampling, seed=settings.seed, dropout=settings.label_dropout,
                 folder=run / "paths", progress=self.progress,
             )  # fmt: skip
         self.held_out = self.paths[n:]
         student = _student(teacher, first, settings).to(devices.device)
-        std = float(self.paths.x.std()) if student.flow.has_range else 1.0
-        weighting: Weighting = Distance(SMALL * std) if student.flow.has_range else CrossEntropy()
+        std = float(self.paths.x.std()) if self.paths.x.is_floating_point() else 1.0
+        weighting, critic_weighting = _weightings(student.flow, std)
         self.objective = PathObjective(student, self.paths[:n], weighting, settings, devices)
         if settings.weighting["match"]:
             if is_sharded(devices):
                 raise UserError("match with FSDP: the critic cannot be sharded; use DDP, or match=0 for paths alone")
             # An exact teacher has no network; the critic then starts as the student does.
-            own = teacher if isinstance(teacher, BFN) else first
-            times = EDM(data_std=std) if student.flow.has_range else CrossEntropy()
-            self.objective.match(Critic(teacher, own, self.sampling, times, devices, settings.lr, settings.grad_clip))
-        self.trainer = trainer_for(self.objective, settings, run, advice=lambda trainer: _advice(again, settings, run))
-        self.trainer.events = [
-            Every(settings.log_every, Trainer.report, "train"),
-            Every(settings.eval_every, self.end_error, "eval"),
-            Every(settings.sample_every, partial(sample_sheet, settings, run)),
-        ]
-        self.trainer.checkpointing = Checkpointing(
-            run, self.save, settings.checkpoint_every, settings.checkpoint_minutes
-        )
+            own, lr = teacher if isinstance(teacher, BFN) else first, settings.lr
+            self.objective.match(Critic(teacher, own, sampling, critic_weighting, devices, lr, settings.grad_clip))
+        self.trainer = trainer_for(
+            self.objective, settings, advice=lambda trainer: advice_on_divergence(run, again(settings.lr / 10)),
+            events=[
+                Every(settings.log_every, Trainer.report, "train"),
+                Every(settings.eval_every, self.end_error, "eval"),
+                Every(settings.sample_every, partial(sample_sheet, settings, run)),
+            ],
+            checkpointing=Checkpointing(run, self.save, settings.checkpoint_every, settings.checkpoint_minutes),
+        )  # fmt: skip
 
     @torch.no_grad()
     def end_error(self, trainer: Trainer) -> dict[str, float]:
         """Return the error of one call from the start on held-out paths, squared or in nats, with its interval."""
         model, paths, values = trainer.average.model, self.held_out, []
-        flow, weighting = model.flow, self.objective.weighting
+        weighting = self.objective.weighting
         with evaluating(model):
             for index in torch.split(torch.arange(len(paths)), trainer.share):
-                batch = path_batch(flow, paths, torch.zeros_like(index), index, trainer.devices.device)
+                batch = paths.batch(model.flow, torch.zeros_like(index), index, trainer.devices.device)
                 t = batch.t.cpu()
                 found = errors_and_values(model, batch.x, t, weighting.values, None, batch.conditions, batch.eps)
-                values.append(found[0 if flow.has_range else 1])
+                values.append(found[0 if isinstance(weighting, Distance) else 1])
         error = mean_estimate(torch.cat(values))
         return {"end_error": error.value, "end_error_low": error.low, "end_error_high": error.high}
 
@@ -224,176 +472,52 @@ def _student(teacher: Model, first: BFN, settings: Settings) -> BFN:
     # What was measured on the teacher does not hold for the student.
     card = {key: value for key, value in teacher.info[CARD].items() if key == "settings"}
     card["distilled"] = settings.to_dict()
-    tables = {1: renoising_table(flow, [0.0])}
+    tables = {1: RENOISING.table(flow, [0.0])}
     info = teacher.info.replace(error_curve=None, maps_to_end=True, tables=tables, card=card)
     student = BFN(copy.deepcopy(first.network), flow, head, first.data_shape, info)
     return student.train().requires_grad_()
 
 
-def _advice(again: Callable[[float | None], str], settings: Settings, run: Path) -> str:
-    """Return what to do about a run that has diverged."""
-    kept = checkpoints.existing(run)
-    last = f"the last good state, {kept[-1].name}, is kept" if kept else "nothing was stored yet"
-    return f"{last}; go on with a lower learning rate: {again(settings.lr / 10)}"
-
-
-LEAST_ERROR = 1e-3
-"""Of the teacher on a sample, a root mean square, below which the size of a direction grows no more."""
-
-
-class Critic:
-    """A model of the student's samples, beside the teacher.
-
-    own: the model to begin with, the teacher itself where it is a network. sampling: how the teacher's paths are drawn;
-    guidance and temperature count. weighting: at which times both are asked, and what the critic is trained by.
-    """
-
-    def __init__(
-        self,
-        teacher: Model,
-        own: BFN,
-        sampling: Mapping[str, Any],
-        weighting: Weighting,
-        accelerator: Any,
-        lr: float,
-        grad_clip: float,
-    ) -> None:
-        self.teacher, self.sampling, self.weighting = teacher, sampling, weighting
-        self.accelerator, self.grad_clip = accelerator, grad_clip
-        self.model = copy.deepcopy(own).to(accelerator.device).train().requires_grad_()
-        optimiser = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.99), weight_decay=0.0)
-        self.module, self.optimiser = accelerator.prepare(DenoisingLoss(self.model, weighting), optimiser)
-
-    def direction(
-        self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator
-    ) -> Tensor:
-        """Where predictions go to be less likely under the teacher, like them; x: the data that they stand for."""
-        flow = self.model.flow
-        t, _, eps = self._noise(prediction, generator)
-        level = flow.noise_level(t, len(x), prediction.ndim - 1, like=eps)
-        u = flow.noised(x, level.s, eps)
-        predict = self._teacher(conditions)
-        with torch.no_grad(), evaluating(self.teacher), evaluating(self.model):
-            theirs = predict(u.to(self.teacher.dtype), level, **conditions).mean.to(prediction)
-            ours = self.model.output(u, level, **conditions).mean.to(prediction)
-        error = mean_over_present(flow.errors(x, theirs), conditions.get("present")).sqrt().clamp(min=LEAST_ERROR)
-        return (ours - theirs) / error.view(-1, *[1] * (prediction.ndim - 1))
-
-    def _teacher(self, conditions: ConditionTensors) -> Predict:
-        """Return the teacher's output under the guidance and temperature of its samples."""
-        guidance, temperature = self.sampling.get("guidance"), self.sampling.get("temperature")
-        guide = None if guidance is None else Guidance.from_options(guidance)
-        asked = [name for name in conditions if name != "present"]
-        controls = (
-            guide if guide is not None and guide.groups(asked) else None,
-            None if temperature is None else Temperature.from_options(temperature),
-        )
-        batch = SamplingBatch(
-            self.teacher, cast(Any, None), conditions, torch.empty(0), None
-        )  # they need the model alone
-        return compose(self.teacher.output, [control for control in controls if control is not None], batch)
-
-    def learn(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> None:
-        """One step on the student's samples."""
-        t, factor, eps = self._noise(prediction, generator)
-        _, values = self.module(x, t, eps, factor.to(self.accelerator.device), dict(conditions))
-        self.accelerator.backward(values.mean())
-        if self.grad_clip:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.grad_clip)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-
-    def _noise(self, like: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Times, factors and noise for a batch of predictions."""
-        t, factor = self.weighting.draw(self.model.flow, len(like), generator)
-        shuffle = torch.randperm(len(like), generator=generator)
-        eps = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
-        return t[shuffle].to(like.device), factor[shuffle], eps
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimiser."""
-        return {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with these."""
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-
-
-class MatchingErrors(DenoisingLoss):
-    """The errors of a distillation, with the direction of the critic for samples of one call.
-
-    weight: how much it counts beside the paths; set, with the generator, before each step. The samples are kept for the
-    critic to learn.
-    """
-
-    def __init__(self, model: BFN, weighting: Weighting, critic: Critic) -> None:
-        super().__init__(model, weighting)
-        self.critic = critic
-        self.weight = 0.0
-        self.generator = torch.Generator()
-        self.drawn: tuple[Tensor, Tensor, dict[str, Tensor]] | None = None
-
-    def forward(
-        self, x: Tensor, t: Tensor, eps: Tensor, factor: Tensor, conditions: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        rows = (t == 0).nonzero().squeeze(1)
-
-        def values(flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
-            own = self.weighting.values(flow, output, x, errors)
-            if not len(rows):
-                return own
-            prediction, there = output.mean[rows], rows_of(conditions, rows)
-            drawn = flow.decode(prediction.detach())
-            self.drawn = prediction.detach(), drawn, there
-            away = self.critic.direction(prediction.detach(), drawn, there, self.generator)
-            moved = (prediction * away).reshape(*drawn.shape, -1).sum(-1)
-            return own.index_add(0, rows, self.weight * moved)  # the factor of what is at t = 0 is 1
-
-        return errors_and_values(self.model, x, t, values, conditions=conditions, eps=eps, factor=factor)
-
-
 SAMPLING = ("solver", "nfe", "grid", "t_start", "g", "guidance", "temperature", "clip")
-"""What a teacher's paths may be asked for, of the settings of ``model.sample``."""
+"""Options of ``model.sample`` that the teacher's paths can be drawn with."""
+
 MOST_MATCH = 1e6
-"""Weight of matching beside which the paths would count for nothing."""
+"""Maximum weight of matching; beyond it the paths would count for nothing."""
 
 
 def distill(
-    model: Model,
-    steps: int = 2000,
-    *,
-    paths: int = 16_000,
-    teacher: Mapping[str, Any] | None = None,
-    student: BFN | None = None,
-    calls: int = 4,
-    match: float | None = None,
-    batch: int = 128,
-    lr: float = 1e-3,
-    seed: int = 0,
-    run: Path | str | None = None,
-    resume: bool = False,
-    again: Callable[[float | None], str] | None = None,
-    progress: Shown = False,
-) -> BFN:
-    """A model that maps a state to the end of its path in one call, learned from ``paths`` paths of this one.
+    model: Model, steps: int = 2000, *, paths: int = 16_000, teacher: Mapping[str, Any] | None = None,
+    student: BFN | None = None, calls: int = 4, match: float | None = None, batch: int = 128, lr: float = 1e-3,
+    seed: int = 0, run: Path | str | None = None, resume: bool = False,
+    again: Callable[[float | None], str] | None = None, progress: Shown = False,
+) -> BFN:  # fmt: skip
+    """Train a student that maps a state to the end of its path in one call, on paths of a model.
 
-    steps, batch, lr: of training; the rate rises over 100 steps and falls along a cosine to 0, weights are averaged.
-    teacher: settings of ``model.sample`` by which paths are drawn, without noise; {"solver": "fast-ode", "nfe": 16} if
-        left out. Guidance in them is learned too: the student then needs none, and is as good as the guided teacher.
-    student: the model to start from, of the same data; a copy of the model itself if left out. An exact model has no
-        network, and needs one.
-    calls: the student gets tables of 1 to so many calls, which "auto" takes.
-    match: how much it counts, beside the paths, that samples of one call are as likely under noise as the teacher's;
-        it doubles the time of a step. 0: only the paths. Left out, 1 for images, where one call rounds what is fine,
-        and 0 for other data, where it was not found to help.
-    run: directory of checkpoints, log and paths, and in the end of the model itself; resume: go on with what is there.
-        An interrupt writes a checkpoint there.
-    again: what the user is told to do to go on, with another learning rate or the same; this call, with resume=True, if
-        left out.
+    Args:
+        model: the teacher.
+        steps: number of training steps.
+        paths: number of paths.
+        teacher: options of ``model.sample`` that paths are drawn with, without noise; {"solver": "fast-ode", "nfe": 16}
+            if None. Guidance in them is learned too: the student then needs none, and is as good as the guided teacher.
+        student: model to start from, of the same data; a copy of the teacher if None. An exact model has no network,
+            and needs one.
+        calls: the student gets tables of 1 to this many calls, which the solver "auto" uses.
+        match: weight of the matching loss, which makes samples of one call as likely under noise as the teacher's. It
+            doubles the time of a step. 0: only the paths. If None, 1 for images, whose fine detail one call would lose,
+            and 0 for other data, for which it was not found to help.
+        batch: number of paths in a step.
+        lr: largest learning rate. It rises over 100 steps, then falls along a cosine to 0. Weights are averaged.
+        seed: seed of all random numbers.
+        run: folder for checkpoints, log and paths, and in the end for the model. An interrupt writes a checkpoint.
+        resume: whether to continue the run in the folder.
+        again: function that returns what the user is told to do to continue, with another learning rate or the same
+            one; this call with resume=True if None.
+        progress: whether and how to show progress.
+
+    Returns:
+        The student, in evaluation mode.
     """
     first = _first_student(model, student)
-    flow = first.flow
     for name, count in {"paths": paths, "batch": batch, "calls": calls}.items():
         check_whole(name, count, 1, MOST_COUNT)
     weight = float(model.form == "images") if match is None else check_real("match", match)
@@ -401,11 +525,11 @@ def distill(
         raise UserError(f"match={match}: expected a number from 0, for the paths alone, to {MOST_MATCH:g}")
     if paths < batch:
         raise UserError(f"paths={paths}: expected at least a batch of {batch} paths")
+    loss = "distance" if isinstance(_weightings(first.flow, 1.0)[0], Distance) else "cross-entropy"
     settings = Settings(
         data={"name": "paths", "paths": paths, **_sampling(teacher)},
-        network={"name": type(first.network).__name__}, flow={"name": flow.kind},
-        head={"name": type(first.head).__name__},
-        weighting={"name": "distance" if flow.has_range else "cross-entropy", "match": weight},
+        network={"name": type(first.network).__name__}, flow={"name": first.flow.kind},
+        head={"name": type(first.head).__name__}, weighting={"name": loss, "match": weight},
         steps=steps, batch=batch, lr=lr, seed=seed,
         warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
         tensorboard=False, calibration=0.0,
@@ -415,10 +539,8 @@ def distill(
     def call_again(rate: float | None) -> str:
         return f"distill(..., {'' if rate is None else f'lr={rate:.3g}, '}run={str(run)!r}, resume=True)"
 
-    resume_hint = again or call_again
-
     def make(*parts: Any) -> Trainer:
-        made.append(Distillation(model, first, resume_hint, *parts))
+        made.append(Distillation(model, first, again or call_again, *parts))
         return made[0].trainer
 
     def tell(line: str) -> None:  # standard output is for the result
@@ -428,7 +550,7 @@ def distill(
     with tempfile.TemporaryDirectory() if run is None else nullcontext(run) as folder:
         result = train_with(
             make, settings, folder, resume=resume, progress=progress, cpu=model.device.type == "cpu",
-            again=lambda: resume_hint(None), tell=tell,
+            again=lambda: (again or call_again)(None), tell=tell,
         )  # fmt: skip
         if result.stopped_by is not None:
             raise KeyboardInterrupt(result.stopped_by)
@@ -439,25 +561,25 @@ def distill(
 
 
 def _first_student(model: Model, student: BFN | None) -> BFN:
-    """The model to start from, after a look at what cannot be distilled."""
+    """Return the model to start from. Raises a UserError if the teacher cannot be distilled."""
     if student is None and not isinstance(model, BFN):
         raise UserError(
             f"{type(model).__name__}: an exact model has no network to start from; give student=bfn.BFN(...)"
         )
-    if student is not None and not isinstance(student, BFN):
-        raise UserError(f"student of type {type(student).__name__}: expected bfn.BFN, a network that can learn")
     first = model if student is None else student
+    if not isinstance(first, BFN):
+        raise UserError(f"student of type {type(first).__name__}: expected bfn.BFN, a network that can learn")
     if len(model.flow.parts) > 1:
         raise UserError(f"joint data ({', '.join(model.flow.parts)}): only models of one kind of data can be distilled")
     if first.flow != model.flow or tuple(first.data_shape) != tuple(model.data_shape):
         raise UserError(f"student of {first.flow}, {first.data_shape}: expected {model.flow}, {model.data_shape}")
-    if not isinstance(first, BFN) or not first.starts_at_zero:
-        raise UserError("a network that predicts noise says nothing at t = 0, where one call is made; give a student")
+    if not first.starts_at_zero:
+        raise UserError("a network that predicts noise is not defined at t = 0, where one call is made; give a student")
     return first
 
 
 def _sampling(teacher: Mapping[str, Any] | None) -> dict[str, Any]:
-    """How paths are drawn."""
+    """Return the options that paths are drawn with."""
     if teacher is not None and not isinstance(teacher, Mapping):
         raise UserError(f"teacher of type {type(teacher).__name__}: expected settings of a sample by name")
     sampling = {"solver": "fast-ode", "nfe": 16, **(teacher or {})}

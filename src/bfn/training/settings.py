@@ -1,4 +1,6 @@
-"""Everything that decides a training run, in one frozen value: from YAML or TOML, overridden, stored with the run."""
+"""Settings of a training run: read from YAML, TOML or JSON, overridden, and stored with the run."""
+
+from __future__ import annotations
 
 import dataclasses
 import json
@@ -18,52 +20,72 @@ from bfn.core.plain import to_plain
 from bfn.data.loading import names
 
 Config = Mapping[str, Any]
-"""A part by its name, with its parameters: {"name": "edm", "mean": -1.2}."""
+"""The name of an object with its parameters: {"name": "edm", "mean": -1.2}."""
 
 PARTS = ("data", "network", "flow", "head", "weighting")
+"""Settings that are a name with parameters."""
+
+COUNTS = ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe")
+"""Settings that are at least 1."""
 
 AT_LEAST_0 = (
     "warmup", "eval_every", "sample_every", "checkpoint_every", "checkpoint_minutes", "weight_decay", "grad_clip"
 )  # fmt: skip
-"""Settings of which 0 means never or none."""
+"""Settings for which 0 means never or none."""
+
+SHARES = ("ema_decay", "label_dropout", "final_lr", "decay_from", "calibration", "known")
+"""Settings that are in [0, 1]."""
 
 HARMLESS = frozenset(
     {"steps", "decay_from", "threads", "compile", "log_every", "eval_every", "eval_count", "sample_every"}
     | {"calibration", "sample_count", "sample_nfe", "checkpoint_every", "checkpoint_minutes", "tensorboard"}
 )
-"""What may differ between a run and its continuation without a word."""
+"""Settings that may change when a run is resumed."""
+
 RECORDED = frozenset({"lr", "final_lr", "warmup", "grad_clip", "data.name"})
-"""What may differ too, so that a run that diverged or whose data have moved can go on, and is told in its log and card.
-All else would make it another run."""
+"""Settings that may change as well, so that a run that diverged or whose data have moved can go on. The change is
+recorded in the log and in the card. With any other setting changed it would be another run."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """A training run.
 
-    The first five are parts, each {"name": ..., parameters}; a bare name stands for a part without parameters.
+    The first five are {"name": ..., parameters}; a bare name has no parameters.
 
-    data: a standard set or a path, as ``bfn.data.loading.load`` takes; ``length`` of the sequences of a text. Of images:
-        ``levels`` to re-bin to, ``centres: true`` for values at the centres of bins, ``binarise`` (true: at the middle
-        level; a number: seed of a static random binarisation; dynamic: at random each time an image is drawn) and
-        ``labels: false``.
-    network: one of ``bfn.networks``. Sizes that follow from the data (channels, classes, labels) are filled in.
-    flow: "continuous" with ``sigma_1``, or "discrete" with ``beta_1``.
-    head: one of ``bfn.core.heads.HEADS``; ``data_std`` of a preconditioned one is measured on the data if left out.
-    weighting: one of ``bfn.core.losses.WEIGHTINGS``.
-    batch: samples a step, over all processes and accumulated micro-batches together.
-    accumulate: micro-batches that a process's share of the batch is cut into.
-    warmup: steps over which the learning rate rises. It stays at its peak until the share ``decay_from`` of the steps,
-        then falls along a cosine to ``final_lr`` times the peak. Before the fall ``steps`` can be changed on resuming.
-    ema_decay: of the averaged weights; it rises to this value over the first steps.
-    label_dropout: share of the samples trained without their class, and without each other condition for which
-        condition_dropout has no share of its own, by name.
-    known: share of the samples that are trained with a random share of their data known, as when the rest is filled in.
-    start: a stored model, bundled or a directory, whose weights the training begins with, as in fine-tuning; its
-        network must have these settings' sizes.
-    threads: CPU threads of torch; left as they are if None.
-    calibration: share of the training's time in which, at its end, the settings of the solver ``auto`` for this model
-        are searched (``bfn.training.tuning.calibration.calibrate``); none after a training of less than a minute, or with 0.
+    Attributes:
+        data: a standard data set or a path, as ``bfn.data.load`` takes it. For text: ``length`` of the sequences. For
+            images: ``levels`` to reduce the number of values; ``centres: true`` for values at the centres of bins;
+            ``binarise`` (true: at the middle level; a number: seed of a random binarisation; dynamic: anew each time
+            an image is drawn); ``labels: false``; ``flip: true`` to mirror images left-right at random; ``whole: true``
+            to train on the validation part too, never on the test part.
+        network: one of ``bfn.networks``. Sizes that follow from the data are filled in.
+        flow: "continuous" with ``sigma_1``, or "discrete" with ``beta_1``.
+        head: one of ``bfn.core.heads.HEADS``; ``data_std`` is measured on the data if a head needs it.
+        weighting: one of ``bfn.core.losses.WEIGHTINGS``.
+        optimiser: "adamw", or "muon", which orthogonalises the momentum of matrices.
+        lr, weight_decay, betas, grad_clip: options of the optimiser, and the largest norm of the gradient.
+        batch: number of samples in a step, over all processes and accumulated parts.
+        accumulate: number of parts that the share of each process is split into.
+        steps: number of steps.
+        warmup, decay_from, final_lr: the learning rate rises over ``warmup`` steps, stays at its peak until the share
+            ``decay_from`` of the steps, then falls along a cosine to ``final_lr`` times the peak. Before it falls,
+            ``steps`` can be changed on resuming.
+        ema_decay: decay of the averaged weights; it rises to this value over the first steps.
+        label_dropout: share of the samples that are trained without their class, and without each other condition.
+        condition_dropout: the same share for single conditions, by name.
+        known: share of the samples that are trained with a random part of their data known.
+        precision, compile: type of the network's numbers, and whether it is compiled.
+        start: a bundled model or a folder, whose weights training begins with. Its network must have the same sizes.
+        seed: seed of all random numbers.
+        threads: number of CPU threads of torch; unchanged if None.
+        log_every, eval_every, sample_every, checkpoint_every: number of steps between two log lines, evaluations,
+            pictures of samples and checkpoints.
+        checkpoint_minutes: time between two checkpoints.
+        eval_count, sample_count, sample_nfe: number of held-out samples; of samples in a picture, and their calls.
+        tensorboard: whether to write the log to TensorBoard as well.
+        calibration: share of the training time in which, at its end, settings of the solver "auto" are searched for the
+            model; none after less than a minute of training, or with 0.
     """
 
     data: Config
@@ -108,31 +130,33 @@ class Settings:
             value = getattr(self, item.name)
             value = _part(item.name, value) if item.name in PARTS else _checked(item.name, value, hints[item.name])
             object.__setattr__(self, item.name, value)
-        for name in ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe"):
+        for name in COUNTS:
             if getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: expected at least 1")
             check_whole(name, getattr(self, name), 1, MOST_COUNT)
         for name in AT_LEAST_0:
             if getattr(self, name) < 0:
                 raise UserError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
-        for name in ("ema_decay", "label_dropout", "final_lr", "decay_from", "calibration", "known"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name}={getattr(self, name)}: expected a share in [0, 1]")
-        if not isinstance(self.condition_dropout, Mapping):
-            raise UserError(f"condition_dropout={self.condition_dropout!r}: expected a share for each name")
-        for name, share in self.condition_dropout.items():
-            if not isinstance(share, int | float) or not 0 <= share <= 1:
-                raise UserError(f"condition_dropout.{name}={share}: expected a share in [0, 1]")
-        if not 0 < self.lr < float("inf"):
+        self._check_shares()
+        if not 0 < self.lr < math.inf:
             raise UserError(f"lr={self.lr}: expected a positive learning rate")
         if self.batch % self.accumulate:
             raise UserError(f"batch={self.batch}: not a multiple of accumulate={self.accumulate}")
         if self.threads is not None and self.threads < 1:
             raise UserError(f"threads={self.threads}: expected at least 1, or null to leave them as they are")
 
+    def _check_shares(self) -> None:
+        if not isinstance(self.condition_dropout, Mapping):
+            raise UserError(f"condition_dropout={self.condition_dropout!r}: expected a share for each name")
+        shares = {name: getattr(self, name) for name in SHARES}
+        shares |= {f"condition_dropout.{name}": share for name, share in self.condition_dropout.items()}
+        for name, share in shares.items():
+            if not isinstance(share, int | float) or not 0 <= share <= 1:
+                raise UserError(f"{name}={share}: expected a share in [0, 1]")
+
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> "Settings":
-        """Settings from plain values, as a file has them."""
+    def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> Settings:
+        """Make settings from plain values."""
         known = [item.name for item in dataclasses.fields(cls)]
         if not isinstance(values, Mapping):
             raise UserError(f"{source}: {type(values).__name__} instead of settings by name")
@@ -149,21 +173,21 @@ class Settings:
             raise UserError(f"{source}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON, YAML and TOML can hold; :meth:`from_dict` reads them back."""
+        """Return the settings as plain values, which :meth:`from_dict` reads."""
         values: dict[str, Any] = to_plain(self)
         return values
 
-    def with_whole_path(self) -> "Settings":
-        """The same with paths from the root on, so that the run goes on from any directory."""
+    def with_whole_path(self) -> Settings:
+        """Return the settings with absolute paths, so that the run can be resumed from any directory."""
         name = str(self.data["name"])
         data = self.data if name in names() else {**self.data, "name": _whole_path(name)}
         return dataclasses.replace(self, data=data, start=self.start and _whole_path(self.start))
 
-    def override(self, changes: Mapping[str, Any] | Iterable[str]) -> "Settings":
-        """Some settings changed: {"lr": 1e-3, "network.width": 256} or ["lr=1e-3", "network.width=256"].
+    def override(self, changes: Mapping[str, Any] | Iterable[str]) -> Settings:
+        """Return the settings with changes, {"lr": 1e-3, "network.width": 256} or ["lr=1e-3", "network.width=256"].
 
-        A part given as a whole replaces the part; ``part.parameter`` changes one parameter of it, and further dots one
-        within: flow.schedule.beta_1.
+        ``network`` replaces the network, ``network.width`` one of its parameters; further dots name nested parameters,
+        such as flow.schedule.beta_1.
         """
         if not isinstance(changes, Mapping):
             changes = dict(parse_change(change) for change in changes)
@@ -173,7 +197,7 @@ class Settings:
             if not dot:
                 values[key] = value
             elif part in PARTS:
-                parameter = "name" if key == "data.path" else parameter  # what a path is called in a setting
+                parameter = "name" if key == "data.path" else parameter  # ``path`` means ``name``
                 values[part] = _with(values[part], parameter.split("."), value)
             else:
                 raise UserError(f"{key}: only {', '.join(PARTS)} have parameters of their own")
@@ -181,13 +205,13 @@ class Settings:
 
 
 def _whole_path(name: str) -> str:
-    """A path from the root on, where there is something; else the name as it is."""
+    """Return the absolute path if the name is a path of something that exists, otherwise the name."""
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and not path.is_absolute() else name
 
 
 def _with(values: Any, keys: Sequence[str], value: Any) -> Any:
-    """Values within values, with the one at these keys changed."""
+    """Return nested values with the one at these keys changed."""
     if not keys:
         return value
     own = values if isinstance(values, Mapping) else {}
@@ -195,7 +219,7 @@ def _with(values: Any, keys: Sequence[str], value: Any) -> Any:
 
 
 def read_settings(path: Path | str) -> Settings:
-    """Settings from a .yaml, .yml, .toml or .json file."""
+    """Read settings from a .yaml, .yml, .toml or .json file."""
     path = Path(path)
     try:
         text = read_text(path)
@@ -207,13 +231,13 @@ def read_settings(path: Path | str) -> Settings:
 
 
 def recipes() -> tuple[str, ...]:
-    """Names of the recipes that come with the package."""
+    """Return the names of the recipes that come with the package."""
     root = resources.files("bfn").joinpath("training", "recipes")
     return tuple(sorted(entry.name.removesuffix(".yaml") for entry in root.iterdir() if entry.name.endswith(".yaml")))
 
 
 def recipe(name: str) -> Settings:
-    """The settings that reproduce a bundled model."""
+    """Return the settings of a recipe, such as those that reproduce a bundled model."""
     if name not in recipes():
         raise UserError(f"recipe {name!r}: expected one of {', '.join(recipes())}{did_you_mean(name, recipes())}")
     text = resources.files("bfn").joinpath("training", "recipes", f"{name}.yaml").read_text(encoding="utf-8")
@@ -221,13 +245,13 @@ def recipe(name: str) -> Settings:
 
 
 def differences(ours: Settings, theirs: Settings) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ, by name."""
+    """Return the settings that differ, by name, as pairs."""
     left, right = ours.to_dict(), theirs.to_dict()
     return {name: (left[name], right[name]) for name in left if left[name] != right[name]}
 
 
 def moved(before: Config, now: Config) -> bool:
-    """Whether data differ in their path alone, and are no longer where they were."""
+    """Return True if data differ in their path alone, and nothing is at the old path."""
     same = {**before, "name": None} == {**now, "name": None}
     return same and before["name"] not in names() and not Path(before["name"]).exists()
 
@@ -256,7 +280,7 @@ def _yaml(text: str) -> Any:
 
 
 def parse_change(change: str) -> tuple[str, Any]:
-    """Name and value of NAME=VALUE, whose value is read as YAML."""
+    """Return name and value of NAME=VALUE. The value is read as YAML."""
     key, equals, value = change.partition("=")
     if not equals:
         raise UserError(f"{change!r}: expected name=value, such as lr=1e-3 or network.width=256")
@@ -272,7 +296,7 @@ def _part(name: str, value: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """YAML 1.1 takes 1e-3 for a string; a part's parameter that reads as a float is one."""
+    """Return strings that are numbers as floats: YAML 1.1 reads 1e-3 as a string."""
     if isinstance(value, str) and value.lstrip("+-.")[:1].isdigit():
         try:
             return float(value)
@@ -282,29 +306,32 @@ def _number(value: Any) -> Any:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """The value as its annotated type, or a line that says what was expected."""
+    """Return the value as its annotated type. Raises a UserError if it has another one."""
     origin, kinds = get_origin(hint), get_args(hint)
-    if origin is Mapping and isinstance(value, Mapping):
-        return {str(key): _checked(f"{name}.{key}", one, kinds[1]) for key, one in value.items()}
+    if origin is Mapping:
+        kept = isinstance(value, Mapping)
+        return {str(key): _checked(f"{name}.{key}", one, kinds[1]) for key, one in value.items()} if kept else value
     if value is None and type(None) in kinds:
         return None
     if origin is tuple and isinstance(value, list | tuple) and len(value) == len(kinds):
         return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
-    kind = kinds[0] if origin is UnionType else hint
+    return _checked_single(name, value, kinds[0] if origin is UnionType else hint)
+
+
+def _checked_single(name: str, value: Any, kind: Any) -> Any:
+    choices = get_args(kind)
+    if value in choices or (kind in (bool, str) and isinstance(value, kind)):
+        return value
     number = _number(value)
-    real = isinstance(number, int | float) and not isinstance(number, bool) and not math.isnan(number)
-    if origin is Literal:
-        fits, expected = value in kinds, f"one of {', '.join(kinds)}"
-    elif origin is tuple:
-        fits, expected = False, f"{len(kinds)} numbers"
-    elif kind is bool:
-        fits, expected = isinstance(value, bool), "true or false"
-    elif kind is str:
-        fits, expected = isinstance(value, str), "a name or a path"
-    elif kind is int:
-        fits, expected = real and float(number).is_integer(), "a whole number"
-    else:
-        fits, expected = real, "a number"
-    if not fits:
-        raise UserError(f"{name}={value!r}: expected {expected}")
-    return kind(number) if kind in (int, float) else value
+    if _is_number(number) and (kind is float or (kind is int and float(number).is_integer())):
+        return kind(number)
+    several = f"one of {', '.join(map(str, choices))}" if get_origin(kind) is Literal else f"{len(choices)} numbers"
+    raise UserError(f"{name}={value!r}: expected {EXPECTED.get(kind, several)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+
+
+EXPECTED = {bool: "true or false", str: "a name or a path", int: "a whole number", float: "a number"}
+"""Description of the values of each type, for messages."""

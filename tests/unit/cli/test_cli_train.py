@@ -10,12 +10,12 @@ from PIL import Image
 from bfn import training
 from bfn.cli import main
 from bfn.cli.train import settings_first
-from bfn.training.loop import Result
+from bfn.training.fitting import Result
 
 
 @pytest.fixture
 def called(monkeypatch) -> list:
-    """What ``bfn.training.loop.train`` was called with; it returns at once, told to stop by ``called.stopped_by``."""
+    """What ``bfn.training.train`` was called with; it returns at once, told to stop by ``called.stopped_by``."""
     calls = []
 
     def train(settings, run, *, resume=False, progress=True, cpu=False):

@@ -8,9 +8,12 @@ import tiny
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import StringSet
 from bfn.networks.mlp import MLP
+from bfn.solvers.diffusion import RENOISING
 from bfn.training.checkpoints import read_log
 from bfn.training.distillation import Distance, distill
-from bfn.training.paths import choose_tables, coupled_noise, draw_paths, energy_distance, error_profile, renoising_table
+from bfn.training.distillation import coupled_noise, draw_paths
+from bfn.training.tuning.calibration import choose_tables, error_profile
+from bfn.training.tuning.objectives import energy_distance
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +107,7 @@ def test_paths_are_kept_and_found_again(mixture, tmp_path):
 
 
 def test_noising_again_forgets_the_state(mixture):
-    table = renoising_table(mixture.flow, [0.0, 0.1, 0.2])
+    table = RENOISING.table(mixture.flow, [0.0, 0.1, 0.2])
     s = [float(mixture.flow.schedule.s(t)) for t in (0.1, 0.2)]
     assert [(row.a, row.c) for row in table.rows[:-1]] == [(0.0, 1.0), (0.0, 1.0)]
     assert [row.b for row in table.rows[:-1]] == [pytest.approx((each,)) for each in s]
@@ -115,7 +118,7 @@ def test_times_are_chosen_for_samples_like_the_data(mixture):
     data = mixture.sample_data(400, torch.Generator().manual_seed(3))
     times = (1e-3, 0.1, 0.2)
     tables = choose_tables(mixture, mixture, data, {}, times, 2)
-    drawn = {t: mixture.sample(400, renoising_table(mixture.flow, [0.0, t]), seed=0).x for t in times}
+    drawn = {t: mixture.sample(400, RENOISING.table(mixture.flow, [0.0, t]), seed=0).x for t in times}
     of_data = {t: energy_distance(x, data) for t, x in drawn.items()}
     assert tables[2].times == (0.0, min(of_data, key=of_data.get))
 
@@ -154,7 +157,7 @@ def test_a_distilled_model_is_stored_resumed_and_loaded(tmp_path):
         assert ours.nfe == nfe
     # Where nobody says how many there are as many calls as the largest table has; beyond it auto noises again too.
     assert student.sample(3).nfe == 2
-    beyond = bfn.core.solver.plan(loaded, nfe=5)
+    beyond = bfn.solvers.plan(loaded, nfe=5)
     assert all(row.a == 0 and row.c == 1 for row in beyond.table.rows[:-1])
     # The teacher is as it was, and what was measured of it is not said of the student.
     untouched = tiny.build("images")

@@ -12,8 +12,8 @@ import bfn
 from bfn.interop.official import configuration
 from bfn.training.building import build_model
 from bfn.training.checkpoints import read_log
-from bfn.training.loop import train
-from bfn.training.opening import open_recipe_data as open_source
+from bfn.training.fitting import train
+from bfn.training.source import open_recipe_data as open_source
 from bfn.training.settings import Settings, recipe
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "official-checkpoints" / "small-cases.json").read_text())

@@ -7,7 +7,7 @@ from bfn._utils.pieces import derived_seed
 from bfn.core.conditions import Classes
 from bfn.core.info import ModelInfo
 from bfn.kinds.discretised import quantise
-from bfn.training.opening import open_recipe_data as open_source
+from bfn.training.source import open_recipe_data as open_source
 from bfn.training.source import ImageSource, Position, TextSource, run_rows
 
 

@@ -5,7 +5,7 @@ from PIL import Image
 from bfn.core.flows import ContinuousFlow
 from bfn.core.schedules import QuadraticSchedule, TabulatedSchedule
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting
-from bfn.training.opening import open_recipe_data as open_source
+from bfn.training.source import open_recipe_data as open_source
 
 
 def test_the_learning_rate_rises_stays_and_falls(settings):
@@ -54,7 +54,8 @@ def test_a_flow_may_have_any_schedule_that_can_be_stored(settings, config, sched
 
 def test_the_spread_of_the_data_is_measured_where_a_part_asks_for_it(settings):
     source = open_source(settings.data, "continuous", "train")
-    measured = build_model(settings, source).head.data_std
+    model = build_model(settings, source)
+    measured = model.head.data_std
     assert measured == pytest.approx(float(source.first(1024)[0].std()), abs=1e-4)
-    assert make_weighting(settings, source).data_std == measured
-    assert make_weighting(settings.override({"weighting.data_std": 0.5}), source).data_std == 0.5
+    assert make_weighting(settings, source, model).data_std == measured
+    assert make_weighting(settings.override({"weighting.data_std": 0.5}), source, model).data_std == 0.5

@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 import bfn
 from bfn.networks.mlp import MLP
 from bfn.networks.transformer import Transformer
-from bfn.training.opening import DataOptions, open_data
+from bfn.training.source import DataOptions, open_data
 from bfn.training.source import take_batch
 
 Y = torch.arange(300) % 3
@@ -108,7 +108,7 @@ def test_names_of_classes_and_lengths_are_taken_from_the_data():
 def test_joint_data_have_a_weighting_for_each_part():
     torch.manual_seed(0)
     flow = bfn.JointFlow(x=bfn.ContinuousFlow(0.05), kind=bfn.DiscreteFlow(3))
-    head = bfn.core.heads.PreconditionedHead(data_std=0.7)
+    head = bfn.heads.PreconditionedHead(data_std=0.7)
     from bfn.core.joint import JointHead
 
     joint = JointHead.make({"x": head, "kind": "logits"}, flow, flat=True)

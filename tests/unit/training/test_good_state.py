@@ -16,7 +16,7 @@ from bfn.core.errors import UserError
 from bfn.data import loading as own_paths
 from bfn.training import checkpoints
 from bfn.training.checkpoints import CheckpointError, is_finite, read_log
-from bfn.training.loop import train
+from bfn.training.fitting import train
 from bfn.training.trainer import Trainer, TrainingError
 
 WILD = {"lr": 1e18, "grad_clip": 0.0, "warmup": 0}

@@ -20,7 +20,7 @@ from bfn.storage import models as storage
 from bfn.training import checkpoints
 from bfn.training.building import default_settings
 from bfn.training.checkpoints import read_log
-from bfn.training.loop import Result, train
+from bfn.training.fitting import Result, train
 from bfn.training.settings import Settings, read_settings
 from bfn.training.trainer import TrainingError
 
@@ -101,7 +101,7 @@ def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings,
 def test_a_model_that_took_a_while_gets_a_default_solver_of_its_own(settings, tmp_path, monkeypatch, capsys):
     assert train(settings.override({"steps": 2}), tmp_path / "trial", progress=False)
     assert storage.read_info(tmp_path / "trial").calibration is None
-    monkeypatch.setattr("bfn.training.loop.LEAST_SECONDS", 0)
+    monkeypatch.setattr("bfn.training.fitting.LEAST_SECONDS", 0)
     train(settings.override({"steps": 2, "calibration": 1.0}), tmp_path / "run", progress=False)
     model = bfn.load(tmp_path / "run")
     found = model.info.calibration

@@ -1,9 +1,9 @@
-"""What is fitted to one model: the numbers of a solver's table, or its grid alone.
+"""Tuning: solvers that are fitted to one model.
 
     tuned = tune(model, 5, objective_for(model))
     model.info.tables = {**model.info.tables, 5: tuned.table}
 
-The solver "auto" then takes the table at 5 calls. Its settings at any number of calls are found by
+The solver "auto" then uses this table for 5 calls. Its settings for any number of calls are found by
 
     model.info.calibration = calibrate(model, objective_for(model))
 """
@@ -17,20 +17,10 @@ from bfn.training.tuning.objectives import (
     Objective,
     SearchedGrid,
     objective_for,
-)
+)  # fmt: skip
 from bfn.training.tuning.tables import Tuned, default_steps, tune
 
 __all__ = [
-    "EndPoint",
-    "EnergyDistance",
-    "FeatureDistance",
-    "NGramDivergence",
-    "Objective",
-    "SearchedGrid",
-    "Tuned",
-    "calibrate",
-    "default_steps",
-    "objective_for",
-    "search_grid",
-    "tune",
-]
+    "EndPoint", "EnergyDistance", "FeatureDistance", "NGramDivergence", "Objective", "SearchedGrid", "Tuned",
+    "calibrate", "default_steps", "objective_for", "search_grid", "tune",
+]  # fmt: skip

@@ -1,4 +1,8 @@
-"""A grid of one's own for a model: coordinate descent on a few trajectories, without gradients."""
+"""Searches for the settings of the default solver that suit one model, without gradients.
+
+:func:`search_grid` finds the times of a few calls, :func:`calibrate` the settings of "auto" for any number of calls, and
+:func:`choose_tables` the times at which a distilled model is called.
+"""
 
 from __future__ import annotations
 
@@ -13,37 +17,46 @@ from math import inf
 import torch
 from torch import Tensor
 
-from bfn.core.conditions import conditions_in_turn
+from bfn._utils.pieces import derived_generator, evaluating
+from bfn._utils.progress import Shown, over
+from bfn.core.conditions import ConditionTensors, conditions_in_turn, rows_of
 from bfn.core.errors import UserError
+from bfn.core.losses import squared_error
 from bfn.core.model import Model
 from bfn.core.sampling import sample
 from bfn.core.solver import Solver, plan
 from bfn.core.table import Table
+from bfn.solvers.diffusion import RENOISING
 from bfn.solvers.few_step import Anchor, Calibration, Rule, interpolated
 from bfn.solvers.named import SOLVERS
-from bfn.training.tuning.objectives import Objective
+from bfn.training.tuning.objectives import Objective, energy_distance
 
 ROUNDS = 6
-"""Times that each time of a grid is moved, at most."""
+"""Maximum number of times that each time of a grid is moved."""
 
 
 @torch.no_grad()
 def search_grid(
-    model: Model,
-    nfe: int,
-    solver: str | Solver = "fast-ode",
-    *,
-    n: int = 64,
-    reference: int = 100,
-    rounds: int = ROUNDS,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """(nfe,) times for ``sample(..., grid=times)`` that bring few steps nearest to where many steps end.
+    model: Model, nfe: int, solver: str | Solver = "fast-ode", *, n: int = 64, reference: int = 100,
+    rounds: int = ROUNDS, generator: torch.Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """Search the times at which few steps end nearest to where many steps end, from the same starts.
 
-    Each time in turn is moved by a part of the way to its neighbours, in log(1 + 2s), where that lowers the mean
-    distance of the n end points from those of ``fast-ode`` with ``reference`` calls from the same starts; a time that
-    gains by no move takes half the part in the next round. At most 2 rounds (nfe - 1) nfe calls on n samples, with the
-    model's classes in turn.
+    Each time in turn is moved by a share of the way to its neighbours, in log(1 + 2s), if that lowers the mean distance
+    of the end points. A time that gains by no move is moved by half the share in the next round. This takes at most
+    2 rounds (nfe - 1) nfe network calls on n samples.
+
+    Args:
+        model: the model.
+        nfe: number of network calls.
+        solver: a solver without noise that makes one call in each step.
+        n: number of samples, with the classes of the model in turn.
+        reference: number of calls of "fast-ode" that find the end points.
+        rounds: number of rounds over all times.
+        generator: source of the starts.
+
+    Returns:
+        The times, (nfe,), for ``sample(..., grid=times)``.
     """
     flow = model.flow
     for name, count, smallest in (("n", n, 1), ("reference", reference, 1), ("rounds", rounds, 0)):
@@ -53,9 +66,9 @@ def search_grid(
     own, chosen = planned.table, planned.solver
     if chosen is None or chosen.stochastic:
         name = "auto" if chosen is None else chosen.name
-        raise UserError(f"solver={name!r} draws noise: a grid is searched along fixed paths, as of 'fast-ode'")
+        raise UserError(f"solver={name!r} draws noise: expected a solver without noise, such as 'fast-ode'")
     if plan(model, solver, grid=own.times).table.nfe != nfe:
-        raise UserError(f"solver={chosen.name!r} makes more than one call a step: search with a multistep solver")
+        raise UserError(f"solver={chosen.name!r} makes more than one call in a step: expected a multistep solver")
     shape = (n, *flow.state_shape(model.data_shape))
     initial = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
     condition = conditions_in_turn(model.info, n)
@@ -89,54 +102,51 @@ def search_grid(
 
 
 CALLS = (1, 2, 3, 5, 8, 12, 20, 35, 60, 100)
-"""Numbers of calls that are searched."""
-TRIALS = 14
-"""Settings that are tried at a number of calls, at most; of many calls fewer, at least :data:`LEAST_TRIALS`."""
-LEAST_TRIALS = 3
+"""Numbers of calls for which settings are searched."""
+
+TRIALS, LEAST_TRIALS = 14, 3
+"""Maximum number of settings that are tried for a number of calls: for few calls, and for many."""
+
 TRIED_CALLS = 120
-"""Calls a sample that are spent on one number of calls, about."""
+"""Approximate number of calls per sample that are spent on one number of calls."""
+
 MARGIN = 0.04
-"""A change must gain this share of the objective: less is chance. So must more calls lose twice as much to be searched
-again."""
+"""Share of the objective that a change must gain, since less is chance. Settings of fewer calls are searched again for
+more calls if these lose twice as much."""
 
 
 def calibrate(
-    model: Model,
-    objective: Objective,
-    calls: Sequence[int] = CALLS,
-    *,
-    n: int = 300,
-    trials: int = TRIALS,
-    seed: int = 0,
-    batch: int = 100,
-    seconds: float = inf,
-    on_trial: Callable[[Anchor, float], None] | None = None,
-) -> Calibration:
-    """Anchors for these numbers of calls, found on n samples a trial; set ``model.info.calibration`` to the result.
+    model: Model, objective: Objective, calls: Sequence[int] = CALLS, *, n: int = 300, trials: int = TRIALS,
+    seed: int = 0, batch: int = 100, seconds: float = inf, on_trial: Callable[[Anchor, float], None] | None = None,
+) -> Calibration:  # fmt: skip
+    """Search the settings of "auto" for several numbers of calls; set ``model.info.calibration`` to the result.
 
-    objective: such as ``objective_for(model)``; not the judge that the samples are reported by. trials: at most, at
-    each number of calls. seconds: once they are over nothing more is searched, and the rule's anchors are taken for
-    the calls that were not come to. on_trial: told every setting that was tried, and its value.
+    Args:
+        model: the model.
+        objective: what is minimised, such as ``objective_for(model)``. It should not be the metric that the samples are
+            reported by.
+        calls: numbers of calls, increasing.
+        n: number of samples in each trial.
+        trials: maximum number of trials for each number of calls.
+        seed: seed of the samples.
+        batch: number of samples that go through the network together.
+        seconds: time after which the search ends. Numbers of calls that it has not reached keep the default settings.
+        on_trial: called with each setting that is tried and its value.
     """
     if len(model.flow.parts) > 1:
-        raise UserError("joint data: calibration is for data of one kind; auto takes its rule for each part")
-    if not calls or calls[0] < 1 or any(b <= a for a, b in pairwise(calls)):
-        raise UserError(f"calls {tuple(calls)}: expected increasing numbers from 1 up")
-    if n < objective.least:
-        raise UserError(f"n={n}: the objective needs at least {objective.least} samples; give more")
-    if trials < LEAST_TRIALS:
-        raise UserError(f"trials={trials}: expected at least {LEAST_TRIALS}")
-    problem = _Trials(model, objective, n, seed, batch, time.monotonic() + seconds, on_trial)
+        raise UserError("joint data: calibration is for data of one kind; auto has its own rule for each part")
+    _check_counts(objective, calls, n, trials)
+    search = _Search(model, objective, n, seed, batch, time.monotonic() + seconds, on_trial)
     found: list[tuple[float, Anchor]] = []
     for count in calls:
-        if problem.is_late():
+        if search.is_late():
             break
         most = max(LEAST_TRIALS, min(trials, TRIED_CALLS // count))
         starts = [interpolated(rule(model, name), count) for name in ("fast-sde", "fast-ode")]
         last = [_carried(found[-1][1], count, starts[0])] if found else []
-        best = problem.search([*last, *starts], most if count > 1 else 1)
+        best = search.run([*last, *starts], most if count > 1 else 1)
         if last and best[0] > found[-1][0] * (1 + 2 * MARGIN):
-            best = min(best, problem.search([replace(found[-1][1], calls=count)], most), key=_value)
+            best = min(best, search.run([replace(found[-1][1], calls=count)], most), key=_value)
         found.append(best)
     left = tuple(interpolated(rule(model, "fast-sde"), count) for count in calls[len(found) :])
     return Calibration(
@@ -145,8 +155,17 @@ def calibrate(
     )  # fmt: skip
 
 
+def _check_counts(objective: Objective, calls: Sequence[int], n: int, trials: int) -> None:
+    if not calls or calls[0] < 1 or any(b <= a for a, b in pairwise(calls)):
+        raise UserError(f"calls {tuple(calls)}: expected increasing numbers from 1 up")
+    if n < objective.least:
+        raise UserError(f"n={n}: the objective needs at least {objective.least} samples; give more")
+    if trials < LEAST_TRIALS:
+        raise UserError(f"trials={trials}: expected at least {LEAST_TRIALS}")
+
+
 def rule(model: Model, name: str) -> tuple[Anchor, ...]:
-    """The anchors that a solver of that name has for a model's kind of data."""
+    """Return the anchors of a solver for the data of a model."""
     solver = SOLVERS[name]
     if not isinstance(solver, Rule):
         raise UserError(f"solver={name!r}: expected one whose settings are a rule over the number of calls")
@@ -158,7 +177,7 @@ def _value(pair: tuple[float, Anchor]) -> float:
 
 
 def _carried(anchor: Anchor, calls: int, at_rule: Anchor) -> Anchor:
-    """The last anchor at more calls, its end moved on as much as calls have grown, up to the rule's own."""
+    """Return the last anchor for more calls, with its end moved in proportion, at most to that of the rule."""
     further = anchor.end * (calls / anchor.calls)
     return replace(anchor, calls=calls, end=max(anchor.end, min(further, at_rule.end)))
 
@@ -175,12 +194,12 @@ MOVES: tuple[Callable[[Anchor], Anchor], ...] = (
     lambda a: replace(a, power=a.power + 0.5, scale=a.scale * 1.5),
     lambda a: replace(a, power=max(0.5, a.power - 0.5), scale=a.scale / 1.5),
 )
-"""One change each, those that matter most first."""
+"""Changes of an anchor, those that matter most first."""
 
 
 @dataclass(frozen=True)
-class _Trials:
-    """What all trials share."""
+class _Search:
+    """A search for the best settings; see :func:`calibrate` for the fields. ``end`` is the time at which it ends."""
 
     model: Model
     objective: Objective
@@ -190,10 +209,11 @@ class _Trials:
     end: float
     on_trial: Callable[[Anchor, float], None] | None
 
-    def search(self, starts: Sequence[Anchor], most: int) -> tuple[float, Anchor]:
-        """The best of the starts, and of what one change after another makes of it, in so many trials.
+    def run(self, starts: Sequence[Anchor], most: int) -> tuple[float, Anchor]:
+        """Return the best settings that are found in so many trials, and their value.
 
-        A change that gains is made again. One that comes to a table that was tried already costs nothing.
+        The best start is changed step by step. A change that gains is repeated. Settings with a table that was tried
+        already cost nothing.
         """
         tables = {self.table(anchor): anchor for anchor in reversed(starts[:most])}
         best = min(((self.value(anchor, table), anchor) for table, anchor in tables.items()), key=_value)
@@ -212,17 +232,17 @@ class _Trials:
         return best
 
     def is_late(self) -> bool:
-        """Whether the time is over."""
+        """Return True if the time is over."""
         return time.monotonic() > self.end
 
     def table(self, anchor: Anchor) -> Table:
-        """What these settings come down to."""
+        """Return the table of these settings."""
         model = self.model
         return plan(model, anchor.solver(model.flow, model.info), anchor.calls).table
 
     @torch.no_grad()
     def value(self, anchor: Anchor, table: Table) -> float:
-        """The objective of samples with these settings."""
+        """Return the objective of samples with these settings."""
         model = self.model
         classes = model.info.classes
         labels = None if classes is None else classes.in_turn(self.n)
@@ -239,3 +259,79 @@ class _Trials:
         if self.on_trial is not None:
             self.on_trial(anchor, value)
         return value
+
+
+# --- tables of distilled models ---------------------------------------------------------------------------------------
+
+LOOKS = 4
+"""Number of noise levels at which samples are compared with data."""
+
+NEGLIGIBLE = 0.03
+"""Share of the error at t = 0 below which errors do not count: they are of texture that nobody sees."""
+
+TABLE_BATCH = 100
+"""Number of samples that go through the network together."""
+
+
+def choose_tables(
+    model: Model, teacher: Model, x: Tensor, conditions: ConditionTensors, times: Sequence[float], most: int, *,
+    seed: int = 0, progress: Shown = False,
+) -> dict[int, Table]:  # fmt: skip
+    """Choose tables of 1 to ``most`` calls for a model that maps to the end of paths.
+
+    Each table adds one time to those of the table before it: the one for which the teacher finds samples most like data.
+
+    Args:
+        model: the model.
+        teacher: model whose errors on samples and on data are compared, see :func:`error_profile`.
+        x, conditions: data that samples should be like, and their conditions.
+        times: times to choose from.
+        most: largest number of calls.
+        seed: seed of the samples.
+        progress: whether to show progress.
+    """
+    flow, chosen = model.flow, [0.0]
+    given = dict(conditions)
+    present = given.pop("present", None)
+    tables = {1: RENOISING.table(flow, chosen)}
+    if not times:
+        return tables
+    levels = times[:: -(-len(times) // LOOKS)]
+    ends = error_profile(teacher, x, conditions, levels, seed=seed)
+    for calls in range(2, most + 1):
+        trials: list[tuple[float, list[float]]] = []
+        others = [t for t in times if t not in chosen]
+        for t in over(others, f"choosing the times of {calls} calls", "trial", progress):
+            tried = sorted([*chosen, t])
+            table = RENOISING.table(flow, tried)
+            drawn = sample(model, len(x), table, condition=given, present=present, seed=seed).x
+            profile = error_profile(teacher, drawn, conditions, levels, seed=seed)
+            trials.append((energy_distance(profile, ends), tried))
+        if not trials:
+            break
+        _, chosen = min(trials)
+        tables[calls] = RENOISING.table(flow, chosen)
+    return tables
+
+
+@torch.no_grad()
+def error_profile(
+    model: Model, x: Tensor, conditions: ConditionTensors, times: Sequence[float], *, seed: int = 0
+) -> Tensor:
+    """Return the log of a model's error on each sample at each time, relative to that at t = 0, (n, times).
+
+    The noise is the same for all x of the same number, so that two sets of samples differ by the samples alone.
+    """
+    device, columns = model.device, []
+    for number, t in enumerate((0.0, *times)):
+        generator, errors = derived_generator(seed, "profile", number), []
+        for rows in torch.split(torch.arange(len(x)), TABLE_BATCH):
+            shape = (len(rows), *model.flow.state_shape(model.data_shape))
+            eps = torch.randn(shape, generator=generator, dtype=model.dtype).to(device)
+            moved = {name: value.to(device) for name, value in rows_of(conditions, rows).items()}
+            at = torch.full((len(rows),), t, dtype=torch.float64, device=device)
+            with evaluating(model):
+                errors.append(squared_error(model, x[rows].to(device), at, None, moved, eps).double().cpu())
+        columns.append(torch.cat(errors))
+    first, *others = columns
+    return (torch.stack(others, 1) / first.mean() + NEGLIGIBLE).log()

@@ -1,9 +1,11 @@
-"""What samples of a few calls are judged by while a solver is tuned: a summary of each, a loss of all together.
+"""Objectives of tuning: a summary of each sample, and a loss of the summaries of all samples.
 
-With :class:`EndPoint` a table without noise is drawn towards where a many-step teacher ends from the same start.
-Trained networks do better with noise, for which no path can be prescribed: :class:`FeatureDistance` and
-:class:`NGramDivergence` compare the distribution of the samples with that of data.
+:class:`EndPoint` compares samples with the ends of a many-step solver from the same starts, for tables without noise.
+Trained networks do better with noise, which leads to no fixed end: :class:`FeatureDistance`, :class:`NGramDivergence`
+and :class:`EnergyDistance` compare the distribution of the samples with that of data.
 """
+
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -27,41 +29,49 @@ from bfn.data.tokenizers import Tokenizer
 from bfn.quality.frechet import Gaussian
 from bfn.quality.judge import without_padding
 from bfn.quality.judge_choice import features_for, metric_for
-from bfn.quality.molecules import is_of_molecules
-from bfn.quality.molecules import Molecules
 from bfn.quality.metrics import class_ngram_counts, divergence
+from bfn.quality.molecules import Molecules, is_of_molecules
 from bfn.solvers.named import get
 
 Method = Literal["gradients", "search", "grid"]
-"""How a table is fitted: by gradients through the sampler, by trying, or by moving its times alone."""
+"""How a table is fitted: by gradients through the sampler, by a search, or by moving its times alone."""
 
 DIALS = (0.0, 1.0, 2.0, 4.0, 10.0)
-"""Values of the dial that tuning may start from."""
+"""Values of g that tuning may start from."""
 
-PSEUDO_COUNT, SMOOTHING = 0.01, 0.01
-"""Added to the data's counts of n-grams; the share of the data's distribution that is mixed into the samples'."""
+PSEUDO_COUNT = 0.01
+"""Added to the counts of the n-grams of the data."""
 
-MOST_IMAGES, MOST_TEXTS = 20_000, 40_000
-"""Data that samples are compared with, at most."""
+SMOOTHING = 0.01
+"""Share of the data's distribution that is mixed into that of the samples."""
+
+MOST_DATA = {"text": 40_000, "images": 20_000}
+"""Maximum number of data that samples are compared with."""
 
 MOST_POINTS = 2000
-"""Data that an energy distance is taken from, at most."""
+"""Maximum number of data for an energy distance."""
 
 MOST_NGRAMS = 1_000_000
-"""Different n-grams that are counted, at most."""
+"""Maximum number of different n-grams that are counted."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """All that is random in a batch of samples: u at the start, a noise for each step, and the conditions asked for."""
+    """The random numbers of a batch of samples.
+
+    Attributes:
+        u: first states, (batch, *state_shape).
+        noise: standard normal noise of each step, like u.
+        conditions: conditions by name, each (batch, ...).
+    """
 
     u: Tensor
     noise: tuple[Tensor, ...]
     conditions: ConditionTensors
 
     @classmethod
-    def make(cls, model: Model, n: int, nfe: int, generator: torch.Generator) -> "Draws":
-        """In the order in which :func:`bfn.sample` draws from the generator, conditions in turn."""
+    def make(cls, model: Model, n: int, nfe: int, generator: torch.Generator) -> Draws:
+        """Draw in the order in which :func:`bfn.sample` does, with conditions in turn."""
         shape = (n, *model.flow.state_shape(model.data_shape))
 
         def normal() -> Tensor:
@@ -72,19 +82,23 @@ class Draws:
         conditions = {name: value.to(model.device) for name, value in conditions_in_turn(model.info, n).items()}
         return cls(u, tuple(normal() for _ in range(nfe - 1)), conditions)
 
-    def split(self, size: int) -> Iterator["Draws"]:
-        """Parts of at most that size."""
+    def split(self, size: int) -> Iterator[Draws]:
+        """Yield parts of at most that size."""
         for first in range(0, len(self.u), size):
             part = slice(first, first + size)
             yield Draws(self.u[part], tuple(noise[part] for noise in self.noise), rows_of(self.conditions, part))
 
 
 class Objective(ABC):
-    """What samples are judged by: a summary of each, and a loss of all summaries together.
+    """A loss of samples. Subclasses define the summary of each sample and the loss of all summaries.
 
-    noisy: whether the table's noise is fitted too. method: what it is fitted by; samples of classes are read by argmax,
-    where gradients lead nowhere and the numbers are searched. start: the solver that the table has to beat. least:
-    samples that it can judge at least. teacher_nfe: calls of the teacher, where there is one.
+    Attributes:
+        noisy: whether the noise of the table is fitted too.
+        method: how the table is fitted. Classes are read from samples by argmax, which has no gradient, so tables for
+            classes are searched.
+        start: solver that tuning starts from.
+        least: smallest number of samples that the loss is defined for.
+        teacher_nfe: number of network calls of the many-step solver, if there is one.
     """
 
     noisy: bool = True
@@ -95,40 +109,40 @@ class Objective(ABC):
 
     @abstractmethod
     def summary(self, prediction: Tensor) -> Tensor:
-        """(batch, ...) of the predictions that the samples are read from."""
+        """Return the summary of each sample, (batch, ...), from the predictions that samples are read from."""
 
     def without_padding(self, summaries: Tensor, present: Tensor | None) -> Tensor:
-        """Summaries of samples of different lengths, (batch, ...), where present says what is there of them."""
+        """Return the summaries without padding; ``present`` is a mask of the data of each sample."""
         return summaries
 
     @abstractmethod
     def loss(self, summaries: Tensor, target: Tensor | None) -> Tensor:
-        """A number to be lowered, from the summaries of all samples."""
+        """Return the number to be minimised, from the summaries of all samples."""
 
     def target(self, model: Model, draws: Draws) -> Tensor | None:
-        """What the summaries of these draws should be, if that is known."""
+        """Return what the summaries of these draws should be; None if that is not known."""
         return None
 
     def check(self, nfe: int) -> None:
-        """Refuse a number of calls for which there is nothing to tune."""
+        """Raise a UserError for a number of calls for which there is nothing to tune."""
         if nfe < (1 if self.noisy and self.method == "search" else 2):
             raise UserError(f"nfe={nfe}: a table of one call has no step to tune; expected at least 2 calls")
 
     def others(self, flow: Flow, nfe: int) -> list[Solver]:
-        """Solvers that tuning may start from if one of them is better: the start with its dial elsewhere."""
+        """Return solvers that tuning may start from instead: the start with other values of g."""
         if len(flow.parts) > 1:
             return []
-        base = get(self.start, flow.kind).resolve(flow, nfe)
+        base = get(self.start, flow.leading.kind).resolve(flow, nfe)
         return [replace(base, g=g, quiet=0) for g in DIALS] if isinstance(base, Multistep) else []
 
     def describe(self) -> dict[str, Any]:
-        """Plain values for the record."""
+        """Return the objective as plain values, which are stored with the table."""
         return {"objective": type(self).__name__}
 
 
 @dataclass(frozen=True)
 class EndPoint(Objective):
-    """Mean squared distance to where a many-step teacher ends from the same start, for tables without noise."""
+    """Mean squared distance to the ends of a many-step solver from the same starts, for tables without noise."""
 
     teacher_nfe: int = 100
     teacher: str | Solver = "fast-ode"
@@ -143,7 +157,7 @@ class EndPoint(Objective):
 
     def loss(self, summaries: Tensor, target: Tensor | None) -> Tensor:
         if target is None:
-            raise UserError("target=None: the teacher's end points are needed")
+            raise UserError("target=None: expected the ends of the many-step solver")
         return (summaries - target).square().mean()
 
     def target(self, model: Model, draws: Draws) -> Tensor | None:
@@ -153,7 +167,7 @@ class EndPoint(Objective):
     def check(self, nfe: int) -> None:
         super().check(nfe)
         if self.teacher_nfe <= nfe:
-            raise UserError(f"teacher_nfe={self.teacher_nfe}: a teacher makes more calls than the table's {nfe}")
+            raise UserError(f"teacher_nfe={self.teacher_nfe}: expected more calls than the {nfe} of the table")
 
     def describe(self) -> dict[str, Any]:
         return {"objective": "endpoint", "teacher_nfe": self.teacher_nfe}
@@ -161,7 +175,7 @@ class EndPoint(Objective):
 
 @dataclass(frozen=True)
 class SearchedGrid(EndPoint):
-    """The same distance, with the times alone moved: the start on the grid of :func:`search_grid`."""
+    """The same distance, but only the times are moved, by :func:`bfn.training.tuning.calibration.search_grid`."""
 
     method: Method = field(default="grid", init=False)
 
@@ -170,21 +184,23 @@ class SearchedGrid(EndPoint):
 
 
 class FeatureDistance(Objective):
-    """Frechet distance of the samples' features from those of data.
+    """Frechet distance between the features of samples and of data.
 
-    features: floats (batch, *data_shape) -> (batch, d), differentiable. data: such floats; of classes what
-    ``flow.values`` gives.
+    Args:
+        features: differentiable function of floats, (batch, *data_shape) -> (batch, d).
+        data: data as floats; for classes the values of ``flow.values``.
+        flow: flow of the model.
+        batch: number of data whose features are computed together.
     """
 
     def __init__(self, features: Callable[[Tensor], Tensor], data: Tensor, flow: Flow, batch: int = 500) -> None:
         if len(data) < 2:
             raise UserError(f"{len(data)} data: expected at least 2 to compare with")
         self.features, self.flow = features, flow
-        # Samples that are classes, read by argmax, have no gradient.
         self.method = "gradients" if flow.has_range else "search"
         with torch.no_grad():
             self.data = Gaussian.of(torch.cat([features(part) for part in torch.split(data, batch)]))
-        # With fewer the covariance is singular, and the distance mostly bias.
+        # With fewer samples the covariance is singular.
         self.least = len(self.data.mean) + 1
 
     def summary(self, prediction: Tensor) -> Tensor:
@@ -198,17 +214,21 @@ class FeatureDistance(Objective):
 
 
 class NGramDivergence(Objective):
-    """Jensen-Shannon divergence, in bits, of the n-grams of sequences of classes from those of data.
+    """Jensen-Shannon divergence, in bits, between the n-grams of samples and of data that are sequences of classes.
 
-    data: (m, length) classes, -1 for none. n: 4, or fewer where there are more than a million n-grams.
+    Args:
+        data: classes, (m, length), -1 for padding.
+        flow: flow of the model.
+        n: length of the n-grams; shorter if there are more than a million different ones.
     """
 
     method: Method = "search"
 
     def __init__(self, data: Tensor, flow: Flow, n: int = 4) -> None:
-        if flow.n_values is None:
-            raise UserError(f"n-grams of {flow.kind} data: expected data of classes")
-        self.flow, self.n_classes = flow, flow.n_values
+        n_classes = flow.n_values
+        if n_classes is None:
+            raise UserError(f"n-grams of {flow.leading.kind} data: expected data of classes")
+        self.flow, self.n_classes = flow, n_classes
         while n > 1 and self.n_classes**n > MOST_NGRAMS:
             n -= 1
         if len(data) == 0 or data.shape[1] < n:
@@ -233,9 +253,9 @@ class NGramDivergence(Objective):
 
 
 class MoleculeDivergence(NGramDivergence):
-    """The share of strings that are no molecules, and the divergence of the n-grams of those that are (RDKit).
+    """The share of strings that are not valid molecules, plus the n-gram divergence of the valid ones (RDKit).
 
-    By n-grams alone strings would be chosen whose parts are right and whose rings stay open.
+    The n-gram divergence alone would favour strings with correct parts and unclosed rings.
     """
 
     def __init__(self, data: Tensor, flow: Flow, tokenizer: Tokenizer) -> None:
@@ -253,10 +273,26 @@ class MoleculeDivergence(NGramDivergence):
         return {"objective": f"invalid strings and {self.n}-grams"}
 
 
-class EnergyDistance(Objective):
-    """Energy distance of samples from data, 2 E|x - y| - E|x - x'| - E|y - y'|: 0 where both have one distribution.
+def mean_distance(x: Tensor, y: Tensor) -> Tensor:
+    """Return the mean distance between two samples, (n, d) and (m, d); between different points if they are the same."""
+    return torch.cdist(x, y).sum() / (len(x) * len(y) - (len(x) if x is y else 0))
 
-    data: (m, ...) as the model takes them. Each variable counts in units of its own standard deviation.
+
+def energy_distance(x: Tensor, y: Tensor) -> float:
+    """Return 2 E||x - y|| - E||x - x'|| - E||y - y'|| of two samples, (n, ...) and (m, ...).
+
+    It is 0 for equal distributions.
+    """
+    x, y = x.flatten(1).double(), y.flatten(1).double()
+    return float(2 * mean_distance(x, y) - mean_distance(x, x) - mean_distance(y, y))
+
+
+class EnergyDistance(Objective):
+    """Energy distance between samples and data, with each variable in units of its standard deviation.
+
+    Args:
+        data: data as the model takes them, (m, ...).
+        flow: flow of the model.
     """
 
     method: Method = "search"
@@ -268,41 +304,41 @@ class EnergyDistance(Objective):
         self.flow, values = flow, flow.values(data[rows]).flatten(1).double()
         self._scale = values.std(0).clamp(min=1e-9)
         self._data = values / self._scale
-        self._within = self._mean_distance(self._data, self._data)
+        self._within = mean_distance(self._data, self._data)
         self.least = 20
-
-    @staticmethod
-    def _mean_distance(a: Tensor, b: Tensor) -> Tensor:
-        own = len(a) if a is b else 0
-        return torch.cdist(a, b).sum() / (len(a) * len(b) - own)
 
     def summary(self, prediction: Tensor) -> Tensor:
         return self.flow.values(self.flow.decode(prediction)).flatten(1).double() / self._scale
 
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
-        between = self._mean_distance(summaries, self._data)
-        return (2 * between - self._mean_distance(summaries, summaries) - self._within).clamp(min=1e-4)
+        between = mean_distance(summaries, self._data)
+        return (2 * between - mean_distance(summaries, summaries) - self._within).clamp(min=1e-4)
 
     def describe(self) -> dict[str, Any]:
         return {"objective": "energy distance"}
 
 
 def objective_for(model: Model, data: str | Path | Tensor | None = None) -> Objective:
-    """The objective that compares a model's samples with the data it was trained on, as its info says, or with others.
+    """Return the objective that compares the samples of a model with data.
 
-    A tensor of data, as the model takes them: the energy distance, or n-grams of text.
-    Text: n-grams; of strings that stand for molecules, where RDKit is installed, also how many do not. Images: the
-    features that the Frechet distance is measured on, those of the bundled classifier for mnist, else pixels pooled to
-    at most 8 x 8. The training part is used, so that held-out data remain to judge by.
-    Of joint data only the grid is fitted, to a many-step teacher's ends, and no data are needed.
+    For text this is the divergence of n-grams, and for molecules also the share of invalid strings if RDKit is
+    installed. For images it is the Frechet distance of the features that images are judged by: those of the bundled
+    classifier for mnist, otherwise pixels pooled to at most 8 x 8. For joint data only the grid is fitted, to the ends
+    of a many-step solver, which needs no data.
+
+    Args:
+        model: the model.
+        data: a tensor of data as the model takes them, which are compared by the energy distance or by n-grams; or a
+            data set, of which the training part is used, so that held-out data remain for judging. If None, the data
+            that the model was trained on.
     """
     if len(model.flow.parts) > 1:
         return SearchedGrid()
+    form = model.codec.form
     if isinstance(data, Tensor):
-        return _of_texts(model, data) if model.form == "text" else EnergyDistance(data, model.flow)
-    most = MOST_TEXTS if model.form == "text" else MOST_IMAGES
-    real = read_model_data(model, data, "train", most, seed=None)
-    if model.form == "text":
+        return _of_texts(model, data) if form == "text" else EnergyDistance(data, model.flow)
+    real = read_model_data(model, data, "train", MOST_DATA.get(form, MOST_DATA["images"]), seed=None)
+    if form == "text":
         return _of_texts(model, without_padding(real))
     metric = metric_for(model, None, real.source)
     images = model.flow.values(real.x).to(model.device)

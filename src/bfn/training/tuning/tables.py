@@ -1,15 +1,15 @@
-"""The free numbers of a table: what is fitted to a model.
+"""Tables that are fitted to a model: their free numbers, and the search for the best ones.
 
 A row u_next = a u + sum_j b_j w_hat[-1-j] + c xi from s_0 to s_1 of any good solver keeps two sums,
 
     a s_0 + sum_j b_j = s_1          a constant w_hat is integrated exactly
     a^2 + c^2 / kappa = 1            the noise in the state stays that of its level
 
-and what is left is free: the grid; the angle phi of each row, a = cos phi and c = sqrt(kappa) sin phi, which is the
-stochasticity dial (0 the ODE, a right angle full re-noising); the shares of the older predictions in each step and in
-the sample. A network is not exact, and its predictions in few steps even less: where noise is fitted, two more numbers
-a row, the gain and the noise, let it depart from both sums. Where the first call is not made at s = 0, so are its s and
-the width of the first state.
+What is left is free: the grid; the angle phi of each row, with a = cos phi and c = sqrt(kappa) sin phi, which is its
+stochasticity (0 for the ODE, a right angle for new noise); the shares of the older predictions in each step and in the
+sample. The predictions of a network have errors. If the noise is fitted, two more numbers of each row, the gain and the
+noise, let it depart from both sums. If the first call is not made at s = 0, its s and the width of the first state are
+free too.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bfn._utils.seeds import evaluating
+from bfn._utils.pieces import evaluating
 from bfn.core.errors import NetworkError, UserError
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.model import Model
@@ -34,33 +35,38 @@ from bfn.training.tuning.calibration import ROUNDS, search_grid
 from bfn.training.tuning.objectives import Draws, Objective
 
 DEPTH = 3
-"""Predictions that a row may mix at least; more where the table that tuning starts from does."""
+"""Number of predictions that a row may mix, or more if the table that tuning starts from mixes more."""
 
 
 class TableParameters:
-    """The free numbers of a table with ``nfe`` calls, each a float64 tensor with gradients.
+    """The free numbers of a table, each a float64 tensor with gradients.
 
-    steps: logits of the shares of [s_0, s(1)] that the grid's intervals take, the last one what is left out at its end
-        (absent where the grid ends at s(1)). angles: phi of each row. older: shares of the older predictions in each
-        row. mix: shares of the older predictions in the sample. gain, noise: logs of what sum_j b_j and c are
-        multiplied by. Where noise is fitted and s_0 > 0, the shares are of [0, s(1)], the first one s_0 itself, and
-        width is the log of the first state's standard deviation over sqrt(kappa).
+    Args:
+        flow: flow of the model.
+        table: a table without Runge-Kutta stages, such as that of any multistep solver.
+        noisy: whether angles, gain, noise and the start may be fitted.
+        least_angle: smallest angle that rows start with.
+
+    Attributes:
+        steps: logits of the shares of [s_0, s(1)] that the intervals of the grid take. The last one is what is left at
+            the end, absent if the grid ends at s(1). If noise is fitted and s_0 > 0, they are shares of [0, s(1)], and
+            the first one is s_0.
+        angles: phi of each row.
+        older: shares of the older predictions in each row.
+        mix: shares of the older predictions in the sample.
+        gain, noise: logs of the factors of sum_j b_j and of c.
+        width: log of the standard deviation of the first state over sqrt(kappa).
     """
 
     def __init__(self, flow: Flow, table: Table, *, noisy: bool = True, least_angle: float = 0.0) -> None:
-        """Those of a table without Runge-Kutta stages, such as any multistep solver's.
-
-        noisy: whether angles, gain, noise and the start may be fitted. least_angle: where the angles start at least.
-        """
         if table.parts:
-            raise UserError("joint data: of their tables only the grid is fitted; take the objective SearchedGrid")
+            raise UserError("joint data: only the grid of their tables can be fitted; use the objective SearchedGrid")
         if table.draws or not all(row.commit for row in table.rows):
             raise UserError("the table draws classes or has Runge-Kutta stages: tune from a multistep solver")
         self.flow = flow
         s = torch.tensor(flow.schedule.s_of(table.times), dtype=torch.float64)
         self.starts_late = noisy and bool(s[0] > 0)
         self.width = torch.tensor([table.start], dtype=torch.float64).log().requires_grad_(self.starts_late)
-        # What the shares are of begins at s = 0 if the start moves, else where the grid starts.
         self.start, self.end = (torch.zeros_like(s[0]) if self.starts_late else s[0]), flow.schedule.s(1.0)
         left = 1 - (s[-1] - self.start) / (self.end - self.start)
         ends = torch.cat([self.start[None], s]) if self.starts_late else s
@@ -91,18 +97,18 @@ class TableParameters:
 
     @property
     def fitted(self) -> list[Tensor]:
-        """All that may be fitted."""
+        """The numbers that are fitted."""
         every = (self.steps, self.width, self.angles, self.gain, self.noise, self.older, self.mix)
         return [each for each in every if each.requires_grad]
 
     @property
     def vector(self) -> Tensor:
-        """All that may be fitted in one row, without shares of predictions that have not been made yet."""
+        """The fitted numbers as one vector, without shares of predictions that have not been made yet."""
         return torch.cat([each.detach()[used] for each, used in self._used()])
 
     @torch.no_grad()
     def set(self, vector: Tensor) -> None:
-        """Set all that may be fitted."""
+        """Set the fitted numbers."""
         used = self._used()
         parts = torch.split(vector, [int(mask.sum()) for _, mask in used])
         for (each, mask), part in zip(used, parts, strict=True):
@@ -110,10 +116,10 @@ class TableParameters:
 
     @property
     def shared_directions(self) -> Tensor:
-        """(len(vector), m): one number changed in all rows alike, for a search that first looks where there are few.
+        """Directions that change one kind of number in all rows alike, (len(vector), m).
 
-        Of the steps: from early to late ones, where the grid ends, and where it starts if that moves. Of the older
-        shares: all of them in proportion, how far to extrapolate. Of the mix: its first.
+        For the steps these are: from early to late ones, the end of the grid, and its start if that is fitted. The
+        older shares change in proportion, which is how far predictions are extrapolated; of the mix, the first changes.
         """
         first, last = int(self.starts_late), len(self.steps) - self.ends_early
         tilt = torch.zeros_like(self.steps)
@@ -132,7 +138,7 @@ class TableParameters:
             return torch.cat(parts).detach()
 
         found = torch.stack([direction(*way) for way in ways], 1)
-        # Of few calls some move nothing: there is no older prediction, or no step to tilt.
+        # With few calls some directions are zero: there is no older prediction, or only one step.
         return found[:, found.any(0)]
 
     def _used(self) -> list[tuple[Tensor, Tensor]]:
@@ -140,7 +146,7 @@ class TableParameters:
         return [(each, masks.get(id(each), torch.ones_like(each, dtype=torch.bool))) for each in self.fitted]
 
     def coefficients(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The table they stand for: s (nfe,), a (nfe - 1,), b (nfe - 1, depth) newest first, c (nfe - 1,), final."""
+        """Return the coefficients of the table: s (nfe,), a (nfe - 1,), b (nfe - 1, depth) newest first, c, final."""
         shares = torch.softmax(self.steps, 0).cumsum(0)
         inner = self.start + (self.end - self.start) * shares[:-1]
         s = torch.cat([inner, *(() if self.ends_early else (self.end[None],))])
@@ -149,12 +155,12 @@ class TableParameters:
         total = (s[1:] - a * s[:-1]) * self.gain.exp()
         older, mix = self.older * self._made[:-1], self.mix * self._made[-1]
         b = total[:, None] * torch.cat([1 - older.sum(1, keepdim=True), older], 1)
-        # A row may turn its angle through 0; the sign of noise means nothing.
+        # An angle may become negative; the sign of the noise does not matter.
         c = math.sqrt(self.flow.kappa) * self.angles.sin().abs() * self.noise.exp()
         return s, a, b, c, torch.cat([1 - mix.sum()[None], mix])
 
     def bind(self, u: Tensor) -> BoundTable:
-        """The table for a batch of states, with gradients to the parameters."""
+        """Return the table for a batch of states, with gradients to the parameters."""
         s, a, b, c, final = self.coefficients()
         times = self.flow.schedule.time_of_s(s).clamp(max=1)
         calls = zip(times.to(u), s.to(u), strict=True)
@@ -166,7 +172,7 @@ class TableParameters:
 
     @torch.no_grad()
     def table(self) -> Table:
-        """The table as plain numbers."""
+        """Return the table as plain numbers."""
         s, a, b, c, final = self.coefficients()
         times = self.flow.schedule.time_of_s(s).clamp(max=1).tolist()
         steps = zip(times, a.tolist(), b.tolist(), c.tolist(), strict=False)
@@ -175,40 +181,47 @@ class TableParameters:
 
 
 def _unit(like: Tensor, index: int) -> Tensor:
-    """1 at the index, 0 elsewhere."""
+    """Return a tensor with 1 at the index and 0 elsewhere."""
     way = torch.zeros_like(like)
     way[index] = 1
     return way.detach()
 
 
 def _padded(rows: Sequence[Sequence[float]], width: int) -> Tensor:
-    """(len(rows), width) float64, zeros where a row has fewer."""
+    """Return rows as (len(rows), width) float64, padded with zeros."""
     padded = [[*row, *[0.0] * (width - len(row))] for row in rows]
     return torch.tensor(padded, dtype=torch.float64).reshape(-1, width)
 
 
 LEAST_ANGLE = 0.3
-"""Where the noise of a row is fitted by gradients it starts from here at least: at 0 that is 0, by symmetry."""
+"""Smallest angle that gradients start from: at 0 the gradient of the angle is 0, by symmetry."""
 
-STEPS, TRIALS_A_NUMBER = 40, 5
-"""Steps of gradient descent; trials of a search for each number, of which its first model of them takes two."""
+STEPS = 40
+"""Number of steps of gradient descent."""
+
+TRIALS_A_NUMBER = 5
+"""Number of trials of a search for each number. The first quadratic model takes two of them."""
 
 FIRST_RADIUS, LAST_RADIUS = 0.15, 0.02
-"""The search's trust radius at its start and where it ends; numbers beyond 1 are moved in proportion."""
+"""Trust radius at the start of a search and where it ends. Numbers beyond 1 are moved in proportion."""
 
 LATE, ENDS = (1 / 16, 1 / 8, 1 / 4, 1 / 2), (1.0, 0.5, 0.25)
-"""Grids that tuning may start from: the first call at such a share of the first step's s, the last at such a share of
-its own. At s = 0 the network sees nothing, and a prediction that is the same for all samples is a call spent on the
-mean of the data: of a few calls one too many."""
+"""Grids that tuning may start from: the first call at these shares of the first step's s, the last call at these shares
+of its own. At s = 0 the prediction is the mean of the data for all samples: with few calls, one too many."""
+
+EVALUATIONS = 8
+"""Number of times that a fit measures the objective on the held-out starts."""
 
 
 @dataclass(frozen=True)
 class Tuned:
     """A table fitted to a model.
 
-    before, after: the objective on held-out starts, of the solver that tuning began with and of the table.
-    curve: (step, objective on held-out starts). stopped: "interrupted", or what the network did, where that ended it;
-    the table is then the best so far.
+    Attributes:
+        table: the table, the best one on held-out starts.
+        before, after: objective on held-out starts, of the solver that tuning started from and of the table.
+        curve: pairs of a step and the objective on held-out starts.
+        stopped: "interrupted", or the error of the network, if that ended the fit.
     """
 
     table: Table
@@ -219,32 +232,30 @@ class Tuned:
 
 
 def tune(
-    model: Model,
-    nfe: int,
-    objective: Objective,
-    *,
-    steps: int | None = None,
-    batch: int = 300,
-    starts: int | None = None,
-    held_out: int = 500,
-    rate: float = 0.04,
-    patience: int = 3,
-    seed: int = 0,
-    part: int = 50,
-    on_step: Callable[[int, float | None], None] | None = None,
-) -> Tuned:
-    """Fit a table of ``nfe`` calls to a model, and keep the best on held-out starts.
+    model: Model, nfe: int, objective: Objective, *, steps: int | None = None, batch: int = 300,
+    starts: int | None = None, held_out: int = 500, rate: float = 0.04, patience: int = 3, seed: int = 0,
+    part: int = 50, on_step: Callable[[int, float | None], None] | None = None,
+) -> Tuned:  # fmt: skip
+    """Fit a table of ``nfe`` calls to a model, and keep the best one on held-out starts.
 
-    By the objective's method: Adam; a search by COBYQA (a quadratic model in a trust region, no gradients); or, where
-    only the grid is fitted, :func:`bfn.training.tuning.calibration.search_grid`, whose rounds the steps then are. Samples have the model's
-    classes in turn, and are clipped to its range.
+    The objective decides the method: Adam; a search by COBYQA, which fits a quadratic model in a trust region; or, if
+    only the grid is fitted, :func:`bfn.training.tuning.calibration.search_grid`. Samples have the classes of the model
+    in turn and are clipped to its range. An interrupt (Ctrl-C) or NaN from the network ends the fit with the best table
+    so far.
 
-    steps: at most, on ``batch`` samples each; :func:`default_steps` if left out. starts: how many different starts are
-    used; None for fresh ones at each step (a search has always the same). held_out: starts that decide, measured eight
-    times; after ``patience`` measurements that are worse than the best it ends. rate: of Adam, falling linearly to
-    zero. part: samples that go through the network with gradients at a time.
-    on_step: told (step, objective on held-out starts or None where it was not measured) after each step. An interrupt
-    (Ctrl-C) or a network that gives NaN ends it with the best so far.
+    Args:
+        model: the model.
+        nfe: number of network calls.
+        objective: what is minimised.
+        steps: maximum number of steps, trials or rounds; :func:`default_steps` if None.
+        batch: number of samples in each step.
+        starts: number of different starts; if None, each step of Adam has new ones. A search always has the same.
+        held_out: number of held-out starts. They are measured eight times in a fit of all steps.
+        rate: learning rate of Adam, which falls linearly to 0.
+        patience: number of measurements that are worse than the best one after which the fit ends.
+        seed: seed of all random numbers.
+        part: number of samples that go through the network with gradients together.
+        on_step: called after each step with its number and the objective on held-out starts, None if not measured.
     """
     objective.check(nfe)
     least = objective.least
@@ -255,25 +266,15 @@ def tune(
             raise UserError(f"{name}={value}: expected at least {at_least}")
     start = plan(model, objective.start, nfe).table
     if not objective.noisy and any(row.c for row in start.rows):
-        raise UserError("a start with noise: end points are only matched by tables without; take one such as fast-ode")
+        raise UserError("a start with noise: only tables without noise have fixed ends; use a solver such as fast-ode")
     problem = _Problem(model, objective, nfe, seed, clip_range(model), part)
     steps = default_steps(model, nfe, objective) if steps is None else steps
-    judged = _HeldOut(problem, held_out, max(1, steps // 8), steps, patience, on_step)
+    judged = _HeldOut(problem, held_out, max(1, steps // EVALUATIONS), steps, patience, on_step)
     stopped = None
     try:
         with evaluating(model):
             judged(0, start)
-            first = _best_start(problem, start, batch)
-            if objective.method == "grid":
-                judged(steps, problem.on_searched_grid(batch, steps))
-            else:
-                least_angle = LEAST_ANGLE if objective.noisy and objective.method == "gradients" else 0.0
-                parameters = TableParameters(model.flow, first, noisy=objective.noisy, least_angle=least_angle)
-                if objective.method == "search":
-                    _search(problem, parameters, batch, steps, judged)
-                else:
-                    n_batches = steps if starts is None else starts // batch
-                    _descend(problem, parameters, batch, steps, n_batches, rate, judged)
+            _fit(problem, start, batch, steps, steps if starts is None else starts // batch, rate, judged)
     except (KeyboardInterrupt, NetworkError) as end:
         if not judged.curve:
             raise
@@ -282,22 +283,32 @@ def tune(
         pass
     before, after = judged.curve[0][1], judged.values[judged.best]
     record = {
-        **objective.describe(),
-        "start": objective.start if isinstance(objective.start, str) else objective.start.name,
-        "steps": judged.curve[-1][0],
-        "batch": batch,
-        "held_out": held_out,
-        "seed": seed,
-        "clip": problem.clip,
-        "before": before,
-        "after": after,
-        "stopped": stopped,
-    }
+        **objective.describe(), "start": objective.start if isinstance(objective.start, str) else objective.start.name,
+        "steps": judged.curve[-1][0], "batch": batch, "held_out": held_out, "seed": seed, "clip": problem.clip,
+        "before": before, "after": after, "stopped": stopped,
+    }  # fmt: skip
     return Tuned(replace(judged.best, record=record), before, after, tuple(judged.curve), stopped)
 
 
+def _fit(
+    problem: _Problem, start: Table, batch: int, steps: int, n_batches: int, rate: float, judged: _HeldOut
+) -> None:
+    """Fit a table by the method of the objective."""
+    objective, method = problem.objective, problem.objective.method
+    first = _best_start(problem, start, batch)
+    if method == "grid":
+        judged(steps, problem.on_searched_grid(batch, steps))
+        return
+    least_angle = LEAST_ANGLE if objective.noisy and method == "gradients" else 0.0
+    parameters = TableParameters(problem.model.flow, first, noisy=objective.noisy, least_angle=least_angle)
+    if method == "search":
+        _search(problem, parameters, batch, steps, judged)
+    else:
+        _descend(problem, parameters, batch, steps, n_batches, rate, judged)
+
+
 def default_steps(model: Model, nfe: int, objective: Objective) -> int:
-    """Steps that tuning takes if it is not told: 40 of gradient descent, or five trials a number, shared and single."""
+    """Return the default number of steps: 40 of gradient descent, or five trials for each number and shared direction."""
     objective.check(nfe)
     if objective.method != "search":
         return STEPS if objective.method == "gradients" else ROUNDS
@@ -308,8 +319,8 @@ def default_steps(model: Model, nfe: int, objective: Objective) -> int:
     return TRIALS_A_NUMBER * sum(directions.shape)
 
 
-def _best_start(problem: "_Problem", start: Table, batch: int) -> Table:
-    """What tuning starts from: the best times for the objective's start, and on these the best value of its dial."""
+def _best_start(problem: _Problem, start: Table, batch: int) -> Table:
+    """Return the table to start from: the best times for the objective's start, and with these the best value of g."""
     model, objective = problem.model, problem.objective
     values: dict[Table, float] = {}
 
@@ -325,15 +336,15 @@ def _best_start(problem: "_Problem", start: Table, batch: int) -> Table:
 
 
 def _other_times(model: Model, objective: Objective, start: Table) -> list[tuple[float, ...]]:
-    """Times that a start may have instead of its own, if the noise is fitted too: a later first, an earlier last call.
+    """Return other times for a start, if the noise is fitted too: with a later first and an earlier last call.
 
-    The steps between keep their proportions.
+    The steps between them keep their proportions.
     """
     if not objective.noisy or start.parts:
         return []
     s = torch.tensor(model.flow.schedule.s_of(start.times), dtype=torch.float64)
     if len(s) == 1:
-        # Of one call, shares of the way that two would go.
+        # One call is made at a share of the s of the second of two calls.
         last = torch.tensor(model.flow.schedule.s_of(plan(model, objective.start, 2).table.times[1:]))
         later = [share * last for share in LATE]
     else:
@@ -344,7 +355,7 @@ def _other_times(model: Model, objective: Objective, start: Table) -> list[tuple
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is to be fitted to what: all that stays the same from step to step."""
+    """The settings that stay the same from step to step."""
 
     model: Model
     objective: Objective
@@ -355,14 +366,14 @@ class _Problem:
     targets: dict[int, Tensor | None] = field(default_factory=dict)
 
     def draws(self, n: int, index: int) -> Draws:
-        """The index-th batch: index -1 are the held-out starts."""
+        """Return the random numbers of a batch, by number; -1 for the held-out starts."""
         return Draws.make(self.model, n, self.nfe, self._generator(index))
 
     def _generator(self, index: int) -> torch.Generator:
         return torch.Generator(self.model.device).manual_seed(self.seed * 1_000_003 + index + 1)
 
     def on_searched_grid(self, n: int, rounds: int) -> Table:
-        """The start on the grid that is best for the first batch."""
+        """Return the start on the grid that is best for the first batch."""
         solver = self.objective.start
         times = search_grid(
             self.model, self.nfe, solver, n=n, reference=self.objective.teacher_nfe, rounds=rounds,
@@ -371,7 +382,7 @@ class _Problem:
         return plan(self.model, solver, grid=times).table
 
     def target(self, draws: Draws, index: int) -> Tensor | None:
-        """What the objective wants of that batch, asked for once."""
+        """Return the target of the objective for a batch. It is computed once."""
         if index not in self.targets:
             parts = [self.objective.target(self.model, part) for part in draws.split(self.part)]
             known = [part for part in parts if part is not None]
@@ -379,7 +390,7 @@ class _Problem:
         return self.targets[index]
 
     def final(self, parameters: TableParameters | Table, draws: Draws) -> Tensor:
-        """The predictions that samples are read from, with gradients to the parameters."""
+        """Return the predictions that samples are read from, with gradients to the parameters."""
         noise = iter(draws.noise).__next__
         u = draws.u * (parameters.start if isinstance(parameters, Table) else parameters.first_std)
         table = parameters.bind(self.model.flow, u) if isinstance(parameters, Table) else parameters.bind(u)
@@ -387,12 +398,12 @@ class _Problem:
 
     @torch.no_grad()
     def finals(self, parameters: TableParameters | Table, draws: Draws) -> Tensor:
-        """The same of many draws, without gradients."""
+        """Return the same for many draws, without gradients."""
         return torch.cat([self.final(parameters, part) for part in draws.split(self.part)])
 
     @torch.no_grad()
     def value(self, fitted: TableParameters | Table, n: int, index: int = -1) -> float:
-        """The objective on a batch, the held-out one if none is named, of parameters or of a table as it is."""
+        """Return the objective of parameters or of a table on a batch, by default that of the held-out starts."""
         if isinstance(fitted, Table) and not fitted.parts:
             fitted = TableParameters(self.model.flow, fitted, noisy=False)
         draws = self.draws(n, index)
@@ -401,12 +412,12 @@ class _Problem:
 
 
 class _NoGainError(Exception):
-    """The last values on the held-out starts were all worse than the best."""
+    """The last measurements on the held-out starts were all worse than the best one."""
 
 
 @dataclass
 class _HeldOut:
-    """Measures tables on the held-out starts, every so many steps and at the last, and knows the best of them."""
+    """Measures tables on the held-out starts, every few steps and at the last one, and keeps the best of them."""
 
     problem: _Problem
     n: int
@@ -422,7 +433,7 @@ class _HeldOut:
         return min(self.values, key=self.values.__getitem__)
 
     def __call__(self, step: int, table: Table) -> None:
-        """After a step: measure if it is time to, tell, and end it all where nothing has been gained for long."""
+        """Measure the table after a step, if it is time to. Raises _NoGainError if nothing was gained for long."""
         due = step % self.every == 0 or step == self.last
         if due:
             if table not in self.values:
@@ -435,18 +446,13 @@ class _HeldOut:
 
 
 def _descend(
-    problem: _Problem,
-    parameters: TableParameters,
-    batch: int,
-    steps: int,
-    n_batches: int,
-    rate: float,
+    problem: _Problem, parameters: TableParameters, batch: int, steps: int, n_batches: int, rate: float,
     judged: _HeldOut,
-) -> None:
-    """Adam on the parameters, by gradients through the sampler; its rate falls linearly to zero.
+) -> None:  # fmt: skip
+    """Minimise the objective by Adam, with gradients through the sampler and a learning rate that falls to zero.
 
-    The loss is of all samples together, so they are made first without gradients, and the loss's gradient is sent back
-    through one part of them at a time: memory does not grow with the batch.
+    The loss depends on all samples together. They are drawn without gradients first; the gradient of the loss is then
+    sent back through one part of them at a time, so that memory does not grow with the batch.
     """
     fitted = parameters.fitted
     optimiser = torch.optim.Adam(fitted, lr=rate, betas=(0.8, 0.95))
@@ -458,7 +464,7 @@ def _descend(
         (slopes,) = torch.autograd.grad(loss, finals)
         optimiser.zero_grad()
         for part, slope in zip(draws.split(problem.part), torch.split(slopes, problem.part), strict=True):
-            # Only the parameters are asked for: no gradient of the network's weights is ever made.
+            # autograd.grad computes no gradients of the network's weights.
             gradients = torch.autograd.grad(problem.final(parameters, part), fitted, slope)
             for each, gradient in zip(fitted, gradients, strict=True):
                 each.grad = gradient if each.grad is None else each.grad + gradient
@@ -468,9 +474,7 @@ def _descend(
 
 
 def _search(problem: _Problem, parameters: TableParameters, batch: int, steps: int, judged: _HeldOut) -> None:
-    """COBYQA on one batch, always the same: first all rows alike, where there is most to find, then each number."""
-    from scipy.optimize import minimize  # type: ignore[import-untyped]
-
+    """Minimise the objective on one batch by COBYQA, first along the shared directions, then in each number."""
     trials: list[tuple[float, Tensor, Table]] = []
     first = itemgetter(0)
 
@@ -487,4 +491,4 @@ def _search(problem: _Problem, parameters: TableParameters, batch: int, steps: i
         if left:
             most = min(left, TRIALS_A_NUMBER * n) if shared else left
             options = {"maxfev": most, "initial_tr_radius": FIRST_RADIUS, "final_tr_radius": LAST_RADIUS}
-            minimize(value, [0.0] * n, method="COBYQA", options=options)
+            import_module("scipy.optimize").minimize(value, [0.0] * n, method="COBYQA", options=options)
