@@ -10,7 +10,7 @@ import bfn
 from bfn._utils.pieces import evaluating
 from bfn.core.losses import error_curve
 from bfn.likelihood.bounds import receiver_variance
-from bfn.likelihood.likelihood import log_likelihood
+from bfn.likelihood import log_likelihood
 from bfn.training.tuning.calibration import search_grid
 from bfn.training.tuning.objectives import EndPoint
 from bfn.training.tuning.tables import tune
