@@ -51,6 +51,14 @@ def check_positive(name: str, value: Any) -> float | None:
     return number
 
 
+def check_share(name: str, value: Any) -> float | None:
+    """Return the value as a float if it is a number from 0 to 1; None stays None."""
+    share = check_real(name, value)
+    if share is not None and not 0 <= share <= 1:
+        raise UserError(f"{name}={_brief(value)}: expected a share from 0 to 1")
+    return share
+
+
 def check_seed(value: object) -> int:
     """Return the seed if it is a whole number that ``torch.Generator.manual_seed`` accepts."""
     return check_whole("seed", value, -(2**63), 2**64 - 1)
