@@ -17,13 +17,8 @@ if TYPE_CHECKING:
     from bfn.core.joint import JointFlow
     from bfn.core.model import BFN, Model, load
     from bfn.core.sampling import Request, Samples, Step, sample
-    from bfn.core.schedules import (
-        ExponentialSchedule,
-        LogarithmicSchedule,
-        QuadraticSchedule,
-        Schedule,
-        TabulatedSchedule,
-    )
+    from bfn.core.schedules import ExponentialSchedule, LogarithmicSchedule, QuadraticSchedule, Schedule
+    from bfn.kinds.schedules import TabulatedSchedule
     from bfn.quality import metrics
     from bfn.solvers import sde
     from bfn.solvers.sde import InitialGaussian
@@ -47,7 +42,7 @@ _MODULES = {
     "metrics": "quality.metrics",
     "networks": "networks",
     "quality": "quality",
-    "schedules": "core.schedules",
+    "schedules": "kinds.schedules",
     "sde": "solvers.sde",
     "solvers": "solvers",
     "tables": "tables",
@@ -81,7 +76,7 @@ _NAMES = {
     "Steering": "controls.guidance",
     "Step": "core.sampling",
     "TableSynthesizer": "tables.synthesizer",
-    "TabulatedSchedule": "core.schedules",
+    "TabulatedSchedule": "kinds.schedules",
     "UserError": "core.errors",
     "distill": "training.distillation",
     "fit": "training.fitting",

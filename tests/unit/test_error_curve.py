@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 import bfn
 from bfn.core import plain
 from bfn.core.info import ErrorCurve
-from bfn.core.losses import error_curve, error_curves, even_flow
+from bfn.core.losses import error_curve
 from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import StringSet
+from bfn.kinds.schedules import error_curves, even_flow
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.02)
 

@@ -21,7 +21,7 @@ def random_weights(network: nn.Module) -> nn.Module:
 
 
 def text_model(length: int = LONGEST) -> bfn.BFN:
-    network = bfn.networks.transformer.Transformer(n_classes=K, width=16, n_blocks=2, n_heads=2, max_length=32)
+    network = bfn.networks.Transformer(n_classes=K, width=16, n_blocks=2, n_heads=2, max_length=32)
     lengths = Lengths.of(torch.tensor(LENGTHS))
     return bfn.BFN(random_weights(network), bfn.DiscreteFlow(K, 2.0), "logits", (length,), ModelInfo(lengths=lengths))
 
@@ -42,7 +42,7 @@ def test_a_mixed_batch_has_the_losses_of_its_members_alone(t: float) -> None:
     model = text_model()
     x, present, eps = batch()
     times = torch.full((4,), t)
-    entropy = bfn.core.losses.CrossEntropy().values
+    entropy = bfn.losses.CrossEntropy().values
     together = losses.errors_and_values(model, x, times, entropy, None, {"present": present}, eps)
     for i in range(4):
         own = losses.errors_and_values(model, alone(x, i), times[:1], entropy, None, None, alone(eps, i))
@@ -90,7 +90,7 @@ def test_the_ode_s_likelihood_counts_no_padding(monkeypatch: pytest.MonkeyPatch)
 def test_error_curves_count_no_padding() -> None:
     model, (x, present, _) = text_model(), batch()
     padded = {
-        name: losses.error_curves(model, other, 3, torch.Generator().manual_seed(0), {"present": present})[
+        name: bfn.schedules.error_curves(model, other, 3, torch.Generator().manual_seed(0), {"present": present})[
             ""
         ].squared_error
         for name, other in (("as it is", x), ("changed", torch.where(present, x, (x + 1) % K)))
@@ -188,7 +188,7 @@ def test_padding_of_a_part_that_is_text_is_no_part_of_the_string() -> None:
     flow = bfn.JointFlow(name=bfn.DiscreteFlow(3), size=bfn.ContinuousFlow(0.1))
     info = ModelInfo(
         lengths=Lengths.of(torch.tensor([2, 4]), parts=("name",)),
-        part_tokenizers={"name": bfn.data.tokenizers.Alphabet("abc")},
+        part_tokenizers={"name": bfn.data.Alphabet("abc")},
     )
     model = bfn.BFN(lambda x, t: x, flow, {"name": "logits", "size": "data"}, {"name": (4,), "size": ()}, info)
     out = model.sample(3, nfe=2, lengths=[1, 2, 4], seed=0)

@@ -1,7 +1,7 @@
-"""Output distributions, and what a head is.
+"""Heads and output distributions: how the output of a network becomes a distribution over the data.
 
-All that a solver asks of an output distribution is its mean, the prediction (x_hat or class probabilities); losses ask
-for log-probabilities and for the KL divergence between sender and receiver; the original sampler draws from it.
+Solvers use only the mean of the distribution, the prediction (x_hat or class probabilities). Losses use log
+probabilities and the KL divergence between sender and receiver, and the original sampler draws from it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log, pi
+from math import log, pi, sqrt
 from typing import Any, ClassVar
 
 import torch
@@ -21,29 +21,18 @@ from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow, NoiseLevel, Part, PartFlow
 from bfn.core.registry import Registry, registry
 from bfn.core.schedules import FIRST_TIME
-from bfn.solvers.sde import message_from_noise
 
-__all__ = [
-    "HEADS",
-    "Categorical",
-    "DataHead",
-    "FlowMapHead",
-    "Head",
-    "LogitsHead",
-    "NoiseHead",
-    "Output",
-    "Point",
-    "PreconditionedHead",
-    "beyond",
-    "make_head",
-    "unknown_scale",
-]
+Scale = float | Tensor
+"""sqrt(beta) of a batch: a number, or a tensor that broadcasts against the state."""
 
 
 class Output(ABC):
-    """Distribution over data given the state: p_O. is_density: whether log_prob is a density's, not a probability's."""
+    """Distribution over the data given the state, p_O."""
 
-    is_density: ClassVar[bool] = False
+    @property
+    def is_density(self) -> bool:
+        """True if :meth:`log_prob` is the log of a density, not of a probability."""
+        return False
 
     @property
     @abstractmethod
@@ -52,33 +41,36 @@ class Output(ABC):
 
     @property
     def mode(self) -> Tensor:
-        """The likeliest data, in the form of a prediction; the mean, unless the distribution knows better."""
+        """The most likely data, in the form of a prediction; the mean by default."""
         return self.mean
 
     def nearest(self, prediction: Tensor) -> Tensor:
-        """The possible data nearest to a prediction, in its form: itself, unless data lie on a curve, as angles do."""
+        """Return the possible data nearest to a prediction, in its form, if data lie on a curve, as angles do."""
         return prediction
 
     @abstractmethod
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """A sample, in the form of a prediction (one-hot for classes)."""
+        """Draw a sample, in the form of a prediction (one-hot for classes)."""
 
     def draw_whole(self, generator: torch.Generator | None = None) -> Tensor:
-        """A sample of all variables together; each for itself, unless the network knows how they hang together."""
+        """Draw all variables of a sample together; independently, unless the network knows how they depend."""
         return self.draw(generator)
 
     @abstractmethod
     def log_prob(self, x: Tensor) -> Tensor:
-        """log p_O(x), like x."""
+        """Return log p_O(x), like x."""
 
     def with_mean(self, mean: Tensor, level: NoiseLevel) -> Output:
-        """A distribution of the same kind with another mean: here all mass on it."""
+        """Return a distribution of the same kind with another mean; by default all mass on it."""
         return Point(mean, unknown_scale(level))
 
     def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> Output:
-        """p_0 + sum_i scales_i (p_i - p_(i-1)), where this is of all of them, the last, most conditional p first.
+        """Return the guided distribution, p_0 + sum_i scales_i (p_i - p_(i-1)).
 
-        rescale: how far to bring the standard deviation over each sample back to that of the conditional one.
+        This output holds all of them side by side in the batch, the last and most conditional p first.
+
+        Args:
+            rescale: share by which the standard deviation over a sample is brought back to that of the conditional p.
         """
         conditional = self.mean.chunk(len(scales) + 1)[0]
         return Point(_rescaled(beyond(self.mean, scales), conditional, rescale), unknown_scale(level))
@@ -90,21 +82,26 @@ class Output(ABC):
 
     @abstractmethod
     def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """KL(sender || receiver) of a message of that accuracy alpha, (batch, 1, ...): one value a dimension, like x.
+        """Return KL(sender || receiver) of a message, one value for each dimension, like x.
 
-        The sender is N(alpha w(x), kappa alpha I), the receiver its mixture over p_O. Where there is no closed form,
-        an unbiased estimate from one message.
+        The sender is N(alpha w(x), kappa alpha I), the receiver its mixture over p_O. If there is no closed form, this
+        is an unbiased estimate from one message.
+
+        Args:
+            accuracy: alpha, (batch, 1, ...).
         """
 
 
 @dataclass(frozen=True)
 class Point(Output):
-    """All mass on x_hat. As a density at the data end: a normal about x_hat with the scale that is still unknown."""
-
-    is_density: ClassVar[bool] = True
+    """All mass on x_hat. :meth:`log_prob` is that of a normal about x_hat with the scale that is still unknown."""
 
     x_hat: Tensor
     scale: float | Tensor
+
+    @property
+    def is_density(self) -> bool:
+        return True
 
     @property
     def mean(self) -> Tensor:
@@ -123,9 +120,11 @@ class Point(Output):
 
 @dataclass(frozen=True)
 class Categorical(Output):
-    """Independent classes from logits (batch, ..., K).
+    """Independent classes.
 
-    together: draws them all at once, (batch, ...) classes from a generator, where the network can.
+    Args:
+        logits: (batch, ..., K).
+        together: function that draws all classes of a sample at once, (batch, ...), if the network can.
     """
 
     logits: Tensor
@@ -136,11 +135,11 @@ class Categorical(Output):
         return torch.softmax(self.logits, -1)
 
     def with_mean(self, mean: Tensor, level: NoiseLevel) -> Output:
-        """Classes with these probabilities, cut at 0."""
+        """Return classes with these probabilities, clipped at 0."""
         return Categorical(mean.clamp(min=torch.finfo(mean.dtype).tiny).log())
 
     def guided(self, scales: tuple[float, ...], rescale: float, level: NoiseLevel) -> Output:
-        """On the logits."""
+        """Guide the logits."""
         return Categorical(beyond(self.logits, scales))
 
     @cached_property
@@ -149,7 +148,7 @@ class Categorical(Output):
         return torch.log_softmax(self.logits, -1)
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """One-hot classes by inverting the cumulative distribution: one uniform number a variable."""
+        """Draw one-hot classes by inverting the cumulative distribution, from one uniform number for each variable."""
         cumulative = self.mean.float().cumsum(-1)
         uniform = torch.rand((*self.logits.shape[:-1], 1), generator=generator, device=self.logits.device)
         k = (cumulative < uniform * cumulative[..., -1:]).sum(-1, keepdim=True).clamp_(max=self.logits.shape[-1] - 1)
@@ -164,7 +163,7 @@ class Categorical(Output):
         return self.log_probs.gather(-1, x.long().unsqueeze(-1)).squeeze(-1)
 
     def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """log N(y; sender) - log sum_k p_k N(y; receiver_k) = y_x - logsumexp_k(log p_k + y_k): no K x K tensor."""
+        # log N(y; sender) - log sum_k p_k N(y; receiver_k) = y_x - logsumexp_k(log p_k + y_k): no K x K tensor.
         n_classes = self.logits.shape[-1]
         alpha = accuracy.unsqueeze(-1)
         eps = torch.randn(self.logits.shape, generator=generator, dtype=self.logits.dtype, device=self.logits.device)
@@ -176,49 +175,60 @@ class Categorical(Output):
 
 
 class Head(ABC):
-    """What the network is shown, and what its output means."""
+    """What the network sees of the state, and what its output means.
+
+    Attributes:
+        kind: kind of data that it is for.
+        starts_at_zero: True if the prediction is defined at t = 0, where nothing is known.
+        shows_start: True if the network sees the state at t = 0, where it is only noise.
+    """
 
     registry: ClassVar[str] = "head"
     kind: ClassVar[str]
     starts_at_zero: ClassVar[bool] = True
-    """Whether the prediction is defined at t = 0, where nothing is known."""
     shows_start: ClassVar[bool] = False
-    """Whether the network is shown the state at t = 0, where it is nothing but noise."""
 
     def of_part(self, name: str) -> Head:
         """Return the head of a part."""
         return self
 
-    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
-        """The network's input: mu or theta, like u."""
+    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Any:
+        """Return the network's input, mu or theta, like u."""
         return flow.network_input(u, level.s)
 
     def shown_presence(self, flow: Flow, present: Tensor, u: Tensor) -> Any:
-        """What of the data exists, in the form that the network is told it: like the data."""
+        """Return the mask of the data that exist in the form that the network takes."""
         return flow.unpack(present)
 
     @abstractmethod
-    def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
-        """The distribution that the network's output stands for."""
+    def output(self, flow: Flow, raw: Any, u: Tensor, level: NoiseLevel) -> Output:
+        """Return the distribution over the data for the network's output."""
 
     def check_raw(self, flow: Flow, raw: Any, state_shape: tuple[int, ...], batch: int) -> str | None:
-        """What is wrong with the network's output for a batch, in words; None if nothing is."""
+        """Say what is wrong with the network's output for a batch; None if nothing is."""
         expected = (batch, *self.raw_shape(state_shape))
         found = tuple(raw.shape) if isinstance(raw, Tensor) else type(raw).__name__
         return None if found == expected else f"has shape {found}: expected {expected}"
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape that the network's output must have for one sample."""
+        """Return the shape that the network's output must have for one sample."""
         return state_shape
 
 
+def message_from_noise(eps_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
+    """Return w_hat = (u - sqrt(kappa) eps_hat) / s, which is 0/0 at s = 0."""
+    if isinstance(s, float):
+        return torch.add(u / s, eps_hat, alpha=-sqrt(kappa) / s)
+    return (u - sqrt(kappa) * eps_hat) / s
+
+
 def unknown_scale(level: NoiseLevel) -> float | Tensor:
-    """Standard deviation of what is still unknown of continuous data: (1 + beta)^(-1/2), sigma_1 at t = 1."""
+    """Return the standard deviation of continuous data that is still unknown, (1 + beta)^(-1/2); sigma_1 at t = 1."""
     return (1 + level.s * level.s) ** -0.5
 
 
 def beyond(predictions: Tensor, scales: tuple[float, ...]) -> Tensor:
-    """p_0 + sum_i scales_i (p_i - p_(i-1)) of (p_k, ..., p_0), side by side in a batch."""
+    """Return p_0 + sum_i scales_i (p_i - p_(i-1)) of (p_k, ..., p_0), which lie side by side in the batch."""
     none, first, *more = reversed(predictions.chunk(len(scales) + 1))
     result = torch.lerp(none, first, scales[0])
     for scale, before, after in zip(scales[1:], [first, *more], more, strict=False):
@@ -227,8 +237,8 @@ def beyond(predictions: Tensor, scales: tuple[float, ...]) -> Tensor:
 
 
 def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:
-    """x_hat with its standard deviation over each sample brought by that share to that of ``like``."""
-    if share == 0 or x_hat.ndim < 3 or x_hat[0].numel() == 1:  # a vector's entries are not alike as pixels are
+    """Return x_hat with its standard deviation over each sample brought by that share to that of ``like``."""
+    if share == 0 or x_hat.ndim < 3 or x_hat[0].numel() == 1:  # the entries of a vector are not alike, as pixels are
         return x_hat
     dims = tuple(range(1, x_hat.ndim))
     ratio = like.std(dims, keepdim=True) / x_hat.std(dims, keepdim=True).clamp(min=torch.finfo(x_hat.dtype).tiny)
@@ -237,18 +247,20 @@ def _rescaled(x_hat: Tensor, like: Tensor, share: float) -> Tensor:
 
 @dataclass(frozen=True)
 class NoiseHead(Head):
-    """The network predicts eps: x_hat = (u - eps_hat) / s (paper, eq. cbfn-rep), and 0 before the first time."""
+    """The network predicts eps: x_hat = (u - eps_hat) / s (paper, eq. cbfn-rep), and 0 before FIRST_TIME."""
 
     kind: ClassVar[str] = "continuous"
     starts_at_zero: ClassVar[bool] = False
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
+        kappa = flow.leading.kappa
         if isinstance(level.s, float):
-            told = level.s >= flow.schedule.s_first
-            x_hat = message_from_noise(raw, u, level.s, flow.kappa) if told else torch.zeros_like(raw)
+            known = level.s >= flow.schedule.s_first
+            x_hat = message_from_noise(raw, u, level.s, kappa) if known else torch.zeros_like(raw)
         else:
-            known = (level.t >= FIRST_TIME).view(-1, *(1,) * (u.ndim - 1))
-            x_hat = torch.where(known, message_from_noise(raw, u, torch.where(known, level.s, 1), flow.kappa), 0)
+            after_start = (level.t >= FIRST_TIME).view(-1, *(1,) * (u.ndim - 1))
+            s = torch.where(after_start, level.s, 1)
+            x_hat = torch.where(after_start, message_from_noise(raw, u, s, kappa), 0)
         return Point(x_hat, unknown_scale(level))
 
 
@@ -270,7 +282,7 @@ class PreconditionedHead(Head):
 
         input  u / sqrt(1 + s^2 d^2)        skip  s d^2 u / (1 + s^2 d^2)        out  d / sqrt(1 + s^2 d^2)
 
-    which is theirs with sigma = 1/s, and regular at s = 0.
+    This is their formula with sigma = 1/s; it is regular at s = 0.
     """
 
     data_std: float = 0.5
@@ -304,28 +316,24 @@ class LogitsHead(Head):
 
 @dataclass(frozen=True)
 class FlowMapHead(Head):
-    """Another head, whose network is shown every state as if it were at least at s = least_s.
+    """Another head, for a network that predicts the end of the path from a state.
 
-    At t = 0 a state is nothing but noise, and mu = u s / (1 + s^2) and theta = softmax(s u) show none of it. For a
-    posterior there is no need; but the path's end follows from it, and a network that is to tell the end must see it.
+    The network sees every state as if it were at least at s = least_s. At t = 0, mu = u s / (1 + s^2) and
+    theta = softmax(s u) hide the state, which is only noise; a posterior mean does not need it, but the end of the
+    path follows from it.
     """
 
     head: Head
     least_s: float
 
-    @property
-    def kind(self) -> str:  # type: ignore[override]
-        return self.head.kind
+    kind: ClassVar[str] = ""  # each object has that of its head
+    shows_start: ClassVar[bool] = True
 
-    @property
-    def starts_at_zero(self) -> bool:  # type: ignore[override]
-        return self.head.starts_at_zero
+    def __post_init__(self) -> None:
+        for name in ("kind", "starts_at_zero"):
+            object.__setattr__(self, name, getattr(self.head, name))
 
-    @property
-    def shows_start(self) -> bool:  # type: ignore[override]
-        return True
-
-    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Tensor:
+    def inputs(self, flow: Flow, u: Tensor, level: NoiseLevel) -> Any:
         s = level.s.clamp(min=self.least_s) if isinstance(level.s, torch.Tensor) else max(level.s, self.least_s)
         return self.head.inputs(flow, u, NoiseLevel(level.t, s))
 
@@ -353,7 +361,7 @@ def make_head(predicts: str | Head | Mapping[str, str | Head], flow: Flow) -> He
     heads = flow.from_parts({name: _part_head(named[name], part) for name, part in flow.parts.items()})
     if isinstance(heads, Head):
         return heads
-    joint: Head = HEADS["joint"](heads)  # type: ignore[call-arg]
+    joint: Head = registry("head")["joint"](heads)
     return joint
 
 

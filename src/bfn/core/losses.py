@@ -1,11 +1,11 @@
-"""Losses: what it costs to send the data through the flow, in nats a dimension.
+"""Losses, in nats per dimension, and weightings of them for training.
 
     continuous time     L(x) = E_t  beta'(t) / (2 kappa) || w(x) - w_hat ||^2
     n steps             L_n(x) = n E_i KL( sender || receiver ) with accuracy beta_{i+1} - beta_i
     reconstruction      - log p_O(x) at t = 1
 
-L + reconstruction bounds -log p(x) from above; L_n falls to L as n grows. All are unbiased estimates from one time a
-sample, drawn stratified over the batch.
+L + reconstruction is an upper bound of -log p(x); L_n falls to L as n grows. All are unbiased estimates from one time
+for each sample, drawn stratified over the batch.
 """
 
 from __future__ import annotations
@@ -32,27 +32,13 @@ from bfn.core.schedules import stratified_times
 from bfn.core.solver import LEAST_T_START
 
 __all__ = [
-    "EDM",
-    "WEIGHTINGS",
-    "Bound",
-    "CrossEntropy",
-    "Importance",
-    "JointWeighting",
-    "LossByTime",
-    "MinSNR",
-    "Weighting",
-    "continuous_time_loss",
-    "continuous_time_loss_values",
-    "error_curve",
-    "error_curves",
-    "errors_and_values",
-    "even_flow",
-    "n_step_loss",
-    "noised_output",
-    "reconstruction_loss",
-    "squared_error",
-    "weighted_loss",
-]
+    "EDM", "WEIGHTINGS", "Bound", "CrossEntropy", "Importance", "JointWeighting", "LossByTime", "MinSNR", "Weighting",
+    "continuous_time_loss", "continuous_time_loss_values", "error_curve", "errors_and_values", "n_step_loss",
+    "noised_output", "reconstruction_loss", "squared_error", "weighted_loss",
+]  # fmt: skip
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
 
 
 def noised_output(
@@ -63,7 +49,13 @@ def noised_output(
     conditions: ConditionTensors | None = None,
     eps: Tensor | None = None,
 ) -> tuple[Output, NoiseLevel]:
-    """One network call on x noised to the times t, (batch,); eps is the noise, (batch, *state_shape), drawn if None."""
+    """Call the network once on noised data. Returns its output and the noise level.
+
+    Args:
+        x: packed data.
+        t: times, (batch, *time_shape).
+        eps: the noise, (batch, *state_shape), drawn if None.
+    """
     flow = model.flow
     shape = (len(x), *flow.state_shape(tuple(x.shape[1:])))
     if eps is None:
@@ -71,23 +63,10 @@ def noised_output(
     elif tuple(eps.shape) != shape:
         raise UserError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
     level = flow.noise_level(t, len(x), len(shape) - 1, like=eps)
-    u = flow.noised(x, level.s, eps)
-    output = model.output(u, level, **(conditions or {}))
+    output = model.output(flow.noised(x, level.s, eps), level, **(conditions or {}))
     if output.mean.shape != shape:
         raise NetworkError(f"the network's prediction has shape {tuple(output.mean.shape)}: expected {shape}")
     return output, level
-
-
-def squared_error(
-    model: Model,
-    x: Tensor,
-    t: Tensor,
-    generator: torch.Generator | None = None,
-    conditions: ConditionTensors | None = None,
-    eps: Tensor | None = None,
-) -> Tensor:
-    """||w(x) - w_hat||^2 / kappa a dimension at the times t: (batch,). Every weighting of the loss multiplies this."""
-    return errors_and_values(model, x, t, lambda flow, output, x, errors: errors, generator, conditions, eps)[0]
 
 
 def errors_and_values(
@@ -100,18 +79,32 @@ def errors_and_values(
     eps: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The squared error, and what a weighting makes of (flow, output, x, squared errors), from one call: (batch,) each.
+    """Return the squared error and the values of a weighting, both (batch,), from one network call.
 
-    values: like x, one value a variable. factor: multiplies the values, (batch,) or like x.
+    Args:
+        values: function of (flow, output, x, squared errors) with one value for each variable, like x.
+        factor: multiplies the values, (batch,) or like x.
     """
     output, _ = noised_output(model, x, t, generator, conditions, eps)
-    prediction, present = output.mean, (conditions or {}).get("present")
-    errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    present = (conditions or {}).get("present")
+    errors = model.flow.errors(x, _at_least_float32(output.mean))
     own = values(model.flow, output, x, errors)
-    if factor is None or factor.ndim == 1:
-        mean = mean_over_present(own, present)
-        return mean_over_present(errors, present), mean if factor is None else mean * factor.to(mean)
-    return mean_over_present(errors, present), mean_over_present(own * factor.to(own), present)
+    if factor is not None and factor.ndim > 1:
+        return mean_over_present(errors, present), mean_over_present(own * factor.to(own), present)
+    mean = mean_over_present(own, present)
+    return mean_over_present(errors, present), mean if factor is None else mean * factor.to(mean)
+
+
+def squared_error(
+    model: Model,
+    x: Tensor,
+    t: Tensor,
+    generator: torch.Generator | None = None,
+    conditions: ConditionTensors | None = None,
+    eps: Tensor | None = None,
+) -> Tensor:
+    """Return ||w(x) - w_hat||^2 / kappa per dimension at the times t, (batch,). Weightings multiply this."""
+    return errors_and_values(model, x, t, lambda flow, output, x, errors: errors, generator, conditions, eps)[0]
 
 
 @torch.no_grad()
@@ -122,63 +115,13 @@ def error_curve(
     generator: torch.Generator | None = None,
     conditions: ConditionTensors | None = None,
 ) -> ErrorCurve:
-    """The mean squared error at n_times equally spaced times from 0 to 1: every sample of x once at each."""
-    first = 0.0 if model.starts_at_zero else LEAST_T_START
-    times = torch.linspace(first, 1, n_times, dtype=torch.float64)
+    """Measure the mean squared error at n_times equally spaced times from 0 to 1, on all of x at each time."""
+    times = torch.linspace(0.0 if model.starts_at_zero else LEAST_T_START, 1, n_times, dtype=torch.float64)
     with evaluating(model):
         errors = [
             float(squared_error(model, x, t.expand(len(x)), generator, conditions).double().mean()) for t in times
         ]
     return ErrorCurve(tuple(times.tolist()), tuple(errors))
-
-
-@torch.no_grad()
-def error_curves(
-    model: Model,
-    x: Tensor,
-    n_times: int = 64,
-    generator: torch.Generator | None = None,
-    conditions: ConditionTensors | None = None,
-    times: Mapping[str, Tensor] | None = None,
-) -> dict[str, ErrorCurve]:
-    """:func:`error_curve` of each part of joint data, "" where data are of one kind.
-
-    times: (n_times,) of each part, where parts have times of their own; equally spaced and the same for all if None.
-    """
-    first = 0.0 if model.starts_at_zero else LEAST_T_START
-    even = torch.linspace(first, 1, n_times, dtype=torch.float64)
-    own = dict.fromkeys(model.flow.parts, even) if times is None else times
-    calls = even if times is None else torch.stack([own[name] for name in model.flow.parts], 1)
-    errors: dict[str, list[float]] = {name: [] for name in own}
-    there = model.flow.split((conditions or {}).get("present", torch.ones_like(x, dtype=torch.bool)))
-    with evaluating(model):
-        for t in calls:
-            prediction = noised_output(model, x, t.expand(len(x), *t.shape), generator, conditions)[0].mean
-            for name, values in model.flow.split(model.flow.errors(x, prediction)).items():
-                errors[name].append(float(values[there[name]].double().mean()))
-    return {name: ErrorCurve(tuple(own[name].tolist()), tuple(errors[name])) for name in own}
-
-
-def even_flow(
-    model: Model,
-    x: Tensor,
-    n_times: int = 64,
-    generator: torch.Generator | None = None,
-    conditions: ConditionTensors | None = None,
-    n_rounds: int = 6,
-) -> Flow:
-    """The model's flow on schedules by which what it learns of each part grows evenly in t: for a new model.
-
-    What is learnt of a part depends on how far the others are. Where parts have times of their own, the errors are
-    measured again along the schedules just found, n_rounds times; else once, along the model's own.
-    """
-    flow, times = model.flow, None
-    for _ in range(n_rounds if flow.time_shape else 1):
-        curves = error_curves(model, x, n_times, generator, conditions, times)
-        schedules = {name: curves[name].even_schedule(own) for name, own in flow.parts.items()}
-        even = torch.linspace(0, 1, n_times, dtype=torch.float64)
-        times = {name: own.schedule.inverse(schedules[name].beta(even)) for name, own in flow.parts.items()}
-    return flow.with_schedules(schedules)
 
 
 def continuous_time_loss(
@@ -188,7 +131,7 @@ def continuous_time_loss(
     generator: torch.Generator | None = None,
     conditions: ConditionTensors | None = None,
 ) -> Tensor:
-    """beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats a dimension, (batch,)."""
+    """Return beta'(t)/2 * ||w(x) - w_hat||^2 / kappa, nats per dimension, (batch,)."""
     values = continuous_time_loss_values(model, x, t, generator, conditions)
     return mean_over_present(values, (conditions or {}).get("present"))
 
@@ -200,11 +143,10 @@ def continuous_time_loss_values(
     generator: torch.Generator | None = None,
     conditions: ConditionTensors | None = None,
 ) -> Tensor:
-    """The same for each variable, like x: its mean over a sample's variables is the loss."""
-    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
+    """Return the continuous-time loss of each variable, like x, whose mean is the loss of a sample."""
+    t = _times(model.flow, x, t, generator)
     output, _ = noised_output(model, x, t, generator, conditions)
-    prediction = output.mean
-    errors = model.flow.errors(x, prediction.to(torch.promote_types(prediction.dtype, torch.float32)))
+    errors = model.flow.errors(x, _at_least_float32(output.mean))
     return errors * (model.flow.rate(t, x.ndim - 1) / 2).to(errors.dtype)
 
 
@@ -216,11 +158,11 @@ def n_step_loss(
     generator: torch.Generator | None = None,
     conditions: ConditionTensors | None = None,
 ) -> Tensor:
-    """n KL(sender || receiver) at a step drawn uniformly (the one that holds t), nats a dimension, (batch,)."""
+    """Return n KL(sender || receiver) of a random step, or of the one that holds t, nats per dimension, (batch,)."""
     if isinstance(n_steps, int) and n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
     check_whole("n_steps", n_steps, 1, 10**9)
-    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _check_t(t, len(x), model.flow)
+    t = _times(model.flow, x, t, generator)
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
     output, level = noised_output(model, x, start, generator, conditions)
     accuracy = model.flow.gain(start, start + 1 / n_steps, x.ndim - 1).to(level.t.dtype)
@@ -231,9 +173,9 @@ def n_step_loss(
 def reconstruction_loss(
     model: Model, x: Tensor, generator: torch.Generator | None = None, conditions: ConditionTensors | None = None
 ) -> Tensor:
-    """-log p_O(x) at t = 1, nats a dimension, (batch,).
+    """Return -log p_O(x) at t = 1, nats per dimension, (batch,).
 
-    For classes the probability of the data. For continuous data a density: that of a normal about x_hat with the
+    For classes this is a probability. For continuous data it is a density: that of a normal about x_hat with the
     standard deviation sigma_1 that the flow leaves unknown.
     """
     t = torch.ones(len(x), dtype=torch.float64, device=x.device)
@@ -241,62 +183,73 @@ def reconstruction_loss(
     return -mean_over_present(output.log_prob(x), (conditions or {}).get("present"))
 
 
-def _check_t(t: Tensor, batch: int, flow: Flow) -> Tensor:
+def _at_least_float32(prediction: Tensor) -> Tensor:
+    return prediction.to(torch.promote_types(prediction.dtype, torch.float32))
+
+
+def _times(flow: Flow, x: Tensor, t: Tensor | None, generator: torch.Generator | None) -> Tensor:
+    """Return the times of a batch, checked if they are given and drawn if not."""
+    n = len(x)
+    if t is None:
+        return flow.draw_times(n, generator, x.device)
     t = as_tensor("t", t)
-    if t.ndim == 0:
-        t = t.expand(batch)
-    if tuple(t.shape) not in {(batch,), (batch, *flow.time_shape)}:
-        own = f", or one a part, {(batch, *flow.time_shape)}" if flow.time_shape else ""
-        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({batch},){own}")
+    t = t.expand(n) if t.ndim == 0 else t
+    if tuple(t.shape) not in {(n,), (n, *flow.time_shape)}:
+        own = f", or one a part, {(n, *flow.time_shape)}" if flow.time_shape else ""
+        raise UserError(f"t of shape {tuple(t.shape)}: expected one time a sample, ({n},){own}")
     if not bool(((t >= 0) & (t <= 1)).all()):
         raise UserError(f"t from {float(t.min())} to {float(t.max())}: expected times in [0, 1]")
     return t
 
 
+# --- weightings -------------------------------------------------------------------------------------------------------
+
+
 class Weighting(ABC):
-    """Times for a batch, and the factor of the squared error at each."""
+    """Times at which a batch is trained, and the factor of the squared error at each."""
 
     registry: ClassVar[str] = "weighting"
 
-    @abstractmethod
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """n times in [0, 1] and their factors: float64, (n,) each."""
+        """Draw n times in [0, 1]. Returns them and their factors, float64, (n,) each. Uniform times by default."""
+        t = stratified_times(n, generator)
+        return t, self.weight(flow, t)
 
     @abstractmethod
     def weight(self, flow: Flow, t: Tensor) -> Tensor:
-        """How much each time counts, density times factor: what multiplies where times are drawn uniformly, like t."""
+        """Return density times factor at times t, like t: the factor for times that are drawn uniformly."""
 
     def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
-        """What the factors multiply, like x: the squared errors of the variables, unless it is of another loss."""
+        """Return the loss of each variable, like x, that the factors multiply: the squared errors by default."""
         return errors
 
     def fitted(self, second_moment: Tensor) -> Weighting:
-        """The weighting after seeing E[(beta'/2 squared error)^2] in equal bins of t, (n_bins,)."""
+        """Return the weighting for measured E[(beta'/2 squared error)^2] in equal bins of t, (n_bins,)."""
         return self
 
     def restored(self, density: Sequence[float]) -> Weighting:
-        """The weighting with the density that a checkpoint kept."""
+        """Return the weighting with the density that a checkpoint holds."""
         return self
 
 
 @dataclass(frozen=True)
 class Bound(Weighting):
-    """The continuous-time bound itself: uniform times, factor beta'(t)/2."""
-
-    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        t = stratified_times(n, generator)
-        return t, self.weight(flow, t)
+    """The continuous-time bound: uniform times, factor beta'(t)/2."""
 
     def weight(self, flow: Flow, t: Tensor) -> Tensor:
         return flow.schedule.slope(t) / 2
 
 
 @dataclass(frozen=True)
-class Importance(Weighting):
-    """The bound, with times drawn more often where its integrand is large: unbiased, of less variance.
+class Importance(Bound):
+    """The bound, with times drawn more often where its integrand is large: unbiased, with less variance.
 
-    The density is constant in equal bins of t, proportional to the root of the integrand's second moment there (which
-    minimises the variance), mixed with a uniform one so that no factor exceeds 1/uniform times the bound's.
+    The density is constant in equal bins of t and proportional to the root of the integrand's second moment, which
+    minimises the variance.
+
+    Args:
+        density: relative density in each bin.
+        uniform: share of uniform times, so that no factor exceeds 1/uniform times that of the bound.
     """
 
     density: tuple[float, ...] = (1.0,)
@@ -314,10 +267,7 @@ class Importance(Weighting):
         position = stratified_times(n, generator) * edges[-1]
         k = (torch.searchsorted(edges, position, right=True) - 1).clamp_(0, n_bins - 1)
         t = ((k + (position - edges[k]) * n_bins / density[k]) / n_bins).clamp_(0, 1)
-        return t, flow.schedule.slope(t) / 2 / density[k]
-
-    def weight(self, flow: Flow, t: Tensor) -> Tensor:
-        return flow.schedule.slope(t) / 2
+        return t, self.weight(flow, t) / density[k]
 
     def fitted(self, second_moment: Tensor) -> Importance:
         root = second_moment.double().clamp(min=0).sqrt()
@@ -332,7 +282,7 @@ class Importance(Weighting):
 
 @dataclass(frozen=True)
 class MinSNR(Weighting):
-    """Uniform times, factor min(SNR, gamma) with SNR = beta (Hang et al. 2023, eq. 8, for a prediction of the data)."""
+    """Uniform times, factor min(SNR, gamma) with SNR = beta (Hang et al. 2023, eq. 8, for data prediction)."""
 
     gamma: float = 5.0
 
@@ -341,20 +291,20 @@ class MinSNR(Weighting):
         if not self.gamma > 0:
             raise UserError(f"gamma={self.gamma}: expected a positive signal-to-noise ratio, such as 5")
 
-    def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        t = stratified_times(n, generator)
-        return t, self.weight(flow, t)
-
     def weight(self, flow: Flow, t: Tensor) -> Tensor:
         return flow.schedule.beta(t).clamp(max=self.gamma)
 
 
 @dataclass(frozen=True)
 class EDM(Weighting):
-    """log sigma = -log s normal; factor (1 + s^2 d^2) / d^2 (Karras et al. 2022, table 1 and sec. 5).
+    """Normally distributed log sigma = -log s, factor (1 + s^2 d^2) / d^2 (Karras et al. 2022, table 1 and sec. 5).
 
-    d = data_std: with a preconditioned head of the same data_std the network's targets have unit variance and equal
-    weight at every level. Levels beyond the flow's last, s(1), are moved to it.
+    Levels beyond the last one of the flow, s(1), are moved to it.
+
+    Args:
+        mean, std: of log sigma.
+        data_std: d. With a preconditioned head of the same d, the network's targets have unit variance and equal weight
+            at every level.
     """
 
     mean: float = -1.2
@@ -373,7 +323,7 @@ class EDM(Weighting):
         return flow.schedule.time_of_s(s).clamp(0, 1), 1 / self.data_std**2 + s.square()
 
     def weight(self, flow: Flow, t: Tensor) -> Tensor:
-        """The normal density of log s, with d log s / dt = slope / (2 beta), times the factor."""
+        # The normal density of log s, with d log s / dt = slope / (2 beta), times the factor.
         beta = flow.schedule.beta(t).clamp(min=1e-300)
         z = (-beta.log() / 2 - self.mean) / self.std
         density = torch.exp(-z.square() / 2) / (self.std * sqrt(2 * pi)) * flow.schedule.slope(t) / (2 * beta)
@@ -382,13 +332,12 @@ class EDM(Weighting):
 
 @dataclass(frozen=True)
 class CrossEntropy(Weighting):
-    """-log p_O(x) of classes, nats a dimension, at uniform times."""
+    """Minus the log probability of classes, -log p_O(x), nats per dimension, at uniform times."""
 
     def draw(self, flow: Flow, n: int, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        if flow.has_range:
+        if flow.leading.has_range:
             raise UserError("weighting='cross-entropy': it is for classes; numbers take edm, min-snr or the bound")
-        t = stratified_times(n, generator)
-        return t, self.weight(flow, t)
+        return super().draw(flow, n, generator)
 
     def weight(self, flow: Flow, t: Tensor) -> Tensor:
         return torch.ones_like(t)
@@ -399,7 +348,11 @@ class CrossEntropy(Weighting):
 
 @dataclass(frozen=True)
 class JointWeighting(Weighting):
-    """A weighting for each part of joint data, at uniform times: the same, or the parts' own."""
+    """A weighting for each part of joint data, at uniform times.
+
+    Args:
+        parts: the weighting of each part.
+    """
 
     parts: Mapping[str, Weighting]
 
@@ -409,7 +362,7 @@ class JointWeighting(Weighting):
                 f"weighting of parts {', '.join(self.parts)}: expected one for each of {', '.join(flow.parts)}"
             )
         for name, own in self.parts.items():
-            own.draw(flow.parts[name], 1, torch.Generator())  # refuses a part of another kind than it is for
+            own.draw(flow.parts[name], 1, torch.Generator())  # raises if it is for another kind of data
         t = flow.draw_times(n, generator)
         return t, self.weight(flow, t)
 
@@ -418,7 +371,7 @@ class JointWeighting(Weighting):
         return flow.over_data({name: own.weight(flow.parts[name], times[name]) for name, own in self.parts.items()}, 1)
 
     def values(self, flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
-        """Of each kind of loss once for all parts, taken where it is wanted: no small operation a part."""
+        # Each kind of loss is computed once, for all parts together: no small operation for each part.
         kinds = {type(own): own for own in self.parts.values()}
         result = errors
         for kind, own in kinds.items():
@@ -434,15 +387,16 @@ WEIGHTINGS: Registry[type[Weighting]] = registry("weighting")
 
 
 FOR_SAMPLES = ("edm", "cross-entropy")
-"""Weightings for better samples, of numbers and of classes: on joint data either name means both, where each fits."""
+"""Weightings for better samples, of numbers and of classes. For joint data either name means both."""
 
 
 def weighting_of(
     model: Model, weighting: str | Weighting | Mapping[str, str | Weighting], stds: Mapping[str, float] | None = None
 ) -> Weighting:
-    """The weighting of that name for a model, of joint data one for each part.
+    """Return the weighting of that name for a model, for joint data one for each part.
 
-    stds: of the parts' data, for those that the model was not made for one.
+    Args:
+        stds: standard deviation of the data by part, for parts whose head does not say it.
     """
     if isinstance(weighting, JointWeighting):
         return weighting
@@ -456,11 +410,13 @@ def weighting_of(
 
 
 def _of_part(model: Model, part: str, weighting: str | Weighting, stds: Mapping[str, float]) -> Weighting:
+    """Return the weighting of one part."""
     if isinstance(weighting, Weighting):
         return weighting
-    if weighting not in WEIGHTINGS:
-        hint = did_you_mean(weighting, WEIGHTINGS)
-        raise UserError(f"weighting={weighting!r}: expected one of {', '.join(WEIGHTINGS)}{hint}")
+    known = [name for name, own in WEIGHTINGS.items() if own is not JointWeighting]
+    if weighting not in known:
+        hint = did_you_mean(weighting, known)
+        raise UserError(f"weighting={weighting!r}: expected one of {', '.join(known)}{hint}")
     std = model.data_std(part) or stds.get(part)
     return EDM(data_std=std) if weighting == "edm" and std is not None else WEIGHTINGS[weighting]()
 
@@ -472,17 +428,18 @@ def weighted_loss(
     generator: torch.Generator | None = None,
     conditions: ConditionTensors | None = None,
 ) -> Tensor:
-    """The loss that a weighting trains, (batch,): draws the times, then the noise. Only the bound is in nats."""
+    """Return the loss that a weighting trains, (batch,). Draws the times, then the noise. Only the bound is in nats."""
     t, factor = weighting.draw(model.flow, len(x), generator)
     t, factor = t.to(x.device), factor.to(x.device)
     return errors_and_values(model, x, t, weighting.values, generator, conditions, factor=factor)[1]
 
 
 class LossByTime:
-    """The loss against t that training measures: means in equal bins of t, forgetting slowly.
+    """The loss as a function of t, measured in training: moving means in equal bins of t.
 
-    ``add`` collects without looking at a value (no synchronisation); ``fold`` brings what was collected into the
-    estimate. Kept: the squared error's mean and the second moment of the bound's integrand beta'/2 * squared error.
+    :meth:`add` collects values without reading them, so that a GPU does not wait; :meth:`fold` adds what was collected
+    to the estimate. Rows of the estimate: counts, squared errors, and squares of the bound's integrand
+    beta'/2 * squared error.
     """
 
     def __init__(self, n_bins: int = 64, memory: float = 0.9, device: torch.device | None = None) -> None:
@@ -492,27 +449,27 @@ class LossByTime:
 
     @property
     def n_bins(self) -> int:
-        """How many bins of t there are."""
+        """Number of bins of t."""
         return self.estimate.shape[1]
 
     def add(self, t: Tensor, error: Tensor, slope: Tensor) -> None:
-        """Collect squared errors at times t where d beta/dt = slope: (batch,) each."""
+        """Collect squared errors at times t where d beta/dt = slope, (batch,) each."""
         k = (t * self.n_bins).long().clamp_(0, self.n_bins - 1).to(self.recent.device)
         error = error.detach().to(self.recent)
         integrand = error * slope.to(self.recent) / 2
         self.recent.index_add_(1, k, torch.stack((torch.ones_like(error), error, integrand.square())))
 
     def fold(self, recent: Tensor | None = None) -> None:
-        """Bring the collected sums (or those of all processes together) into the estimate, and start anew."""
+        """Add the collected sums, or those of all processes together, to the estimate."""
         self.estimate = self.memory * self.estimate + (self.recent if recent is None else recent).cpu()
         self.recent.zero_()
 
     def second_moment(self) -> Tensor:
-        """E[(beta'/2 squared error)^2] by bin, (n_bins,); a bin not yet seen has the mean of the others."""
+        """Return E[(beta'/2 squared error)^2] by bin, (n_bins,); bins without samples have the mean of the others."""
         return self._mean(2)
 
     def squared_error(self) -> Tensor:
-        """E[squared error] by bin, (n_bins,)."""
+        """Return E[squared error] by bin, (n_bins,)."""
         return self._mean(1)
 
     def _mean(self, row: int) -> Tensor:
@@ -522,7 +479,7 @@ class LossByTime:
         return torch.where(seen, mean, mean[seen].mean() if bool(seen.any()) else 0.0)
 
     def summary(self) -> dict[str, list[float]]:
-        """Centres of the bins that were seen, mean squared error, and root mean square of the bound's integrand."""
+        """Return the centres of the bins with samples, the mean squared errors, and root mean square integrands."""
         count, errors, squares = (self.estimate + self.recent.cpu()).unbind()
         seen = (count > 0).nonzero().flatten().tolist()
         return {
@@ -532,10 +489,10 @@ class LossByTime:
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"recent": self.recent.cpu().clone(), "estimate": self.estimate.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from the state of a checkpoint."""
         self.recent.copy_(state["recent"])
         self.estimate = state["estimate"].clone()

@@ -147,8 +147,9 @@ class Model(ABC):
         return losses.reconstruction_loss(self, x, generator, conditions)
 
     def even_flow(self, x: Data, n_times: int = 64, generator: torch.Generator | None = None) -> Flow:
-        """Return a flow on which information about each part grows evenly in t: :func:`bfn.losses.even_flow`."""
-        return losses.even_flow(self, self.as_data(x), n_times, generator)
+        """Return a flow on which information about each part grows evenly in t: :func:`bfn.schedules.even_flow`."""
+        flow: Flow = room_function("even-flow")(self, self.as_data(x), n_times, generator)
+        return flow
 
     def as_batch(
         self, x: Data, label: Tensor | None, condition: Mapping[str, Tensor] | None, present: Any

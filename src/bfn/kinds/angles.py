@@ -69,10 +69,12 @@ class VonMises(Output):
     sample's numbers is the sum over its angles.
     """
 
-    is_density: ClassVar[bool] = True
-
     natural: Tensor
     log_weights: Tensor
+
+    @property
+    def is_density(self) -> bool:
+        return True
 
     @classmethod
     def single(cls, natural: Tensor) -> "VonMises":

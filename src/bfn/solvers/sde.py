@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from bfn.core.flows import Flow
+from bfn.core.heads import Scale, message_from_noise
 from bfn.core.schedules import Time
 
 __all__ = [
@@ -42,19 +43,10 @@ __all__ = [
 ]
 
 
-Scale = float | Tensor
-
 
 def noise_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
     """eps_hat = (u - s w_hat) / sqrt(kappa)."""
     return (u - s * w_hat) / math.sqrt(kappa)
-
-
-def message_from_noise(eps_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
-    """w_hat = (u - sqrt(kappa) eps_hat) / s; 0/0 at s = 0."""
-    if isinstance(s, float):
-        return torch.add(u / s, eps_hat, alpha=-math.sqrt(kappa) / s)
-    return (u - math.sqrt(kappa) * eps_hat) / s
 
 
 def score_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
@@ -141,7 +133,7 @@ class InitialGaussian:
     mean, variance: E[w(x)] (state's shape) and the average variance of the entries of w(x). The paper's zero-mean
     Gaussian is mean 0, variance 0: a standard normal.
 
-    >>> InitialGaussian(*bfn.solvers.sde.message_moments(flow, x))  # doctest: +SKIP
+    >>> InitialGaussian(*bfn.sde.message_moments(flow, x))  # doctest: +SKIP
     """
 
     mean: Tensor

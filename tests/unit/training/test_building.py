@@ -3,7 +3,8 @@ import pytest
 from PIL import Image
 
 from bfn.core.flows import ContinuousFlow
-from bfn.core.schedules import QuadraticSchedule, TabulatedSchedule
+from bfn.core.schedules import QuadraticSchedule
+from bfn.kinds.schedules import TabulatedSchedule
 from bfn.training.building import build_model, learning_rate, make_optimiser, make_weighting
 from bfn.training.source import open_recipe_data as open_source
 
