@@ -17,7 +17,7 @@ import torch
 
 import bfn
 from bfn._utils.estimate import mean_estimate, share_estimate
-from bfn.exact.bayesian_network import BayesianNetwork
+from bfn_lab.bayesian_network import BayesianNetwork
 
 
 def measured(name: str, args: argparse.Namespace) -> dict:

@@ -19,7 +19,7 @@ from bfn._utils.files import atomic_write
 from bfn.quality.comparison import markdown_table
 from bfn.quality.judge import Measure
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.measurements import Record, Setting, measure
+from bfn.quality.comparison import Record, Setting, measure
 
 BESIDE = {
     "continuous": ("fast-ode", "fast-sde", "bfn", "sde-bfn-solver++2"),

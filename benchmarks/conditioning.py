@@ -20,11 +20,12 @@ from bfn._utils.files import atomic_write
 from bfn.data.loading import as_model_data
 from bfn.exact.strings import StringSet
 from bfn.quality.comparison import markdown_table
-from bfn.quality.features import classify, gather_statistics
+from bfn.quality.features import classify
 from bfn.quality.frechet import frechet_estimate
 from bfn.quality.judge_choice import features_for
 from bfn.quality.metrics import spelling_estimate
 from bfn.viz.pictures import sheet, side_by_side, write_picture
+from bfn_lab.inception import gather_statistics
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / "docs" / "results" / "conditioning.json"

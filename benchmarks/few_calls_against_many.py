@@ -22,7 +22,7 @@ from bfn._utils.files import atomic_write
 from bfn.quality.comparison import Comparison, compare, markdown_table
 from bfn.quality.judge import Measure
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.measurements import Record, Setting, default_store
+from bfn.quality.comparison import Record, Setting, default_store
 
 SEED = 101
 TUNED_SEEDS, TUNED_N = 4, 1000

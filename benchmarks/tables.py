@@ -23,7 +23,7 @@ import torch
 import bfn
 from bfn._utils.estimate import Estimate
 from bfn._utils.files import atomic_write
-from bfn.quality.measurements import pool
+from bfn.quality.comparison import pool
 from bfn.quality.table_report import TableQuality
 from bfn.tables.synthesizer import write_rows
 
@@ -46,8 +46,8 @@ def divided(name: str, seed: int, work: Path, peers: str) -> tuple[pd.DataFrame,
     """Rows to train with, and rows that are held out: the usual division, or two thirds at random."""
     folder = work / f"{name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
-    if name in bfn.data.sources.SOURCES:
-        parts = [bfn.data.table_files.read_table(name, part) for part in ("train", "test")]
+    if name in bfn.data.SOURCES:
+        parts = [bfn.data.read_table(name, part) for part in ("train", "test")]
     else:
         path = work / f"{name}.parquet"
         if not path.exists():

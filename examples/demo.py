@@ -19,7 +19,7 @@ import bfn
 from bfn.core.model import BFN
 from bfn.storage import models as storage
 from bfn._utils.files import atomic_write
-from bfn.quality.molecule_report import is_of_molecules, report_molecules
+from bfn.quality.molecules import is_of_molecules, report_molecules
 from bfn.viz.pictures import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
 
 MODELS = ("mnist", "digits", "text8", "qm9")

@@ -20,9 +20,9 @@ from bfn import data, solvers
 from bfn.core.conditions import Classes
 from bfn.core.info import ModelInfo, Spread
 from bfn.data.loading import read_model_data
+from bfn.quality.comparison import Record, Setting, measure
 from bfn.quality.judge import Judge
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.comparison import Record, Setting, measure
 from bfn.training.checkpoints import read_log
 
 BUNDLED = Path(bfn.__file__).parent / "bundled"

@@ -20,9 +20,8 @@ from bfn import solvers
 from bfn._utils.files import atomic_write
 from bfn.core import grids
 from bfn.core.multistep import Multistep
-from bfn.quality.comparison import markdown_table
+from bfn.quality.comparison import Setting, markdown_table, measure
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.measurements import Setting, measure
 from bfn.solvers import paper
 from bfn.solvers.paper import Midpoint
 

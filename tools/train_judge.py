@@ -1,7 +1,7 @@
-"""Train a network of the second judge again: ``python tools/train_judge.py mnist``, or ``digits``.
+"""Train a network of the second judge: ``python tools/train_judge.py mnist``, or ``digits``.
 
-It sees the images that no solver was ever fitted to: of MNIST the 10,000 test images. Of the few 8 x 8 digits all,
-since too few are held out; what separates it there from the objective, which compares pixels, is what it looks at.
+It is trained on images that no solver was fitted to: the 10,000 test images of MNIST. For the 8 x 8 digits it is trained
+on all images, since few are held out; it differs from the objective of tuning, which compares pixels, by its features.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 from bfn.data.images import Images
 from bfn.data.loading import load
-from bfn.quality.second_judge import JUDGES, JudgeNetwork, save_judge
+from bfn_lab.second_judge import JUDGES, JudgeNetwork, save_judge
 
 SEED = 4711
 
 
 def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Shifted by up to a fourteenth of the side."""
+    """Shift images by up to a fourteenth of their side."""
     shift = (2 * torch.rand(len(images), 2, generator=generator) - 1) / 7
     theta = torch.eye(2).repeat(len(images), 1, 1)
     grid = F.affine_grid(torch.cat((theta, shift[..., None]), -1), list(images.shape), align_corners=False)
@@ -27,7 +27,7 @@ def jitter(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def train(images: Tensor, labels: Tensor, epochs: int) -> JudgeNetwork:
-    """AdamW with a cosine, batches of 100."""
+    """Train a network with AdamW, a cosine schedule and batches of 100."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = JudgeNetwork(images.shape[1], images.shape[-1], int(labels.max()) + 1)
@@ -46,7 +46,7 @@ def train(images: Tensor, labels: Tensor, epochs: int) -> JudgeNetwork:
 
 
 def main() -> None:
-    """Train, say how good it is on images it did not see, and write it."""
+    """Train the network, print its accuracy on other images, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=("mnist", "digits"))
     name = parser.parse_args().name

@@ -1,27 +1,29 @@
-"""Train the judge of molecules again: ``python tools/train_property_judge.py qm9``.
+"""Train the bundled judge of molecules: ``python tools/train_property_judge.py qm9``.
 
-It keeps which molecules are in the training part, and estimates each number that models of the set are asked for by, of
-QM9 the gap between the highest occupied and the lowest empty orbital, from the pieces that a molecule is made of. It is
-trained on the training part; how good it is, is told on the test part, which it never saw. RDKit is needed.
+The judge stores which molecules are in the training part. For each number that models of the set are conditioned on
+(for QM9, the gap between the highest occupied and the lowest unoccupied orbital) it has a network that estimates the
+number from fingerprints. The networks are trained on the training part and tested on the test part. Needs RDKit.
 """
 
 import argparse
 import math
+from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from bfn._utils.files import atomic
 from bfn.data.loading import load
 from bfn.data.records import Numbers, Records, Sequences
-from bfn.quality.molecules import KnownMolecules, MoleculeJudge, Molecules, PropertyNetwork, fingerprints
-from bfn.quality.second_judge import JUDGES
+from bfn.quality.molecules import JUDGES, KnownMolecules, MoleculeJudge, Molecules, PropertyNetwork, fingerprints
 
 SEED, EPOCHS, BATCH = 4712, 12, 512
 
 
 def read(name: str, part: str) -> tuple[list[str], dict[str, Tensor]]:
-    """Canonical SMILES and numbers of a part."""
+    """Read canonical SMILES and numbers of a part of the data."""
     records = load(name, part)  # type: ignore[arg-type]
     if not isinstance(records, Records):
         raise TypeError(f"{name}: expected records")
@@ -33,7 +35,7 @@ def read(name: str, part: str) -> tuple[list[str], dict[str, Tensor]]:
 
 
 def train(pieces: Tensor, values: Tensor) -> PropertyNetwork:
-    """AdamW with a cosine; squared error in units of the data's deviation, large errors counted by their size."""
+    """Train a network with AdamW, a cosine schedule, and a Huber loss in standard deviations of the data."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         network = PropertyNetwork(float(values.mean()), float(values.std()))
@@ -53,8 +55,18 @@ def train(pieces: Tensor, values: Tensor) -> PropertyNetwork:
     return network.eval()
 
 
+def save(judge: MoleculeJudge, path: Path) -> None:
+    """Write a judge to a safetensors file, atomically, with weights in float16."""
+    tensors = {"known": judge.known.hashes}
+    for name, network in judge.networks.items():
+        for key, value in network.state_dict().items():
+            tensors[f"{name}.{key}"] = value.half().contiguous() if value.ndim > 1 else value
+    with atomic(path) as temporary:
+        save_file(tensors, temporary, dict(judge.metadata))
+
+
 def main() -> None:
-    """Train, say how good it is on molecules it did not see, and write it."""
+    """Train the networks, print their errors on the test part, and write the judge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=("qm9",))
     name = parser.parse_args().name
@@ -72,7 +84,7 @@ def main() -> None:
         r2 = 1 - error.square().mean().item() / truth[key].var(correction=0).item()
         metadata |= {f"{key} R2": f"{r2:.4f}", f"{key} mean absolute error": f"{error.abs().mean().item():.5f}"}
     judge = MoleculeJudge(KnownMolecules.of(seen), networks, metadata)
-    judge.save(JUDGES / f"{name}.safetensors")
+    save(judge, JUDGES / f"{name}.safetensors")
     print(f"{JUDGES / f'{name}.safetensors'}: {metadata}")
 
 

@@ -102,7 +102,7 @@ def reproduce(
     """
     import torch
 
-    from bfn.quality.measurements import default_store
+    from bfn.quality.comparison import default_store
     from bfn_lab.report import Options
     from bfn_lab.reproduce import QUICK, experiment
     from bfn_lab.reproduce import reproduce as run

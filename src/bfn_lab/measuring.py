@@ -18,7 +18,7 @@ from bfn.exact.strings import NGram
 from bfn.interop.official import load_official
 from bfn.quality.judge import Judge, Measure
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.measurements import Record, Setting, measure
+from bfn.quality.comparison import Record, Setting, measure
 from bfn_lab.report import Column, Options
 
 Form = Literal["images", "text"]
@@ -82,7 +82,7 @@ def exact_points(n_points: int = POINTS) -> JudgedModel:
         raise TypeError("mnist: expected images")
     model = Points(images[:n_points].to_float(), dtype=torch.float32)
     model.info.value_range = (-1.0, 1.0)
-    title = f"The exact model of {n_points:,} MNIST images (`bfn.exact.numbers.Points`)"
+    title = f"The exact model of {n_points:,} MNIST images (`bfn.exact.Points`)"
     judge = judge_for(model, "mnist", "mnist")
     return JudgedModel("points", title, model, judge, n=250, batch=250, identity=f"points-mnist-{n_points}")
 
@@ -94,7 +94,9 @@ def exact_ngram(context: int) -> JudgedModel:
         raise TypeError("text8: expected text")
     model = NGram.from_text(text.to_classes(), context, LENGTH, dtype=torch.float32)
     model.info.alphabet = data.TEXT8.symbols
-    title = f"The exact model of text8 with contexts of {context} symbols (`bfn.exact.strings.NGram`, {LENGTH} symbols per text)"
+    title = (
+        f"The exact model of text8 with contexts of {context} symbols (`bfn.exact.NGram`, {LENGTH} symbols per text)"
+    )
     return JudgedModel(
         f"ngram-{context}", title, model, judge_for(model, "text", "text8"), n=500 if context < 3 else 128, batch=64,
         identity=f"ngram-text8-{context}-{LENGTH}",

@@ -21,7 +21,7 @@ from bfn._utils.estimate import Estimate
 from bfn.core.model import Model
 from bfn.quality.comparison import markdown_table
 from bfn.quality.judge import Judge, Measure
-from bfn.quality.measurements import Record, Setting, draw
+from bfn.quality.comparison import Record, Setting, draw
 from bfn_lab import report as printed
 from bfn_lab.measuring import BEYOND, JudgedModel, Measurement, main_measure, measure_all, over_calls, samplers_named
 from bfn_lab.report import Column, Options, PrintedTable, Section

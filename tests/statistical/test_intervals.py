@@ -19,10 +19,10 @@ import bfn
 from bfn._utils.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
 from bfn.likelihood.bits import held_out_bits
 from bfn.quality.frechet import frechet_estimate
-from bfn.quality.judge import Digits, NearCopies, _asked
-from bfn.quality.measurements import pool
-from bfn.quality.second_judge import NGramBits, Projections
-from bfn.quality.text import TextItems, spelling_estimate
+from bfn.quality.judge_choice import Digits, NearCopies, asked_class
+from bfn.quality.comparison import pool
+from bfn_lab.second_judge import NGramBits, Projections
+from bfn.quality.metrics import TextItems, spelling_estimate
 from bfn.tables import sampling as row_sampling
 from bfn_lab.bench import ratio_of
 
@@ -128,7 +128,7 @@ def test_the_asked_class() -> None:
     chance = seeded(7)
     asked = torch.zeros(80, dtype=torch.int64)
     draws = (torch.rand(600, 80, generator=chance) > 0.85).long()
-    assert 0.91 < covered([_asked(row, asked)["asked_class"] for row in draws], 0.85) < 0.98
+    assert 0.91 < covered([asked_class(row, asked)["asked_class"] for row in draws], 0.85) < 0.98
 
 
 @pytest.mark.long
@@ -206,7 +206,7 @@ def test_two_equal_settings_are_told_apart_less_often_than_one_in_twenty() -> No
     assert apart == pytest.approx(2 * scipy.stats.norm.sf(1.96 * math.sqrt(2)), abs=0.006)
 
 
-MODEL = bfn.exact.numbers.GaussianMixture([[-0.5], [0.5]], stds=[0.2, 0.2])
+MODEL = bfn.exact.GaussianMixture([[-0.5], [0.5]], stds=[0.2, 0.2])
 
 
 def test_held_out_bits() -> None:
@@ -232,7 +232,7 @@ def test_the_error_of_a_likelihood_is_its_spread(settings: dict) -> None:
     wide = torch.cat([x, x], 1) if settings.get("method") == "ode" else x
     model = MODEL
     if settings["method"] == "ode":
-        model = bfn.exact.numbers.GaussianMixture([[-0.5, 0.1], [0.5, -0.3]], stds=[0.2, 0.3])
+        model = bfn.exact.GaussianMixture([[-0.5, 0.1], [0.5, -0.3]], stds=[0.2, 0.3])
     found = [model.log_likelihood(wide, generator=seeded(i), **settings) for i in range(200)]
     spread = torch.stack([f.log_prob for f in found]).double().var(0).mean()
     stated = torch.stack([f.error for f in found]).double().square().mean()

@@ -37,8 +37,9 @@ class Estimate:
         return Estimate(self.value * factor, self.low * factor, self.high * factor)
 
     def within(self, lowest: float = -math.inf, highest: float = math.inf) -> Estimate:
-        """Return the figure with its interval cut to the range of possible values."""
-        return Estimate(self.value, max(lowest, self.low), min(highest, self.high))
+        """Return the estimate with value and interval clipped to the range of the measure."""
+        low, high = min(max(lowest, self.low), highest), max(min(highest, self.high), lowest)
+        return Estimate(min(max(self.value, lowest), highest), low, high)
 
     def asdict(self) -> dict[str, float | None]:
         """Return value, low and high for JSON; None instead of NaN."""

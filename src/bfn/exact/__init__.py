@@ -4,23 +4,14 @@ With them anybody can see what a solver does: whatever is wrong with a sample is
 ``Points`` and ``NGram`` carry real images and real text.
 """
 
-from bfn.exact.base import DiscreteExactModel, ExactModel
-from bfn.exact.bayesian_network import BayesianNetwork
+from bfn.exact.base import DiscreteExactModel, ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
 from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture, Points, VonMisesMixture
 from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, ProductOfCategoricals, StringSet
+from bfn.networks.ngram_counts import BackoffTables, count_backoff
 
 __all__ = [
-    "BayesianNetwork",
-    "DiscreteExactModel",
-    "ExactModel",
-    "GaussianMixture",
-    "JointMixture",
-    "MarkovChain",
-    "MixtureOfProducts",
-    "NGram",
-    "Points",
-    "ProductOfCategoricals",
-    "StringSet",
-    "VonMisesMixture",
-]
+    "BackoffTables", "DiscreteExactModel", "ExactModel", "GaussianMixture", "JointMixture", "MarkovChain",
+    "MixtureOfProducts", "NGram", "Points", "ProductOfCategoricals", "StringSet", "VonMisesMixture", "count_backoff",
+    "draw_classes", "normal_log_prob", "restore_log_zero", "safe_log",
+]  # fmt: skip

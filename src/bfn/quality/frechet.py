@@ -1,9 +1,10 @@
-"""Frechet distance between two sets of features, each taken as a Gaussian (Heusel et al. 2017, arXiv:1706.08500).
+"""Frechet distance between two sets of features, each described by a Gaussian (Heusel et al. 2017, arXiv:1706.08500).
 
     d = |m_a - m_b|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)
 
-With Inception's features it is the FID, with the bundled classifier's its MNIST counterpart (`bfn.quality.features`).
-Means and covariances are gathered batch by batch in float64, so memory does not grow with the number of images.
+With features of Inception it is the FID; with features of the bundled classifier it is a counterpart for MNIST, see
+:mod:`bfn.quality.features`. Means and covariances are gathered batch by batch in float64, so memory does not grow with
+the number of images.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _FORMAT = "bfn-feature-statistics-1"
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """What the Frechet distance knows of a set of features: their mean (d,) and covariance (d, d), in float64."""
+    """Mean (d,) and covariance (d, d) of a set of features, in float64."""
 
     mean: Tensor
     covariance: Tensor
 
     @classmethod
     def of(cls, features: Tensor) -> Self:
-        """The moments of features (n, d), where they are; gradients pass."""
+        """Compute the moments of features (n, d) on their device. They are differentiable."""
         x = features.double()
         mean = x.mean(0)
         centred = x - mean
@@ -48,20 +49,24 @@ class Gaussian:
         return root
 
     def distance(self, other: Self) -> Tensor:
-        """The Frechet distance, as a tensor with a gradient by the other's moments; rounding may leave it below 0."""
+        """Return the Frechet distance, differentiable in the other's moments. Rounding may make it negative."""
         overlap = torch.linalg.eigvalsh(_symmetric(self.root @ other.covariance @ self.root))
-        # Eigenvalues that are zero come out as +-1e-16 of the largest; their roots, 1e-8 each, would add up over
-        # hundreds of features, and their slope is infinite.
-        overlap = overlap[overlap > _noise(overlap)]
+        # Eigenvalues that are zero come out as +-1e-16 of the largest. Their roots, 1e-8 each, would add up over
+        # hundreds of features, and the slope of the root is infinite there.
+        overlap = overlap[overlap > _rounding_error(overlap)]
         spread = self.covariance.trace() + other.covariance.trace() - 2 * overlap.sqrt().sum()
         return torch.add((self.mean - other.mean).square().sum(), spread)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureStatistics:
-    """Count, mean (d,) and scatter (d, d), which is n - 1 times the covariance, of features, in float64.
+    """Statistics of features, which can be added up batch by batch.
 
-    extractor: names what made the features; statistics of different extractors are never compared.
+    Attributes:
+        n: number of samples.
+        mean: (d,), float64.
+        scatter: n - 1 times the covariance, (d, d), float64.
+        extractor: name of the extractor. Statistics of different extractors cannot be compared.
     """
 
     n: int
@@ -71,13 +76,13 @@ class FeatureStatistics:
 
     @classmethod
     def of(cls, features: Tensor, *, extractor: str = "") -> Self:
-        """Statistics of features (n, d)."""
+        """Compute the statistics of features (n, d)."""
         x = _checked(features).detach().to("cpu", torch.float64)
         centred = x - x.mean(0)
         return cls(len(x), x.mean(0), centred.T @ centred, extractor)
 
     def __add__(self, other: Self) -> Self:
-        """Statistics of both sets: Chan, Golub and LeVeque (1983), no cancellation, unlike sums of squares."""
+        """Return the statistics of both sets, by the update of Chan, Golub and LeVeque (1983) without cancellation."""
         _check_comparable(self, other)
         delta, n = other.mean - self.mean, self.n + other.n
         scatter = torch.addr(self.scatter + other.scatter, delta, delta, alpha=self.n * other.n / n)
@@ -85,7 +90,7 @@ class FeatureStatistics:
 
     @property
     def n_features(self) -> int:
-        """How many features, d."""
+        """Number of features, d."""
         return len(self.mean)
 
     @property
@@ -108,7 +113,7 @@ class FeatureStatistics:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read what `save` wrote."""
+        """Read a file that :meth:`save` wrote."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -123,16 +128,18 @@ class FeatureStatistics:
 def frechet_distance(
     features_a: Tensor | FeatureStatistics, features_b: Tensor | FeatureStatistics, *, allow_singular: bool = False
 ) -> float:
-    """Frechet distance (squared, as FID is quoted) between features (n, d), or between statistics of them.
+    """Return the Frechet distance of two sets of features, squared as FID is quoted.
 
-    No more samples than features leave a covariance singular and the distance badly biased: an error, unless
-    `allow_singular`.
+    Args:
+        features_a, features_b: features (n, d), or their statistics.
+        allow_singular: whether a set may have no more samples than features. Its covariance is then singular and the
+            distance badly biased, which is otherwise an error.
     """
     a, b = _statistics(features_a), _statistics(features_b)
     _check_comparable(a, b)
     for name, statistics in (("first", a), ("second", b)):
         if statistics.n <= a.n_features and not allow_singular:
-            # The covariance of the smaller set misses directions.
+            # The covariance of the smaller set lacks directions, so the bias is computed from the larger set.
             bias = expected_bias(max(a, b, key=lambda some: some.n).covariance, a.n, b.n)
             raise UserError(
                 f"{statistics.n} samples of {a.n_features} features in the {name} set: its covariance is singular, and "
@@ -150,12 +157,19 @@ def frechet_estimate(
     n_resamples: int = 200,
     allow_singular: bool = False,
 ) -> Estimate:
-    """Frechet distance of samples' features (n, d) from a reference, with a bootstrap interval over the samples.
+    """Return the Frechet distance of samples from a reference, with a bootstrap interval over the samples.
 
-    The reference is held fixed. The interval is that of the distance at this number of samples (see
-    `bootstrap_estimates`). A resample costs one covariance and one eigenvalue problem: milliseconds for 64 features,
-    some 10 s for 2,048. With `n_resamples` = 0 the interval is that of the linearised distance instead
-    (`frechet_influence`), which costs as much as one resample.
+    The reference is held fixed. The interval is that of the distance at this number of samples, see
+    ``bootstrap_estimates``.
+
+    Args:
+        features: features of the samples, (n, d).
+        reference: features of the reference, or their statistics.
+        generator: source of the random numbers of the bootstrap.
+        n_resamples: number of resamples. Each takes one covariance and one eigenvalue problem: milliseconds for 64
+            features, about 10 s for 2,048. 0 for the interval of the linearised distance, see
+            :func:`frechet_influence`, which costs as much as one resample.
+        allow_singular: see :func:`frechet_distance`.
     """
     b = _statistics(reference)
     distance = frechet_distance(features, b, allow_singular=allow_singular)
@@ -170,17 +184,18 @@ def frechet_estimate(
 
 
 def frechet_influence(features: Tensor, reference: Tensor | FeatureStatistics) -> Tensor:
-    """What each sample adds to the distance, to first order: (n,), of mean 0; its spread / sqrt(n) is the error.
+    """Return the first-order contribution of each sample to the distance, (n,), with mean 0.
 
         2 (m_a - m_b) . (x - m_a) + (x - m_a)^T D (x - m_a) - tr(D A),     D = 1 - B^1/2 (B^1/2 A B^1/2)^-1/2 B^1/2
 
-    the derivative of the distance by mean and covariance, with the pseudo-inverse where samples leave directions out.
+    This is the derivative of the distance by mean and covariance, with the pseudo-inverse if samples do not span all
+    directions. Its standard deviation divided by sqrt(n) is the standard error of the distance.
     """
     a, b = FeatureStatistics.of(features), _statistics(reference)
     _check_comparable(a, b)
     root = b.gaussian.root
     values, vectors = torch.linalg.eigh(_symmetric(root @ a.covariance @ root))
-    inverse_root = torch.where(values > _noise(values), values.clamp(min=1e-300).rsqrt(), 0)
+    inverse_root = torch.where(values > _rounding_error(values), values.clamp(min=1e-300).rsqrt(), 0)
     spread = root @ vectors
     centred = features.detach().to("cpu", torch.float64) - a.mean
     quadratic = centred.square().sum(1) - ((centred @ spread).square() * inverse_root).sum(1)
@@ -189,7 +204,7 @@ def frechet_influence(features: Tensor, reference: Tensor | FeatureStatistics) -
 
 
 def expected_bias(covariance: Tensor, n_a: int, n_b: int) -> float:
-    """Expected distance of two samples, of n_a and n_b features, from one and the same Gaussian.
+    """Return the expected distance of two samples of sizes n_a and n_b from the same Gaussian.
 
         (1/n_a + 1/n_b) * ( sum_i l_i + 1/2 sum_ij (1 + [i = j]) l_i l_j / (l_i + l_j) )
 
@@ -207,7 +222,7 @@ def _symmetric(matrix: Tensor) -> Tensor:
     return (matrix + matrix.T) / 2
 
 
-def _noise(eigenvalues: Tensor) -> Tensor:
+def _rounding_error(eigenvalues: Tensor) -> Tensor:
     return eigenvalues.abs().max() * len(eigenvalues) * torch.finfo(eigenvalues.dtype).eps
 
 
@@ -234,16 +249,3 @@ def _check_comparable(a: FeatureStatistics, b: FeatureStatistics) -> None:
         raise UserError(f"{a.n_features} and {b.n_features} features: both sets need the same extractor")
     if a.extractor and b.extractor and a.extractor != b.extractor:
         raise UserError(f"features of {a.extractor!r} and of {b.extractor!r}: both sets need the same extractor")
-
-
-def nearest(x: Tensor, others: Tensor, k: int, at_a_time: int = 100) -> tuple[Tensor, Tensor]:
-    """Distances (n, k) and indices (n, k) of the k nearest of others (m, d) to each of x (n, d)."""
-    squares = others.square().sum(1)
-
-    def of(part: Tensor) -> tuple[Tensor, Tensor]:
-        distances = torch.addmm(squares, part, others.T, alpha=-2).add_(part.square().sum(1, keepdim=True))
-        return distances.min(1, keepdim=True) if k == 1 else distances.topk(k, largest=False)
-
-    pieces = [of(part) for part in torch.split(x, at_a_time)]
-    values, indices = (torch.cat(column) for column in zip(*pieces, strict=True))
-    return values.clamp(min=0).sqrt(), indices

@@ -1,18 +1,19 @@
-"""Molecules as strings: which are valid, which are the same, which are new, and what they are like (RDKit).
+"""Molecules as strings: which are valid, which are the same, which are new, and what properties they have (RDKit).
 
     molecules = Molecules.read(model.decode(out.x, out.present))
     molecules.validity(), molecules.uniqueness(), molecules.novelty(KnownMolecules.of(training))
 
-A string is valid where RDKit reads a molecule from it that obeys the rules of valence; two strings are the same
-molecule where RDKit's canonical SMILES of both are the same. Needs RDKit, and ``selfies`` for strings of that notation:
+A string is valid if RDKit reads a molecule from it that obeys the rules of valence. Two strings are the same molecule
+if their canonical SMILES are the same. Needs RDKit, and ``selfies`` for strings of that notation:
 ``pip install 'bayesian-flow[chem]'``.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +21,6 @@ from typing import Any, Self
 import numpy as np
 import safetensors
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bfn._utils.arguments import require
@@ -28,28 +28,37 @@ from bfn._utils.estimate import Estimate, bootstrap_estimates, share_estimate
 from bfn._utils.files import atomic, home
 from bfn._utils.pieces import digest
 from bfn._utils.progress import over
+from bfn.core.conditions import ConditionTensors
 from bfn.core.errors import UserError
 from bfn.core.model import Model
-from bfn.data.encoding import read_model_data
-from bfn.data.loading import Part
+from bfn.data.loading import read_model_data
 from bfn.data.tokenizers import Tokenizer
 from bfn.quality.features import cached_statistics
 from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
-from bfn.quality.judge import JudgePart, Measure, ReferenceData, without_padding
-from bfn.quality.second_judge import JUDGES
+from bfn.quality.judge import JudgePart, Measure, ReferenceData, generator, without_padding
 
 DESCRIPTORS = ("logP", "weight", "QED", "rings")
-"""What molecules are described by: octanol-water partition, mass in daltons, drug-likeness, number of rings."""
+"""Descriptors of molecules: octanol-water partition, mass in daltons, drug-likeness, number of rings."""
+
 LEVELS = 400
-"""Quantiles by which two distributions are compared."""
+"""Number of quantiles by which two distributions are compared."""
+
 PURPOSE = "to read molecules"
+
+JUDGES = Path(__file__).parents[1] / "bundled" / "judges"
+"""Folder of the bundled judges, one file for each data set, named after it."""
+
+
+# --- molecules --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Molecules:
-    """Strings and what they stand for.
+    """Strings and the molecules that they stand for.
 
-    texts: as they were drawn. canonical: RDKit's canonical SMILES of each, None where it is no molecule.
+    Attributes:
+        texts: the strings.
+        canonical: canonical SMILES of each; None if it is no molecule.
     """
 
     texts: tuple[str, ...]
@@ -57,14 +66,14 @@ class Molecules:
 
     @classmethod
     def read(cls, texts: Iterable[str], notation: str = "smiles") -> Self:
-        """From strings of that notation: ``smiles`` or ``selfies``."""
+        """Read strings of a notation, "smiles" or "selfies"."""
         chem, base, listed = require("rdkit.Chem", PURPOSE), require("rdkit.rdBase", PURPOSE), tuple(texts)
 
         def canonical(smiles: str) -> str | None:
             molecule = chem.MolFromSmiles(smiles) if smiles else None
             return str(chem.MolToSmiles(molecule)) if molecule is not None and molecule.GetNumAtoms() else None
 
-        with base.BlockLogs():  # else a line is printed for each string that cannot be read
+        with base.BlockLogs():  # else RDKit prints a line for each string that it cannot read
             return cls(listed, tuple(map(canonical, smiles_of(listed, notation))))
 
     def __len__(self) -> int:
@@ -72,52 +81,55 @@ class Molecules:
 
     @cached_property
     def valid(self) -> tuple[str, ...]:
-        """Canonical SMILES of the valid ones, in their order."""
+        """Canonical SMILES of the valid strings, in order."""
         return tuple(one for one in self.canonical if one is not None)
 
     @cached_property
     def unique(self) -> tuple[str, ...]:
-        """The different molecules among the valid ones, as they come first."""
+        """The distinct molecules, in the order of their first string."""
         return tuple(dict.fromkeys(self.valid))
 
     def validity(self) -> Estimate:
-        """Share of the strings that are molecules."""
+        """Return the share of the strings that are molecules."""
         return share_estimate(len(self.valid), len(self))
 
     def uniqueness(self) -> Estimate:
-        """Share of the valid ones that are different molecules; it falls with their number."""
+        """Return the share of the valid strings that are distinct molecules. It decreases with their number."""
         return _share(len(self.unique), len(self.valid))
 
     def novelty(self, known: KnownMolecules) -> Estimate:
-        """Share of the different molecules that are not among those known."""
+        """Return the share of the distinct molecules that are not among the known ones."""
         return _share(sum(not found for found in known.contain(self.unique)), len(self.unique))
 
 
 @dataclass(frozen=True, eq=False)
 class KnownMolecules:
-    """Many molecules to look others up in: 32 bits of a hash of the canonical SMILES of each, sorted, int32 (n,).
+    """A set of molecules, stored as hashes of 32 bits of their canonical SMILES.
 
-    Of 100,000 known molecules one in 40,000 new ones is taken for known. RDKit's canonical SMILES may change with its
-    version, and these with them.
+    With 100,000 known molecules, one in 40,000 new ones is taken for known. The canonical SMILES may change with the
+    version of RDKit, and the hashes with them.
+
+    Attributes:
+        hashes: sorted, int32, (n,).
     """
 
     hashes: Tensor
 
     @classmethod
     def of(cls, canonical: Iterable[str]) -> Self:
-        """Molecules by their canonical SMILES."""
+        """Make the set from canonical SMILES."""
         return cls(torch.from_numpy(np.unique(_hashes(canonical))))
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     def contain(self, canonical: Sequence[str]) -> list[bool]:
-        """Whether each is known."""
+        """Return for each canonical SMILES whether it is known."""
         return [bool(found) for found in np.isin(_hashes(canonical), self.hashes.numpy())]
 
 
 def smiles_of(texts: Sequence[str], notation: str) -> list[str]:
-    """Strings of any notation as SMILES; an empty one where a string cannot be read."""
+    """Convert strings of a notation to SMILES; a string that cannot be read becomes an empty one."""
     if notation == "smiles":
         return list(texts)
     if notation != "selfies":
@@ -134,7 +146,7 @@ def smiles_of(texts: Sequence[str], notation: str) -> list[str]:
 
 
 def descriptors(canonical: Sequence[str]) -> Tensor:
-    """:data:`DESCRIPTORS` of molecules, (n, 4) in float64."""
+    """Compute the :data:`DESCRIPTORS` of molecules, (n, 4), float64."""
     chem, kit, qed = (require(f"rdkit.Chem{name}", PURPOSE) for name in ("", ".Descriptors", ".QED"))
     rows = [
         (kit.MolLogP(molecule), kit.MolWt(molecule), qed.qed(molecule), kit.RingCount(molecule))
@@ -144,10 +156,15 @@ def descriptors(canonical: Sequence[str]) -> Tensor:
 
 
 def descriptor_distances(ours: Tensor, real: Tensor, *, generator: torch.Generator) -> list[Estimate]:
-    """How far the distribution of each descriptor, (n, k), is from that of real molecules, (m, k).
+    """Return the Wasserstein distance of each descriptor from that of real molecules, in their standard deviations.
 
-    The Wasserstein distance, in standard deviations of the real ones: the mean distance of quantiles. Above 0 for real
-    molecules too, the more so the fewer they are.
+    The distance is the mean distance of quantiles. Real molecules have a distance above 0 too, which decreases with
+    their number.
+
+    Args:
+        ours: descriptors, (n, k).
+        real: descriptors of real molecules, (m, k).
+        generator: source of the random numbers of the bootstrap.
     """
     levels = (torch.arange(LEVELS, dtype=torch.float64) + 0.5) / LEVELS
     scale = real.std(0).clamp(min=1e-9)
@@ -160,7 +177,7 @@ def descriptor_distances(ours: Tensor, real: Tensor, *, generator: torch.Generat
 
 
 def _share(n_successes: int, n_trials: int) -> Estimate:
-    """A share; of nothing it is 0, and may be anything."""
+    """Return a share; of nothing it is 0, with the interval [0, 1]."""
     return share_estimate(n_successes, n_trials) if n_trials else Estimate(0.0, 0.0, 1.0)
 
 
@@ -169,21 +186,21 @@ def _hashes(canonical: Iterable[str]) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.frombuffer(digests, dtype="<i4").astype(np.int32)
 
 
+# --- the bundled judges of molecules ----------------------------------------------------------------------------------
+
 N_PIECES, RADIUS = 2048, 3
 
 
 def fingerprints(canonical: Sequence[str]) -> Tensor:
-    """How often each of 2,048 kinds of pieces is in each molecule, uint8 (n, 2048)."""
-    chem = require("rdkit.Chem", "to read molecules")
-    generator = require("rdkit.Chem.rdFingerprintGenerator", "to read molecules").GetMorganGenerator(
-        radius=RADIUS, fpSize=N_PIECES
-    )
-    rows = [generator.GetCountFingerprintAsNumPy(chem.MolFromSmiles(one)).clip(0, 255) for one in canonical]
+    """Count in each molecule the fragments of 2,048 hashed kinds (Morgan fingerprints), uint8, (n, 2048)."""
+    chem, kit = require("rdkit.Chem", PURPOSE), require("rdkit.Chem.rdFingerprintGenerator", PURPOSE)
+    morgan = kit.GetMorganGenerator(radius=RADIUS, fpSize=N_PIECES)
+    rows = [morgan.GetCountFingerprintAsNumPy(chem.MolFromSmiles(one)).clip(0, 255) for one in canonical]
     return torch.from_numpy(np.array(rows, dtype=np.uint8).reshape(-1, N_PIECES))
 
 
 class PropertyNetwork(nn.Module):
-    """Fingerprints (n, 2048) -> a property each (n,), in its own unit."""
+    """A network that estimates a property from fingerprints: (n, 2048) -> (n,), in the unit of the property."""
 
     scale: Tensor
 
@@ -195,16 +212,19 @@ class PropertyNetwork(nn.Module):
         self.register_buffer("scale", torch.tensor([mean, std]))
 
     def forward(self, pieces: Tensor) -> Tensor:
-        """Estimate; counts are taken as log(1 + count)."""
+        """Return the estimates. Counts enter as log(1 + count)."""
         standard: Tensor = self.layers(pieces.float().log1p()).squeeze(-1)
         return self.scale[0] + self.scale[1] * standard
 
 
 @dataclass(frozen=True, eq=False)
 class MoleculeJudge:
-    """What is bundled to judge molecules of one data set by: those of its training part, and properties estimated.
+    """The bundled judge of the molecules of one data set.
 
-    networks: by the name of the property. metadata: where they come from, and how good they are on held-out molecules.
+    Attributes:
+        known: the molecules of its training part.
+        networks: networks that estimate properties, by name of the property.
+        metadata: their origin, and their errors on held-out molecules.
     """
 
     known: KnownMolecules
@@ -213,22 +233,13 @@ class MoleculeJudge:
 
     @torch.no_grad()
     def estimate(self, name: str, canonical: Sequence[str]) -> Tensor:
-        """A property of molecules, (n,)."""
+        """Estimate a property of molecules, (n,)."""
         found: Tensor = self.networks[name](fingerprints(canonical))
         return found
 
-    def save(self, path: Path) -> None:
-        """Write a safetensors file, atomically, weights in float16."""
-        tensors = {"known": self.known.hashes}
-        for name, network in self.networks.items():
-            for key, value in network.state_dict().items():
-                tensors[f"{name}.{key}"] = value.half().contiguous() if value.ndim > 1 else value
-        with atomic(path) as temporary:
-            save_file(tensors, temporary, dict(self.metadata))
-
 
 def molecule_judge(name: Any) -> MoleculeJudge | None:
-    """The bundled judge of the data set of that name, None where there is none."""
+    """Load the bundled judge of a data set by its name; None if there is none."""
     path = JUDGES / f"{name}.safetensors"
     if not isinstance(name, str) or "/" in name or not path.is_file():
         return None
@@ -244,19 +255,22 @@ def molecule_judge(name: Any) -> MoleculeJudge | None:
         return MoleculeJudge(KnownMolecules(file.get_tensor("known")), networks, metadata)
 
 
+# --- measures ---------------------------------------------------------------------------------------------------------
+
 N_CHEMNET, CHEMNET_BATCH = 512, 128
 EXTRACTOR = "ChemNet of fcd 1.2"
+
 MOST_DESCRIBED = 2000
-"""Molecules whose distribution of descriptors is looked at, at most: drug-likeness takes a millisecond each."""
+"""Maximum number of molecules whose descriptors are computed: drug-likeness takes a millisecond for each."""
 
 
 def chemnet_features(canonical: Sequence[str], *, progress: bool = False) -> Tensor:
-    """What ChemNet, a network that predicts what molecules do to cells, makes of them: (n, 512) (Preuer et al., 2018).
+    """Return the features of ChemNet, (n, 512): a network that predicts biological activity (Preuer et al., 2018).
 
-    The weights come with the package ``fcd``. As there, strings are padded to 350 symbols; shorter ones would change
-    the figures.
+    The weights come with the package ``fcd``. As in that package, strings are padded to 350 symbols, since the figures
+    depend on it.
     """
-    fcd, utils = require("fcd", "for the Frechet ChemNet distance"), require("fcd.utils", "for the same")
+    fcd, utils = (require(name, "for the Frechet ChemNet distance") for name in ("fcd", "fcd.utils"))
     network, pieces = fcd.load_ref_model(), []
     batches = [canonical[i : i + CHEMNET_BATCH] for i in range(0, len(canonical), CHEMNET_BATCH)]
     for some in over(batches, "ChemNet", "batch", progress):
@@ -267,22 +281,21 @@ def chemnet_features(canonical: Sequence[str], *, progress: bool = False) -> Ten
     return torch.cat(pieces) if pieces else torch.empty(0, N_CHEMNET)
 
 
+def _read(x: Tensor, tokenizer: Tokenizer) -> Molecules:
+    """Read the molecules that samples stand for; -1 stands for padding."""
+    return Molecules.read(tokenizer.decode(x.clamp(min=0), x >= 0), tokenizer.notation or "smiles")
+
+
 @dataclass(frozen=True, eq=False)
-class _MoleculePart(JudgePart):
-    """What both parts need: how classes become strings. -1 stands for no token."""
+class ChemNetDistance(JudgePart):
+    """Frechet ChemNet distance of the valid molecules from held-out ones.
+
+    Args:
+        tokenizer: how classes become strings; -1 stands for padding.
+        reference: statistics of the features of held-out molecules.
+    """
 
     tokenizer: Tokenizer
-
-    def read(self, x: Tensor) -> Molecules:
-        """The molecules that samples stand for."""
-        texts = self.tokenizer.decode(x.clamp(min=0), x >= 0)
-        return Molecules.read(texts, self.tokenizer.notation or "smiles")
-
-
-@dataclass(frozen=True, eq=False)
-class ChemNetDistance(_MoleculePart):
-    """The Frechet ChemNet distance of the valid molecules from held-out ones."""
-
     reference: FeatureStatistics
     measures = (Measure("frechet", "Frechet ChemNet distance", "low", digits=2),)
 
@@ -300,26 +313,33 @@ class ChemNetDistance(_MoleculePart):
         )
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        return {"frechet": self.distance(self.read(x).valid)}
+        return {"frechet": self.distance(_read(x, self.tokenizer).valid)}
 
     def distance(self, canonical: Sequence[str]) -> Estimate:
-        """Of molecules by their canonical SMILES; without a figure, infinite, where too few are valid."""
+        """Return the distance of molecules, given by canonical SMILES; infinity if there are too few."""
         if len(canonical) <= N_CHEMNET:
-            return Estimate(float("inf"))
-        generator = torch.Generator().manual_seed(0)
-        return frechet_estimate(chemnet_features(canonical), self.reference, generator=generator, n_resamples=0)
+            return Estimate(math.inf)
+        return frechet_estimate(chemnet_features(canonical), self.reference, generator=generator(), n_resamples=0)
 
 
 @dataclass(frozen=True, eq=False)
-class MoleculeShares(_MoleculePart):
-    """Shares that are valid, unique among those, new among these; and the descriptors' distance from real molecules."""
+class MoleculeShares(JudgePart):
+    """Shares of valid strings, of distinct and of new molecules, and distances of descriptors from real molecules.
 
+    Args:
+        tokenizer: how classes become strings; -1 stands for padding.
+        known: molecules of the training part.
+        real: descriptors of held-out molecules, (m, 4).
+    """
+
+    least = 2
+    tokenizer: Tokenizer
     known: KnownMolecules
     real: Tensor
     measures = (
-        Measure("valid", "valid", "high", "%", 100, 1, highest=1.0),
-        Measure("unique", "unique of the valid", "high", "%", 100, 1, highest=1.0),
-        Measure("new", "new of the unique", "real", "%", 100, 1, headline=False, highest=1.0),
+        Measure.share("valid", "valid", "high"),
+        Measure.share("unique", "unique of the valid", "high"),
+        Measure.share("new", "new of the unique", "real", headline=False),
         *(
             Measure(f"{name.lower()}_distance", f"distance of {name}", "low", "standard deviations", digits=3)
             for name in DESCRIPTORS
@@ -330,33 +350,28 @@ class MoleculeShares(_MoleculePart):
     def key(self) -> str:
         return digest("molecules", str(MOST_DESCRIBED), self.known.hashes, self.real)
 
-    def problem(self, n: int) -> str | None:
-        return None if n > 1 else f"n={n}: an interval needs at least 2 samples"
-
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        molecules = self.read(x)
-        some = descriptors(_evenly(molecules.valid))
-        distances = (
-            descriptor_distances(some, self.real, generator=torch.Generator().manual_seed(0))
-            if len(some) > 1
-            else [Estimate(float("inf"))] * len(DESCRIPTORS)
-        )
+        molecules = _read(x, self.tokenizer)
+        some = descriptors(_evenly_spaced(molecules.valid))
+        distances = [Estimate(math.inf)] * len(DESCRIPTORS)
+        if len(some) > 1:
+            distances = descriptor_distances(some, self.real, generator=generator())
         figures = (molecules.validity(), molecules.uniqueness(), molecules.novelty(self.known), *distances)
         return {measure.key: figure for measure, figure in zip(self.measures, figures, strict=True)}
 
 
 def read_molecules(model: Model, source: str | Path) -> ReferenceData:
-    """Molecules as classes, -1 where there are none: the test part is the reference, the validation part held out."""
-    parts: tuple[Part, ...] = ("test", "validation", "train")
-    test, validation, train = (without_padding(read_model_data(model, source, part)) for part in parts)
+    """Read molecules as classes, with -1 for padding. The test part is the reference, the validation part held out."""
+    train, validation, test = (
+        without_padding(read_model_data(model, source, part)) for part in ("train", "validation", "test")
+    )
     return ReferenceData(test, validation, train=train)
 
 
 def molecule_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
-    """The two parts, with the statistics of real molecules; what takes long of these is kept in the cache."""
-    tokenizer = model.info.text_tokenizer
-    assert tokenizer is not None
-    version, cache = require("rdkit", "to read molecules").__version__, home() / "features"
+    """Return both parts. The statistics of real molecules are kept in the cache directory."""
+    tokenizer = _tokenizer(model)
+    version, cache = require("rdkit", PURPOSE).__version__, home() / "features"
     seen, held_out = (digest(*tokenizer.pieces, version, x) for x in (real.train, real.reference))
 
     def gather() -> FeatureStatistics:
@@ -364,23 +379,23 @@ def molecule_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
 
     statistics = cached_statistics(cache / f"chemnet-{held_out}.safetensors", gather, name=EXTRACTOR)
     known = _cached_known(cache / f"molecules-{seen}.npy", lambda: _canonical(real.train, tokenizer))
-    described = descriptors(_canonical(_evenly(real.reference), tokenizer))
+    described = descriptors(_canonical(_evenly_spaced(real.reference), tokenizer))
     return [ChemNetDistance(tokenizer, statistics), MoleculeShares(tokenizer, known, described)]
 
 
-def _evenly(all_of_them: Any) -> Any:
-    """As many as are described, from all over: QM9, for one, is in the order of size."""
-    return all_of_them[:: -(-len(all_of_them) // MOST_DESCRIBED) or 1]
+def _evenly_spaced(molecules: Any) -> Any:
+    """Return at most :data:`MOST_DESCRIBED` molecules from all over: those of QM9, for one, are sorted by size."""
+    return molecules[:: -(-len(molecules) // MOST_DESCRIBED) or 1]
 
 
 def _canonical(x: Tensor, tokenizer: Tokenizer) -> tuple[str, ...]:
-    """Canonical SMILES of real molecules; one that RDKit cannot read is an error that names it."""
+    """Return the canonical SMILES of real molecules. Raises UserError if RDKit cannot read one of them."""
     if not len(x):
         return ()
-    found = Molecules.read(tokenizer.decode(x.clamp(min=0), x >= 0), tokenizer.notation or "smiles")
+    found = _read(x, tokenizer)
     wrong = next((text for text, one in zip(found.texts, found.canonical, strict=True) if one is None), None)
     if wrong is not None:
-        raise UserError(f"{wrong!r} among the real molecules: RDKit cannot read it; mend the record or remove it")
+        raise UserError(f"{wrong!r} among the real molecules: RDKit cannot read it; correct or remove the record")
     return found.valid
 
 
@@ -391,3 +406,134 @@ def _cached_known(path: Path, make: Callable[[], Sequence[str]]) -> KnownMolecul
     with atomic(path) as temporary, temporary.open("wb") as file:
         np.save(file, known.hashes.numpy())
     return known
+
+
+# --- reports for users ------------------------------------------------------------------------------------------------
+
+
+def is_of_molecules(model: Model) -> bool:
+    """Return True if the samples of the model are strings that stand for molecules."""
+    tokenizer = model.info.text_tokenizer
+    return tokenizer is not None and tokenizer.notation is not None
+
+
+def _tokenizer(model: Model) -> Tokenizer:
+    tokenizer: Tokenizer | None = model.info.text_tokenizer
+    if tokenizer is None:
+        raise UserError("a model without a tokenizer: its samples are no strings that could stand for molecules")
+    return tokenizer
+
+
+@dataclass(frozen=True)
+class PropertyReport:
+    """A property that was asked for, and its estimates by a judge that is independent of the model.
+
+    Attributes:
+        name: name of the property.
+        asked: what was asked for, for each valid molecule; NaN for nothing.
+        estimated: the estimate for each valid molecule.
+        error: mean absolute error of the judge on held-out molecules.
+    """
+
+    name: str
+    asked: tuple[float, ...]
+    estimated: tuple[float, ...]
+    error: str
+
+    def correlation(self) -> Estimate:
+        """Return the correlation of what was asked for with the estimates."""
+        return correlation_estimate(torch.tensor(self.asked), torch.tensor(self.estimated))
+
+    def line(self) -> str:
+        """Return the report in words."""
+        estimated = torch.tensor(self.estimated)
+        spread = f" (deviation {estimated.std().item():.3f})" if len(estimated) > 1 else ""
+        low, high = min(self.asked), max(self.asked)
+        if any(map(math.isnan, self.asked)):
+            wish = ""
+        elif low == high:
+            wish = f"asked {low:g}, "
+        else:
+            wish = f"asked {low:g} to {high:g}, correlation {_short(self.correlation())}, "
+        return (
+            f"{self.name}: {wish}estimated {estimated.mean().item():.3f} on average{spread}; the estimate itself is "
+            f"off by {self.error} on average"
+        )
+
+
+@dataclass(frozen=True)
+class MoleculeReport:
+    """Counts and properties of molecules that were drawn.
+
+    Attributes:
+        molecules: the molecules.
+        n_new: number of distinct molecules that are not in the training data; None if these are not known.
+        n_known: number of molecules in the training data.
+        properties: reports of properties.
+    """
+
+    molecules: Molecules
+    n_new: int | None = None
+    n_known: int | None = None
+    properties: tuple[PropertyReport, ...] = field(default=())
+
+    def lines(self) -> list[str]:
+        """Return the report in words."""
+        n, valid, unique = (len(some) for some in (self.molecules, self.molecules.valid, self.molecules.unique))
+        line = f"{valid} of {n} are molecules ({100 * valid / n:.0f} %), {unique} of these different"
+        if self.n_new is not None:
+            line += f", {self.n_new} of these not among the {self.n_known:,} of the training data"
+        return [line, *(own.line() for own in self.properties if own.estimated)]
+
+    def asdict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "valid": len(self.molecules.valid), "unique": len(self.molecules.unique), "new": self.n_new,
+            "canonical": list(self.molecules.canonical),
+            "estimated": {own.name: [round(value, 5) for value in own.estimated] for own in self.properties},
+        }  # fmt: skip
+
+
+def report_molecules(model: Model, x: Tensor, present: Tensor | None, conditions: ConditionTensors) -> MoleculeReport:
+    """Report on samples of a model of molecules. Needs RDKit.
+
+    Args:
+        model: the model.
+        x: samples, (n, length).
+        present: bool, like x, False for padding.
+        conditions: conditions that the samples were drawn with, by name.
+    """
+    molecules = Molecules.read(model.decode(x, present), _tokenizer(model).notation or "smiles")
+    judge = molecule_judge(model.info.trained_on.get("name"))
+    if judge is None:
+        return MoleculeReport(molecules)
+    rows = torch.tensor([one is not None for one in molecules.canonical])
+    properties = [
+        PropertyReport(
+            name, tuple(_asked(conditions, name, rows)), tuple(judge.estimate(name, molecules.valid).tolist()),
+            judge.metadata.get(f"{name} mean absolute error", "an unknown amount"),
+        )
+        for name in judge.networks
+    ]  # fmt: skip
+    n_new = sum(not found for found in judge.known.contain(molecules.unique))
+    return MoleculeReport(molecules, n_new, len(judge.known), tuple(properties))
+
+
+def _short(figure: Estimate) -> str:
+    return f"{figure.value:.2f}" + ("" if math.isnan(figure.low) else f" [{figure.low:.2f}, {figure.high:.2f}]")
+
+
+def _asked(conditions: Mapping[str, Tensor], name: str, rows: Tensor) -> list[float]:
+    given = conditions.get(name)
+    values: list[float] = (torch.full(rows.shape, torch.nan) if given is None else given.cpu())[rows].tolist()
+    return values
+
+
+def correlation_estimate(a: Tensor, b: Tensor) -> Estimate:
+    """Return Pearson's correlation of pairs (n,), with the interval of Fisher's transform if there are at least 4."""
+    pairs = torch.stack((a.double(), b.double()))
+    value = float(torch.corrcoef(pairs)[0, 1]) if pairs.shape[1] > 1 else math.nan
+    if pairs.shape[1] < 4 or not abs(value) < 1:
+        return Estimate(value)
+    half = 1.959964 / (pairs.shape[1] - 3) ** 0.5
+    return Estimate(value, math.tanh(math.atanh(value) - half), math.tanh(math.atanh(value) + half))

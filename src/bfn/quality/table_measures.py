@@ -1,9 +1,9 @@
-"""Rows of a table as plain numbers: what the measures of tables are taken on."""
+"""Measures of synthetic rows of a table: two-sample tests, learned models, neighbours, and shapes of columns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -20,16 +20,32 @@ from bfn._utils.estimate import LEVEL, Estimate, bootstrap_estimates, share_esti
 from bfn.core.errors import UserError, did_you_mean
 from bfn.data.table_columns import CellType
 from bfn.data.table_files import as_frame
-from bfn.quality.frechet import nearest
+from bfn.quality.features import nearest
 
 Floats = NDArray[np.float64]
+
+N_RESAMPLES = 200
+"""Number of resamples of each bootstrap."""
+
+Z = float(ndtri(0.5 + LEVEL / 2))
+"""Quantile of the standard normal distribution for 95 % intervals."""
+
+
+# --- rows as numbers --------------------------------------------------------------------------------------------------
+
 MOST_TARGET_CLASSES = 10
-"""Whole numbers of so many different values, to be predicted, are classes."""
+"""A target of integers with at most this number of distinct values is predicted as classes."""
 
 
 @dataclass(frozen=True)
 class JudgedColumn:
-    """A column as the real table has it. cells: how its numbers are read; None for a category, which has levels."""
+    """A column of the real table.
+
+    Attributes:
+        name: name of the column.
+        cells: how its numbers are read; None for categories.
+        levels: the categories.
+    """
 
     name: str
     cells: CellType | None = None
@@ -37,37 +53,43 @@ class JudgedColumn:
 
     @classmethod
     def of(cls, series: Any) -> JudgedColumn:
-        """Numbers, times and durations are numbers; texts, categories and truth values are categories."""
+        """Read the column. Numbers, times and durations are numbers; texts, categories and booleans are categories."""
         cells = CellType.of(series)
         if cells.kind in ("whole", "real"):
-            return cls(series.name, replace(cells, kind="real"))  # a judge also takes rows that are not rounded
+            return cls(series.name, replace(cells, kind="real"))  # rows to judge need not be rounded
         if cells.kind in ("time", "duration"):
             return cls(series.name, cells)
         return cls(series.name, None, tuple(sorted(series.dropna().astype(str).unique())))
 
     @property
     def is_number(self) -> bool:
-        """Whether it has an order and distances."""
+        """Whether the values have an order and distances."""
         return self.cells is not None
 
     def values(self, series: Any) -> Floats:
-        """Numbers, or the places of levels; NaN where a cell is missing. Levels that are not known share one place."""
+        """Return numbers, or numbers of categories. Missing cells are NaN, and all unknown categories have one number.
+
+        Args:
+            series: a column of this name of any table.
+        """
         if self.cells is not None:
             raw, missing = self.cells.raw(series)
             found: Floats = np.where(missing, np.nan, raw.astype(np.float64))
             return found
         missing = series.isna().to_numpy(dtype=bool)
-        places = {level: float(place) for place, level in enumerate(self.levels)}
+        numbers = {level: float(number) for number, level in enumerate(self.levels)}
         values = np.full(len(series), np.nan)
-        values[~missing] = [places.get(str(value), len(self.levels)) for value in series[~missing].tolist()]
+        values[~missing] = [numbers.get(str(value), len(self.levels)) for value in series[~missing].tolist()]
         return values
 
 
 @dataclass(frozen=True, eq=False)
 class TableFeatures:
-    """The columns of a real table, and its range: what makes other rows comparable with it.
+    """The columns of a real table and their ranges, which make other rows comparable with it.
 
-    columns: those that are judged. low, high: the least and the largest number of each, over the real table.
+    Attributes:
+        columns: the columns that are judged.
+        low, high: smallest and largest number of each column of the real table.
     """
 
     columns: tuple[JudgedColumn, ...]
@@ -76,7 +98,7 @@ class TableFeatures:
 
     @classmethod
     def of(cls, table: Any, leave_out: Collection[str] = ()) -> TableFeatures:
-        """Of a real table; columns without a single value are left out, as are those that are named."""
+        """Read a real table, without the columns to leave out and those that have no value."""
         table = as_frame(table)
         names = [name for name in table.columns if name not in leave_out and bool(table[name].notna().any())]
         if len(table) < 2 or not names:
@@ -89,22 +111,22 @@ class TableFeatures:
 
     @property
     def names(self) -> list[str]:
-        """Of the columns."""
+        """Names of the columns."""
         return [column.name for column in self.columns]
 
     @property
     def is_number(self) -> NDArray[np.bool_]:
-        """Of each column, whether it is a number."""
+        """Whether each column has numbers."""
         return np.array([column.is_number for column in self.columns])
 
     def place(self, name: str) -> int:
-        """The place of a column among those judged."""
+        """Return the index of a column by its name."""
         if name not in self.names:
             raise UserError(f"column {name!r}: expected one of {', '.join(self.names)}{did_you_mean(name, self.names)}")
         return self.names.index(name)
 
     def matrix(self, table: Any) -> Floats:
-        """(n, columns) numbers and places of levels, NaN for missing cells."""
+        """Return numbers and numbers of categories, (n, columns), with NaN for missing cells."""
         table = as_frame(table)
         absent = next((name for name in self.names if name not in table.columns), None)
         if absent is not None:
@@ -114,7 +136,10 @@ class TableFeatures:
         return np.stack([column.values(table[column.name]) for column in self.columns], 1)
 
     def vectors(self, matrix: Floats) -> Tensor:
-        """(n, d) for distances: numbers over the real range as [0, 1], each level and "missing" a place with 1."""
+        """Return vectors for distances, (n, d): numbers scaled to [0, 1] over the real range, categories one-hot.
+
+        A missing cell is a category of its own; a missing number is 0.5 beside it.
+        """
         found = []
         for j, column in enumerate(self.columns):
             values, missing = matrix[:, j], np.isnan(matrix[:, j])
@@ -123,45 +148,48 @@ class TableFeatures:
                 scaled = np.where(missing, 0.5, (values - self.low[j]) / reach)
                 found.append(np.stack([scaled, missing.astype(np.float64)], 1))
             else:
-                places = np.where(missing, len(column.levels), values).astype(np.int64)
-                found.append(np.eye(len(column.levels) + 1)[np.minimum(places, len(column.levels))])
+                numbers = np.where(missing, len(column.levels), values).astype(np.int64)
+                found.append(np.eye(len(column.levels) + 1)[np.minimum(numbers, len(column.levels))])
         return torch.from_numpy(np.concatenate(found, 1))
 
     def is_class(self, j: int, matrix: Floats) -> bool:
-        """Whether column j of the real table is to be predicted as classes: a category, or a few whole numbers."""
+        """Return True if column j is predicted as classes: categories, or few distinct integers."""
         values = matrix[~np.isnan(matrix[:, j]), j]
         few = len(np.unique(values)) <= MOST_TARGET_CLASSES and bool((values == np.rint(values)).all())
         return not self.columns[j].is_number or few
 
 
+# --- boosted trees ----------------------------------------------------------------------------------------------------
+
 FOLDS = 3
 N_TREES = 100
-N_RESAMPLES = 200
-_Z = float(ndtri(0.5 + LEVEL / 2))
 
 
 def two_sample(features: TableFeatures, rows: Floats, real: Floats, generator: torch.Generator) -> Estimate:
-    """The two-sample score of as many rows as there are of both, chosen at random; DeLong's interval of the AUC."""
+    """Return the two-sample score 1 - 2 |AUC - 1/2| of trees that tell rows from real rows, with DeLong's interval.
+
+    Both sets are reduced to the same size at random; the AUC is the mean over folds.
+    """
     n = min(len(rows), len(real))
-    chosen = [matrix[torch.randperm(len(matrix), generator=generator)[:n].numpy()] for matrix in (rows, real)]
-    x, y = np.concatenate(chosen), np.repeat([0.0, 1.0], n)
+    halves = [matrix[torch.randperm(len(matrix), generator=generator)[:n].numpy()] for matrix in (rows, real)]
+    x, y = np.concatenate(halves), np.repeat([0.0, 1.0], n)
     fold = np.tile(np.arange(n) % FOLDS, 2)
     kinds = _kinds(features)
     areas, variances = [], []
     for k in range(FOLDS):
         test = fold == k
-        scores = _fitted(x[~test], y[~test], kinds, {"objective": "binary:logistic"}, x[test])
+        scores = _predictions(x[~test], y[~test], kinds, {"objective": "binary:logistic"}, x[test])
         area, variance = _area(scores[y[test] == 1], scores[y[test] == 0])
         areas.append(area)
         variances.append(variance)
-    # What two folds have in common by chance shows in the area of both, so that folds do not err on their own: where
-    # nothing is to be told the variance of their mean is twice that of as many independent ones.
-    area, reach = float(np.mean(areas)), _Z * math.sqrt(2 * sum(variances)) / FOLDS
+    # Folds share training rows, so their errors are correlated: if the sets have the same distribution, the variance
+    # of the mean is twice that of independent folds.
+    area, reach = float(np.mean(areas)), Z * math.sqrt(2 * sum(variances)) / FOLDS
     return _score_of_area(area, area - reach, area + reach)
 
 
 def _score_of_area(area: float, low: float, high: float) -> Estimate:
-    """1 - 2 |area - 1/2| with its interval; where that of the area has 1/2 in it, the score may be 1."""
+    """Return 1 - 2 |area - 1/2| with its interval, which reaches 1 if the interval of the area contains 1/2."""
     value, ends = 1 - 2 * abs(area - 0.5), sorted(1 - 2 * abs(end - 0.5) for end in (low, high))
     return Estimate(value, ends[0], 1.0 if low <= 0.5 <= high else ends[1]).within(0, 1)
 
@@ -169,63 +197,76 @@ def _score_of_area(area: float, low: float, high: float) -> Estimate:
 def learned(
     features: TableFeatures, rows: Floats, held_out: Floats, target: int, as_classes: bool, generator: torch.Generator
 ) -> Estimate:
-    """What trees learn of column ``target`` from the others on rows, as they predict it on held-out real rows.
+    """Return how well trees that were fitted to rows predict a column of held-out real rows from the others.
 
-    The AUC of classes (of several, the mean over each against the others), R^2 of numbers; intervals by the bootstrap
-    over the held-out rows.
+    Args:
+        features: features of the table.
+        rows: rows to fit to.
+        held_out: real rows to predict.
+        target: index of the column to predict.
+        as_classes: whether it is predicted as classes.
+        generator: source of the random numbers of the bootstrap over held-out rows.
+
+    Returns:
+        The AUC of classes (of several, the mean over each against the others), or R^2 of numbers.
     """
     rows, held_out = (matrix[~np.isnan(matrix[:, target])] for matrix in (rows, held_out))
     others = [j for j in range(rows.shape[1]) if j != target]
     kinds = [_kinds(features)[j] for j in others]
     x, y, x_test, y_test = rows[:, others], rows[:, target], held_out[:, others], held_out[:, target]
-    if not as_classes:
-        # Trees start from a mean; numbers of any size come out alike.
-        centre, scale = float(y.mean()), float(y.std()) or 1.0
-        found = _fitted(x, (y - centre) / scale, kinds, {"objective": "reg:squarederror"}, x_test) * scale + centre
-        return _explained(found, y_test, generator)
-    classes, counts = np.unique(y_test, return_counts=True)
-    seen = np.unique(y)
+    if as_classes:
+        return _learned_classes(x, y, x_test, y_test, kinds, generator)
+    # Trees start from a mean; scaling makes the result independent of the unit.
+    centre, scale = float(y.mean()), float(y.std()) or 1.0
+    found = _predictions(x, (y - centre) / scale, kinds, {"objective": "reg:squarederror"}, x_test) * scale + centre
+
+    def r_squared(index: Tensor) -> Tensor:
+        own, errors = y_test[index.numpy()], (y_test - found)[index.numpy()]
+        return torch.tensor([1 - float((errors**2).sum()) / max(float(((own - own.mean()) ** 2).sum()), 1e-300)])
+
+    return _bootstrap(r_squared, len(y_test), generator).within(highest=1)
+
+
+def _learned_classes(
+    x: Floats, y: Floats, x_test: Floats, y_test: Floats, kinds: list[str], generator: torch.Generator
+) -> Estimate:
+    """Return the AUC of trees that were fitted to classes."""
+    (classes, counts), known = np.unique(y_test, return_counts=True), np.unique(y)
     if len(classes) < 2:
         return Estimate(math.nan)
-    if len(seen) < 2:
-        return Estimate(0.5, 0.5, 0.5)  # nothing was learned
-    labels = np.searchsorted(seen, y).astype(np.float64)
-    binary = len(seen) == 2
-    objective = {"objective": "binary:logistic"} if binary else {"objective": "multi:softprob", "num_class": len(seen)}
-    scores = _fitted(x, labels, kinds, objective, x_test)
-    columns = {value: (scores if k else 1 - scores) if binary else scores[:, k] for k, value in enumerate(seen)}
+    if len(known) < 2:
+        return Estimate(0.5, 0.5, 0.5)  # the rows have one class only, so nothing was learned
+    labels = np.searchsorted(known, y).astype(np.float64)
+    binary = len(known) == 2
+    objective = {"objective": "binary:logistic"} if binary else {"objective": "multi:softprob", "num_class": len(known)}
+    scores = _predictions(x, labels, kinds, objective, x_test)
+    columns = {value: (scores if k else 1 - scores) if binary else scores[:, k] for k, value in enumerate(known)}
     if len(classes) == 2 and binary:
         area, variance = _area(*(columns.get(classes[1], scores * 0)[y_test == value] for value in classes[::-1]))
-        reach = _Z * math.sqrt(variance)
+        reach = Z * math.sqrt(variance)
         return Estimate(area, area - reach, area + reach).within(0, 1)
     pairs = [(columns.get(value, np.zeros(len(y_test))), y_test == value) for value in classes[counts >= 2]]
 
     def mean_area(index: Tensor) -> Tensor:
-        chosen = index.numpy()
-        areas = [_area(s[chosen][of[chosen]], s[chosen][~of[chosen]])[0] for s, of in pairs if of[chosen].sum() > 0]
+        some = index.numpy()
+        areas = [_area(s[some][of[some]], s[some][~of[some]])[0] for s, of in pairs if of[some].sum() > 0]
         return torch.tensor([np.mean(areas)])
 
-    (figure,) = bootstrap_estimates(mean_area, len(y_test), generator=generator, n_resamples=N_RESAMPLES)
-    return figure.within(0, 1)
+    return _bootstrap(mean_area, len(y_test), generator).within(0, 1)
 
 
-def _explained(found: Floats, y: Floats, generator: torch.Generator) -> Estimate:
-    """R^2."""
-
-    def statistic(index: Tensor) -> Tensor:
-        own, errors = y[index.numpy()], (y - found)[index.numpy()]
-        return torch.tensor([1 - float((errors**2).sum()) / max(float(((own - own.mean()) ** 2).sum()), 1e-300)])
-
-    (figure,) = bootstrap_estimates(statistic, len(y), generator=generator, n_resamples=N_RESAMPLES)
-    return figure.within(highest=1)
+def _bootstrap(statistic: Callable[[Tensor], Tensor], n: int, generator: torch.Generator) -> Estimate:
+    (figure,) = bootstrap_estimates(statistic, n, generator=generator, n_resamples=N_RESAMPLES)
+    return figure
 
 
 def _kinds(features: TableFeatures) -> list[str]:
+    """Return the types of the columns as XGBoost names them: quantitative or categorical."""
     return ["q" if number else "c" for number in features.is_number]
 
 
-def _fitted(x: Floats, y: Floats, kinds: list[str], objective: dict[str, Any], x_test: Floats) -> Floats:
-    """Predictions on x_test of trees that were fitted to (x, y); XGBoost's defaults, seeded 0."""
+def _predictions(x: Floats, y: Floats, kinds: list[str], objective: dict[str, Any], x_test: Floats) -> Floats:
+    """Fit trees to (x, y) with XGBoost's defaults and seed 0, and return their predictions on x_test."""
     xgboost = require("xgboost", "to judge tables")
     settings = {"tree_method": "hist", "seed": 0, "nthread": torch.get_num_threads(), **objective}
     data = xgboost.QuantileDMatrix(x, y, feature_types=kinds, enable_categorical=True)
@@ -236,43 +277,50 @@ def _fitted(x: Floats, y: Floats, kinds: list[str], objective: dict[str, Any], x
 
 
 def _area(positive: NDArray[Any], negative: NDArray[Any]) -> tuple[float, float]:
-    """The area under the ROC curve and its variance (DeLong et al., 1988)."""
+    """Return the area under the ROC curve and its variance (DeLong et al., 1988)."""
     n, m = len(positive), len(negative)
     if not n or not m:
         return 0.5, 0.0
     ranks = rankdata(np.concatenate([positive, negative]))
-    above = (ranks[:n] - rankdata(positive)) / m  # of each positive: the share of negatives below it
+    above = (ranks[:n] - rankdata(positive)) / m  # for each positive, the share of negatives below it
     below = 1 - (ranks[n:] - rankdata(negative)) / n
     variance = (above.var(ddof=1) / n if n > 1 else 0.0) + (below.var(ddof=1) / m if m > 1 else 0.0)
     return float(above.mean()), float(variance)
 
 
+# --- neighbours -------------------------------------------------------------------------------------------------------
+
 MOST_ROWS = 10_000
-"""Rows, of each kind, whose neighbours are looked for; of more, so many are chosen at random."""
-N_RESAMPLES_TABLE_NEIGHBOURS = 200
+"""Maximum number of rows of each set whose neighbours are searched; larger sets are subsampled."""
+
 SHARES = torch.linspace(0, 1, 31, dtype=torch.float64)[1:]
-"""alpha and beta."""
+"""Values of alpha and beta."""
+
 EQUAL = 1e-6
-"""Distances that differ by less are the same: they are roots of differences of sums in double precision."""
+"""Distances that differ by less count as equal: they are roots of differences of float64 sums."""
 
 
 def precision_and_recall(rows: Tensor, real: Tensor, generator: torch.Generator) -> dict[str, Estimate]:
-    """alpha-precision and beta-recall, each as one figure over all alpha or beta (Alaa et al., 2022).
+    """Return alpha-precision and beta-recall (Alaa et al., 2022), each averaged over alpha or beta.
 
-    alpha_precision: rows within the ball around the real centre that holds a share alpha of the real rows should be a
-    share alpha of all; 1 - twice the mean gap. beta_recall: real rows that have a row nearer than the next real one,
-    that row being within the share beta of such rows nearest to their centre; 1 - twice the mean gap. New real rows
-    have alpha-precision 1, and a beta-recall near 1/2, since every other one is nearer than the next; as many are taken
-    of both.
+    - alpha_precision: a share alpha of the rows should lie in the ball around the real centre that holds a share alpha
+      of the real rows; 1 - twice the mean gap.
+    - beta_recall: a real row is covered if a row is nearer than the next real row, and if that row is within the share
+      beta of such rows nearest to their centre; 1 - twice the mean gap.
+
+    New real rows have alpha-precision 1, and a beta-recall near 1/2, since every other one is nearer than the next.
+
+    Args:
+        rows, real: vectors, (n, d); both sets are reduced to the same size.
+        generator: source of the random numbers.
     """
     n = min(len(rows), len(real), MOST_ROWS)
-    rows, real = chosen(rows, n, generator), chosen(real, n, generator)
+    rows, real = subsample(rows, n, generator), subsample(real, n, generator)
     radii = _distances(real, real.mean(0)).quantile(SHARES)
     from_centre = _distances(rows, real.mean(0))
 
     def precision(index: Tensor) -> Tensor:
-        within = torch.searchsorted(from_centre[index].sort().values, radii, right=True) / len(index)
-        return (1 - 2 * (within - SHARES).abs().mean())[None]
+        return _coverage(from_centre[index], radii, len(index))
 
     to_real = nearest(real, real, 2)[0][:, 1]
     to_rows, which = (found.squeeze(1) for found in nearest(real, rows, 1))
@@ -281,46 +329,53 @@ def precision_and_recall(rows: Tensor, real: Tensor, generator: torch.Generator)
     bounds = typical.quantile(SHARES)
 
     def recall(index: Tensor) -> Tensor:
-        inside = typical[index][covered[index]].sort().values
-        within = torch.searchsorted(inside, bounds, right=True) / len(index)
-        return (1 - 2 * (within - SHARES).abs().mean())[None]
+        return _coverage(typical[index][covered[index]], bounds, len(index))
 
-    (alpha,) = bootstrap_estimates(precision, len(rows), generator=generator, n_resamples=N_RESAMPLES_TABLE_NEIGHBOURS)
-    (beta,) = bootstrap_estimates(recall, len(real), generator=generator, n_resamples=N_RESAMPLES_TABLE_NEIGHBOURS)
-    return {"alpha_precision": alpha.within(0, 1), "beta_recall": beta.within(0, 1)}
+    # No coverage at all gives a figure slightly below 0, since the mean of SHARES is slightly above 1/2.
+    alpha = _bootstrap(precision, len(rows), generator).within(0, 1)
+    return {"alpha_precision": alpha, "beta_recall": _bootstrap(recall, len(real), generator).within(0, 1)}
+
+
+def _coverage(distances: Tensor, bounds: Tensor, n: int) -> Tensor:
+    """Return 1 - twice the mean gap between the shares of n that are within each bound and :data:`SHARES`, (1,)."""
+    within = torch.searchsorted(distances.sort().values, bounds, right=True) / n
+    return (1 - 2 * (within - SHARES).abs().mean())[None]
 
 
 def nearer_to_training(rows: Tensor, train: Tensor, held_out: Tensor, generator: torch.Generator) -> Estimate:
-    """The share of rows that are nearer to a training row than to any of as many held-out rows; ties count half.
+    """Return the share of rows that are nearer to a training row than to any held-out row; ties count as one half.
 
-    1/2 where nothing was learned by heart. Which of two real rows is a training row is a toss that all rows next to it
-    share, so the interval counts rows by the real row that is nearest to them.
+    It is 1/2 if nothing was memorised. All rows next to the same real row depend on whether that row is a training row,
+    so the interval treats them as one cluster.
+
+    Args:
+        rows, train, held_out: vectors, (n, d); training rows are subsampled to the number of held-out rows, or the
+            other way round.
+        generator: source of the random numbers.
     """
     n = min(len(train), len(held_out), MOST_ROWS)
     rows, train, held_out = (
-        chosen(rows, MOST_ROWS, generator),
-        chosen(train, n, generator),
-        chosen(held_out, n, generator),
+        subsample(some, most, generator) for some, most in ((rows, MOST_ROWS), (train, n), (held_out, n))
     )
     (to_train, of_train), (to_held_out, of_held_out) = (nearest(rows, real, 1) for real in (train, held_out))
     gap = (to_held_out - to_train).squeeze(1)
     value = torch.where(gap.abs() <= EQUAL, 0.5, (gap > 0).double())
     share = float(value.mean())
     neighbour = torch.where(gap >= 0, of_train.squeeze(1), n + of_held_out.squeeze(1))
-    together = torch.zeros(2 * n, dtype=torch.float64).index_add_(0, neighbour, value - share)
-    reach = float(ndtri(0.5 + LEVEL / 2)) * math.sqrt(float(together.square().sum())) / len(rows)
+    clusters = torch.zeros(2 * n, dtype=torch.float64).index_add_(0, neighbour, value - share)
+    reach = Z * math.sqrt(float(clusters.square().sum())) / len(rows)
     return Estimate(share, share - reach, share + reach).within(0, 1)
 
 
 def copies(rows: Floats, train: Floats) -> Estimate:
-    """The share of rows that are equal to a training row in every cell."""
-    rows, train = (np.ascontiguousarray(matrix + 0.0) for matrix in (rows, train))  # -0.0 is 0.0
+    """Return the share of rows that are equal to a training row in every cell."""
+    rows, train = (np.ascontiguousarray(matrix + 0.0) for matrix in (rows, train))  # turns -0.0 into 0.0
     known = {row.tobytes() for row in train}
     return share_estimate(sum(row.tobytes() in known for row in rows), len(rows))
 
 
-def chosen(x: Tensor, most: int, generator: torch.Generator) -> Tensor:
-    """At most so many rows, at random."""
+def subsample(x: Tensor, most: int, generator: torch.Generator) -> Tensor:
+    """Return at most that number of rows, chosen at random."""
     return x if len(x) <= most else x[torch.randperm(len(x), generator=generator)[:most]]
 
 
@@ -328,12 +383,23 @@ def _distances(x: Tensor, centre: Tensor) -> Tensor:
     return (x - centre).square().sum(1).sqrt()
 
 
+# --- shapes of columns and trends of pairs ----------------------------------------------------------------------------
+
 PIECES = 10
-N_RESAMPLES_TABLE_SHAPES = 200
+"""Number of bins of numbers in tables of two columns."""
 
 
 class ShapesAndTrends:
-    """Rows held against a real table: ``rows`` and ``real`` are matrices of the same features."""
+    """Similarity of the columns, and of the pairs of columns, of rows and of a real table.
+
+    The shape of a column is 1 - the distance of its two distributions: Kolmogorov-Smirnov for numbers, total variation
+    for categories. The trend of a pair is 1 - half the difference of correlations for two numbers, and 1 - the total
+    variation of the joint distribution otherwise.
+
+    Args:
+        features: features of the table.
+        rows, real: matrices, as ``features.matrix`` returns them.
+    """
 
     def __init__(self, features: TableFeatures, rows: Floats, real: Floats) -> None:
         self.features, self.n = features, len(rows)
@@ -341,33 +407,31 @@ class ShapesAndTrends:
         self.pairs = list(combinations(range(len(features.columns)), 2))
         self._of_numbers = np.array([bool(numbers[i] and numbers[j]) for i, j in self.pairs], dtype=bool)
         self._columns = [_Counts.of(rows[:, j], real[:, j], by_rank=bool(numbers[j])) for j in range(len(numbers))]
-        own, others = (self._pieces(matrix, real) for matrix in (rows, real))
+        own, others = (self._bins(matrix, real) for matrix in (rows, real))
         self._tables = {
             pair: _Counts.of(_paired(own, *pair), _paired(others, *pair), by_rank=False)
             for pair, of_numbers in zip(self.pairs, self._of_numbers, strict=True)
             if not of_numbers
         }
-        self._places = np.flatnonzero(numbers)
+        self._index = {int(place): k for k, place in enumerate(np.flatnonzero(numbers))}
         self._moments = _Moments(rows[:, numbers])
-        ones = np.ones(len(real))
-        self._real_correlations = _Moments(real[:, numbers]).correlations(ones)
+        self._real_correlations = _Moments(real[:, numbers]).correlations(np.ones(len(real)))
 
     def shapes(self, weights: Floats) -> Floats:
-        """The shape of each column, where row i counts weights[i] times; NaN where it has no values."""
+        """Return the shape of each column, where row i counts weights[i] times; NaN if it has no values."""
         return np.array([1 - column.distance(weights) for column in self._columns])
 
     def trends(self, weights: Floats) -> Floats:
-        """The trend of each of ``pairs``; NaN where a number does not vary."""
-        where = {int(place): k for k, place in enumerate(self._places)}
+        """Return the trend of each of ``pairs``; NaN if a number does not vary."""
         differences = 1 - np.abs(self._moments.correlations(weights) - self._real_correlations) / 2
         found = [
-            differences[where[i], where[j]] if of_numbers else 1 - self._tables[i, j].distance(weights)
+            differences[self._index[i], self._index[j]] if of_numbers else 1 - self._tables[i, j].distance(weights)
             for (i, j), of_numbers in zip(self.pairs, self._of_numbers, strict=True)
         ]
         return np.array(found)
 
-    def estimates(self, generator: torch.Generator, n_resamples: int = N_RESAMPLES_TABLE_SHAPES) -> dict[str, Estimate]:
-        """``shape`` and, of more than one column, ``trend``, with the bootstrap over the rows."""
+    def estimates(self, generator: torch.Generator, n_resamples: int = N_RESAMPLES) -> dict[str, Estimate]:
+        """Return the means ``shape`` and, if there are several columns, ``trend``, with bootstrap intervals."""
         with_trend = bool(self.pairs) and not bool(np.isnan(self.trends(np.ones(self.n))).all())
 
         def both(index: Tensor) -> Tensor:
@@ -378,8 +442,8 @@ class ShapesAndTrends:
         found = bootstrap_estimates(both, self.n, generator=generator, n_resamples=n_resamples)
         return dict(zip(("shape", "trend"), [figure.within(0, 1) for figure in found], strict=False))
 
-    def _pieces(self, matrix: Floats, real: Floats) -> NDArray[np.int64]:
-        """Places of levels, and of ten pieces of numbers; one more for missing cells."""
+    def _bins(self, matrix: Floats, real: Floats) -> NDArray[np.int64]:
+        """Return numbers of categories, and of ten bins of numbers, with one more number for missing cells."""
         found = np.empty(matrix.shape, np.int64)
         for j, column in enumerate(self.features.columns):
             values, missing = matrix[:, j], np.isnan(matrix[:, j])
@@ -390,28 +454,29 @@ class ShapesAndTrends:
         return found
 
 
-def _paired(pieces: NDArray[np.int64], i: int, j: int) -> Floats:
-    found: Floats = (pieces[:, i] * 1_000_003 + pieces[:, j]).astype(np.float64)
+def _paired(bins: NDArray[np.int64], i: int, j: int) -> Floats:
+    """Return one number for each pair of values of two columns."""
+    found: Floats = (bins[:, i] * 1_000_003 + bins[:, j]).astype(np.float64)
     return found
 
 
 class _Counts:
-    """The distance of two distributions of values: of their steps (Kolmogorov-Smirnov), or of their shares."""
+    """Distance of two distributions of values: Kolmogorov-Smirnov, or total variation."""
 
-    def __init__(self, place: NDArray[np.int64], real: Floats, there: NDArray[np.bool_], by_rank: bool) -> None:
-        self.place, self.real, self.there, self.by_rank = place, real, there, by_rank
+    def __init__(self, place: NDArray[np.int64], real: Floats, present: NDArray[np.bool_], by_rank: bool) -> None:
+        self.place, self.real, self.present, self.by_rank = place, real, present, by_rank
 
     @classmethod
     def of(cls, rows: Floats, real: Floats, by_rank: bool) -> _Counts:
-        """NaN: a missing cell, which counts in neither."""
-        there, real = ~np.isnan(rows), real[~np.isnan(real)]
-        both = np.unique(np.concatenate([rows[there], real]))
+        """Count the values of a column. NaN stands for a missing cell, which is not counted."""
+        present, real = ~np.isnan(rows), real[~np.isnan(real)]
+        both = np.unique(np.concatenate([rows[present], real]))
         counts = np.bincount(np.searchsorted(both, real), minlength=len(both))
-        return cls(np.searchsorted(both, rows[there]), counts / max(counts.sum(), 1), there, by_rank)
+        return cls(np.searchsorted(both, rows[present]), counts / max(counts.sum(), 1), present, by_rank)
 
     def distance(self, weights: Floats) -> float:
-        """Where row i counts weights[i] times."""
-        counts = np.bincount(self.place, weights[self.there], minlength=len(self.real))
+        """Return the distance, where row i counts weights[i] times; NaN if a side has no values."""
+        counts = np.bincount(self.place, weights[self.present], minlength=len(self.real))
         if counts.sum() == 0 or self.real.sum() == 0:
             return float("nan")
         gap = counts / counts.sum() - self.real
@@ -422,19 +487,19 @@ class _Moments:
     """Correlations of all pairs of columns over the rows that have both."""
 
     def __init__(self, x: Floats) -> None:
-        self.there = (~np.isnan(x)).astype(np.float64)
+        self.present = (~np.isnan(x)).astype(np.float64)
         centre = np.nanmean(x, 0) if len(x) and x.shape[1] else np.zeros(x.shape[1])
         scale = np.nanstd(x, 0) if len(x) and x.shape[1] else np.ones(x.shape[1])
         self.x = np.where(np.isnan(x), 0.0, (x - centre) / np.where(scale > 0, scale, 1.0))
 
     def correlations(self, weights: Floats) -> Floats:
-        """(k, k), NaN where one of a pair does not vary."""
-        there, x = self.there * weights[:, None], self.x * weights[:, None]
-        n = there.T @ self.there
+        """Return the correlations, (k, k), where row i counts weights[i] times; NaN if one of a pair does not vary."""
+        present, x = self.present * weights[:, None], self.x * weights[:, None]
+        n = present.T @ self.present
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean_i, mean_j = (x.T @ self.there) / n, (there.T @ self.x) / n
-            var_i = ((self.x * x).T @ self.there) / n - mean_i**2
-            var_j = (there.T @ self.x**2) / n - mean_j**2
+            mean_i, mean_j = (x.T @ self.present) / n, (present.T @ self.x) / n
+            var_i = ((self.x * x).T @ self.present) / n - mean_i**2
+            var_j = (present.T @ self.x**2) / n - mean_j**2
             varies = (var_i > 1e-12) & (var_j > 1e-12)
             found: Floats = np.where(varies, ((x.T @ self.x) / n - mean_i * mean_j) / np.sqrt(var_i * var_j), np.nan)
         return found

@@ -1,4 +1,8 @@
-"""The judge of a model of tables, and the real rows that it needs: those to learn from, and those held out."""
+"""Quality of synthetic rows of a table: all measures, the judge of a model of tables, and the report for people.
+
+report = table_report(rows, train, held_out, target="income")
+report.save("folder")
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +44,149 @@ from bfn.quality.table_measures import (
     two_sample,
 )
 
+LEAST_ROWS = 30
+"""Minimum number of rows of each table."""
+
+_score = partial(Measure, better="high", digits=3, highest=1.0)
+
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class TableQuality:
+    """Measures of rows, compared with the training rows and with held-out rows of the same table.
+
+        quality = TableQuality.of(train, held_out, target="income")
+        quality.figures(rows), quality.real, quality.independent       # each scale with its two ends
+
+    Attributes:
+        features: columns of the training rows.
+        train, held_out: matrices of their rows.
+        target: the column that is predicted.
+        seed: seed of everything that is chosen at random.
+    """
+
+    features: TableFeatures
+    train: Floats
+    held_out: Floats
+    target: str
+    seed: int = 0
+
+    @classmethod
+    def of(cls, train: Any, held_out: Any, target: str | None = None, seed: int = 0) -> TableQuality:
+        """Read two DataFrames, pyarrow Tables or paths. The target is the last column by default."""
+        train, held_out = as_frame(train), as_frame(held_out)
+        features = TableFeatures.of(train)
+        tables = {"training": train, "held-out": held_out}
+        few = next((name for name, table in tables.items() if len(table) < LEAST_ROWS), None)
+        if few is not None:
+            raise UserError(f"{len(tables[few])} {few} rows: expected at least {LEAST_ROWS} to judge others by")
+        name = features.names[-1] if target is None else features.names[features.place(target)]
+        return cls(features, features.matrix(train), features.matrix(held_out), name, seed)
+
+    @cached_property
+    def measures(self) -> tuple[Measure, ...]:
+        """The measures, the one that ranks samplers first."""
+        what = f"AUC of {self.target}" if self._target_is_class else f"R2 of {self.target}"
+        found = [
+            _score("two_sample", "two-sample score against training rows"),
+            _score("two_sample_held_out", "two-sample score against held-out rows"),
+            _score("learned", f"learned from the rows, tested on held-out ones: {what}"),
+            _score("shape", "shape of the columns"),
+            _score("trend", "trend of pairs of columns"),
+            _score("alpha_precision", "alpha-precision"),
+            Measure("beta_recall", "beta-recall", "real", digits=3, highest=1.0),
+            Measure.share("nearer_to_training", "nearer to training than to held-out rows", "real", headline=False),
+            Measure.share("copies", "copies of training rows", "real", digits=2, headline=False),
+        ]
+        single = len(self.features.columns) == 1
+        return tuple(measure for measure in found if not (single and measure.key in ("learned", "trend")))
+
+    def figures(self, rows: Any) -> dict[str, Estimate]:
+        """Return all measures of a table of rows."""
+        return self._figures(self.matrix(rows))
+
+    @cached_property
+    def real(self) -> Mapping[str, Estimate]:
+        """Figures of real rows: held-out rows against training rows, and training rows against held-out rows."""
+        return {**self._against_training(self.held_out), **self._against_held_out(self.train, real=True)}
+
+    @cached_property
+    def independent(self) -> Mapping[str, Estimate]:
+        """Figures of rows in which every column is right and all columns are independent."""
+        return self._figures(self.independent_rows)
+
+    @property
+    def independent_rows(self) -> Floats:
+        """The training rows with each column shuffled."""
+        generator = self._generator()
+        found = self.train.copy()
+        for j in range(found.shape[1]):
+            found[:, j] = found[torch.randperm(len(found), generator=generator).numpy(), j]
+        return found
+
+    @cached_property
+    def key(self) -> str:
+        """Name of the real rows, the target and the seed."""
+        matrices = [torch.from_numpy(np.nan_to_num(matrix, nan=-1e300)) for matrix in (self.train, self.held_out)]
+        return digest("table-1", self.target, str(self.seed), str(self.features.names), *matrices)
+
+    def shapes_and_trends(self, rows: Any) -> ShapesAndTrends:
+        """Compare rows with training rows, column by column and pair by pair."""
+        return ShapesAndTrends(self.features, self.matrix(rows), self.train)
+
+    def matrix(self, rows: Any) -> Floats:
+        """Return rows to judge as a matrix."""
+        matrix = self.features.matrix(rows)
+        if len(matrix) < LEAST_ROWS:
+            raise UserError(f"{len(matrix)} rows to judge: expected at least {LEAST_ROWS}")
+        return matrix
+
+    def _figures(self, rows: Floats) -> dict[str, Estimate]:
+        found = {**self._against_training(rows), **self._against_held_out(rows)}
+        return {measure.key: found[measure.key] for measure in self.measures if measure.key in found}
+
+    def _against_training(self, rows: Floats) -> dict[str, Estimate]:
+        own, train = self._vectors(rows), self._vectors(self.train)
+        return {
+            "two_sample": two_sample(self.features, rows, self.train, self._generator()),
+            **ShapesAndTrends(self.features, rows, self.train).estimates(self._generator()),
+            **precision_and_recall(own, train, self._generator()),
+            "copies": copies(rows, self.train),
+        }
+
+    def _against_held_out(self, rows: Floats, real: bool = False) -> dict[str, Estimate]:
+        target = self.features.place(self.target)
+        vectors = (self._vectors(matrix) for matrix in (rows, self.train, self.held_out))
+        return {
+            "two_sample_held_out": two_sample(self.features, rows, self.held_out, self._generator()),
+            "learned": learned(
+                self.features, rows, self.held_out, target, self._target_is_class, self._generator()
+            ),
+            # For real rows it is one half by definition: chance decides which rows are held out.
+            "nearer_to_training": Estimate(0.5) if real else nearer_to_training(*vectors, self._generator()),
+        }  # fmt: skip
+
+    def _vectors(self, matrix: Floats) -> Tensor:
+        """Return vectors of a subsample: the one-hot vectors of all rows of a large table would need much memory."""
+        some = torch.randperm(len(matrix), generator=self._generator())[:MOST_ROWS].numpy()
+        return self.features.vectors(matrix if len(matrix) <= MOST_ROWS else matrix[some])
+
+    @cached_property
+    def _target_is_class(self) -> bool:
+        return self.features.is_class(self.features.place(self.target), self.train)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+
+# --- the judge of a model ---------------------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, eq=False)
 class TableRows(JudgePart):
-    """All measures of a table, of packed samples; real rows are given by their numbers among those held out."""
+    """All measures of a table, of packed samples. Real rows are given by their numbers among the held-out ones."""
 
     model: Model
     quality: TableQuality
@@ -64,39 +207,46 @@ class TableRows(JudgePart):
         return None if n >= LEAST_ROWS else f"n={n}: a table is judged by at least {LEAST_ROWS} rows"
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        columns = self.model.info.columns
-        assert columns is not None
-        return self.quality.figures(columns.decode(self.model.flow.unpack(x)))
+        return self.quality.figures(self.model.decode(self.model.flow.unpack(x)))
 
     def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         return dict(self.quality.real)
 
 
 def table_judge(model: Model, data: Any = None, train: Any = None, target: str | None = None) -> Judge:
-    """The judge of a model of tables. data: held-out rows, train: training rows, as :func:`table_parts` takes them."""
-    seen, held_out = table_parts(model, data, train)
-    quality = TableQuality.of(seen, held_out, target)
+    """Return the judge of a model of tables. For ``data`` and ``train`` see :func:`table_parts`."""
+    quality = TableQuality.of(*table_parts(model, data, train), target)
     numbers = torch.arange(len(quality.held_out))
     return Judge("table", (TableRows(model, quality),), numbers, prepare=model.as_data)
 
 
-def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any, Any]:
-    """Training rows and held-out rows, with the columns of a model.
+def table_columns(model: Model) -> TableColumns | None:
+    """Return the columns of a model of tables, None for other models."""
+    columns: TableColumns | None = model.info.columns
+    return columns
 
-    data: held-out rows, train: training rows, a DataFrame or a file each; data alone may be the name of a standard
-    table, which has both parts, and is the one that the model was trained on if None.
+
+def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any, Any]:
+    """Return training rows and held-out rows with the columns of a model.
+
+    Args:
+        model: a model of tables.
+        data: held-out rows, a DataFrame or a file; or, without ``train``, the name of a standard table, which has both
+            parts. By default, the table that the model was trained on.
+        train: training rows, a DataFrame or a file.
     """
-    columns = model.info.columns
+    columns = table_columns(model)
     if columns is None:
         raise UserError("a model of something else than a table: its samples are judged by other metrics")
     own = model.info.trained_on.get("name")
     source = data if data is not None or own is None else from_card(own)
-    if train is None and isinstance(source, str | Path) and _is_table(str(source)):
-        train, source = str(source), _Test(str(source))
-    if train is None or source is None:
+    if train is None and isinstance(source, str | Path) and _is_standard(str(source)):
+        tables = [read_table(str(source), "train"), read_table(str(source), "test")]
+    elif train is None or source is None:
         lacking = "held-out rows: data=FILE" if source is None else "rows it was trained on: train=FILE"
         raise UserError(f"a table is judged beside training rows and rows that were held out: say the {lacking}")
-    tables = [read_table(some.name, "test") if isinstance(some, _Test) else as_frame(some) for some in (train, source)]
+    else:
+        tables = [as_frame(train), as_frame(source)]
     for table, what in zip(tables, ("training", "held-out"), strict=True):
         absent = next((name for name in columns.names if name not in table.columns), None)
         if absent is not None:
@@ -106,149 +256,17 @@ def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any,
 
 
 def _as_texts(table: Any, columns: TableColumns) -> Any:
-    """With texts where the model has texts: a file of them that look like numbers is read as numbers."""
+    """Turn columns that are texts for the model into texts: files of digits are read as numbers."""
     texts = [column.name for column in columns.columns if column.cells.kind == "text"]
     numbers = [name for name in texts if table[name].dtype.kind in "iufb"]
     return table.assign(**{name: table[name].astype(object).map(str, na_action="ignore") for name in numbers})
 
 
-@dataclass(frozen=True)
-class _Test:
-    """The test part of a standard table."""
-
-    name: str
-
-
-def _is_table(name: str) -> bool:
+def _is_standard(name: str) -> bool:
     return name in SOURCES and SOURCES[name].is_table
 
 
-LEAST_ROWS = 30
-"""Fewer rows, on either side, are not judged."""
-
-
-@dataclass(frozen=True, eq=False)
-class TableQuality:
-    """Measures of rows against the table that a model was trained on, and rows of the same table that it has not seen.
-
-        quality = TableQuality.of(train, held_out, target="income")
-        quality.figures(rows), quality.real, quality.independent       # each scale with its two ends
-
-    target: the column that is predicted, the last one if None. seed: of what is chosen at random.
-    """
-
-    features: TableFeatures
-    train: Floats
-    held_out: Floats
-    target: str
-    seed: int = 0
-
-    @classmethod
-    def of(cls, train: Any, held_out: Any, target: str | None = None, seed: int = 0) -> TableQuality:
-        """From two DataFrames, pyarrow Tables or paths."""
-        train, held_out = as_frame(train), as_frame(held_out)
-        features = TableFeatures.of(train)
-        tables = {"training": train, "held-out": held_out}
-        few = next((name for name, table in tables.items() if len(table) < LEAST_ROWS), None)
-        if few is not None:
-            raise UserError(f"{len(tables[few])} {few} rows: expected at least {LEAST_ROWS} to judge others by")
-        name = features.names[-1] if target is None else features.names[features.place(target)]
-        return cls(features, features.matrix(train), features.matrix(held_out), name, seed)
-
-    @cached_property
-    def measures(self) -> tuple[Measure, ...]:
-        """What there is, the one that ranks samplers first."""
-        what = f"AUC of {self.target}" if self._target_is_class else f"R2 of {self.target}"
-        high = {"better": "high", "digits": 3, "highest": 1.0}
-        found = [
-            Measure("two_sample", "two-sample score against training rows", **high),  # type: ignore[arg-type]
-            Measure("two_sample_held_out", "two-sample score against held-out rows", **high),  # type: ignore[arg-type]
-            Measure("learned", f"learned from the rows, tested on held-out ones: {what}", **high),  # type: ignore[arg-type]
-            Measure("shape", "shape of the columns", **high),  # type: ignore[arg-type]
-            Measure("trend", "trend of pairs of columns", **high),  # type: ignore[arg-type]
-            Measure("alpha_precision", "alpha-precision", **high),  # type: ignore[arg-type]
-            Measure("beta_recall", "beta-recall", "real", digits=3, highest=1.0),
-            Measure("nearer_to_training", "nearer to training than to held-out rows", "real", "%", 100, 1, False, 1.0),
-            Measure("copies", "copies of training rows", "real", "%", 100, 2, False, 1.0),
-        ]
-        single = len(self.features.columns) == 1
-        return tuple(measure for measure in found if not (single and measure.key in ("learned", "trend")))
-
-    def figures(self, rows: Any) -> dict[str, Estimate]:
-        """All measures of a table of rows."""
-        return self._figures(self._checked(self.features.matrix(rows)))
-
-    @cached_property
-    def real(self) -> Mapping[str, Estimate]:
-        """What real rows get: the held-out ones in place of rows, training rows where held-out ones are the judges."""
-        return {**self._against_training(self.held_out), **self._against_held_out(self.train, real=True)}
-
-    @cached_property
-    def independent(self) -> Mapping[str, Estimate]:
-        """What rows get that have every column right and nothing between them."""
-        return self._figures(self.independent_rows)
-
-    @property
-    def independent_rows(self) -> Floats:
-        """The training rows with each column in an order of its own."""
-        generator = self._generator()
-        found = self.train.copy()
-        for j in range(found.shape[1]):
-            found[:, j] = found[torch.randperm(len(found), generator=generator).numpy(), j]
-        return found
-
-    @cached_property
-    def key(self) -> str:
-        """Names the real rows, the target and the seed."""
-        matrices = [torch.from_numpy(np.nan_to_num(matrix, nan=-1e300)) for matrix in (self.train, self.held_out)]
-        return digest("table-1", self.target, str(self.seed), str(self.features.names), *matrices)
-
-    def shapes_and_trends(self, rows: Any) -> ShapesAndTrends:
-        """Column by column and pair by pair, against training rows."""
-        return ShapesAndTrends(self.features, self._checked(self.features.matrix(rows)), self.train)
-
-    def _figures(self, rows: Floats) -> dict[str, Estimate]:
-        found = {**self._against_training(rows), **self._against_held_out(rows)}
-        return {measure.key: found[measure.key] for measure in self.measures if measure.key in found}
-
-    def _against_training(self, rows: Floats) -> dict[str, Estimate]:
-        own, seen = self._vectors(rows), self._vectors(self.train)
-        return {
-            "two_sample": two_sample(self.features, rows, self.train, self._generator()),
-            **ShapesAndTrends(self.features, rows, self.train).estimates(self._generator()),
-            **precision_and_recall(own, seen, self._generator()),
-            "copies": copies(rows, self.train),
-        }
-
-    def _against_held_out(self, rows: Floats, real: bool = False) -> dict[str, Estimate]:
-        target = self.features.place(self.target)
-        own, seen, unseen = (self._vectors(matrix) for matrix in (rows, self.train, self.held_out))
-        return {
-            "two_sample_held_out": two_sample(self.features, rows, self.held_out, self._generator()),
-            "learned": learned(
-                self.features, rows, self.held_out, target, self._target_is_class, self._generator()
-            ),
-            # Of real rows that are neither it is one half by the toss that decides which are held out.
-            "nearer_to_training": Estimate(0.5) if real else nearer_to_training(own, seen, unseen, self._generator()),
-        }  # fmt: skip
-
-    def _vectors(self, matrix: Floats) -> Tensor:
-        """Of as many rows as neighbours are looked for: all levels of all rows of a large table would not fit."""
-        some = torch.randperm(len(matrix), generator=self._generator())[:MOST_ROWS].numpy()
-        return self.features.vectors(matrix if len(matrix) <= MOST_ROWS else matrix[some])
-
-    @cached_property
-    def _target_is_class(self) -> bool:
-        return self.features.is_class(self.features.place(self.target), self.train)
-
-    def _checked(self, rows: Floats) -> Floats:
-        if len(rows) < LEAST_ROWS:
-            raise UserError(f"{len(rows)} rows to judge: expected at least {LEAST_ROWS}")
-        return rows
-
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(self.seed)
-
+# --- the report -------------------------------------------------------------------------------------------------------
 
 WORST_PAIRS = 10
 BETTER = {"high": "higher is better", "low": "lower is better", "real": "nearer to real rows is better"}
@@ -266,55 +284,65 @@ img { max-width: 100%; background: #fff; border-radius: 6px }
 
 @dataclass(frozen=True, eq=False)
 class TableReport:
-    """What was measured of rows, beside real rows and independent columns.
+    """Measures of rows, beside those of real rows and of independent columns.
 
-    shapes: of each column. trends: of each pair of columns, by their places. sizes: rows to judge, training, held out.
+    Attributes:
+        name: name of the rows.
+        quality: the measures and the real rows.
+        figures: figures of the rows.
+        shapes: shape of each column.
+        trends: trend of each pair of columns, by their indices.
+        rows, train: the rows and the training rows, as DataFrames.
     """
 
     name: str
-    target: str
-    measures: tuple[Measure, ...]
+    quality: TableQuality
     figures: Mapping[str, Estimate]
-    real: Mapping[str, Estimate]
-    independent: Mapping[str, Estimate]
     shapes: Mapping[str, float]
     trends: Mapping[tuple[int, int], float]
-    sizes: tuple[int, int, int]
-    seed: int
     rows: Any
     train: Any
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Number of rows, of training rows and of held-out rows."""
+        return {"rows": len(self.rows), "train": len(self.train), "held_out": len(self.quality.held_out)}
+
+    @property
     def ends(self) -> dict[str, Mapping[str, Estimate]]:
-        """The rows, and the two ends of every scale."""
-        return {self.name: self.figures, "real rows": self.real, "independent columns": self.independent}
+        """Figures of the rows and of the two ends of every scale."""
+        return {
+            self.name: self.figures,
+            "real rows": self.quality.real,
+            "independent columns": self.quality.independent,
+        }
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
-        """Header and rows of the table of all measures."""
-        rows = [
-            [
-                of.label,
-                *(of.show(own[of.key]) if of.key in own else "" for own in self.ends.values()),
-                BETTER[of.better],
-            ]
-            for of in self.measures
-        ]
+        """Return the header and the rows of the table of all measures."""
+        rows = []
+        for of in self.quality.measures:
+            figures = (of.show(own[of.key]) if of.key in own else "" for own in self.ends.values())
+            rows.append([of.label, *figures, BETTER[of.better]])
         return ["", *self.ends, ""], rows
 
     def lines(self) -> list[str]:
-        """How it was measured, in words."""
-        n, seen, held_out = self.sizes
+        """Return in words how it was measured."""
+        n, train, held_out = self.sizes.values()
         return [
-            f"{n} rows against {seen} training rows and {held_out} held-out rows; 95 % intervals; seed {self.seed}; "
-            f"torch {torch.__version__}, Python {platform.python_version()}.",
+            f"{n} rows against {train} training rows and {held_out} held-out rows; 95 % intervals; seed "
+            f"{self.quality.seed}; torch {torch.__version__}, Python {platform.python_version()}.",
             "Two-sample score: 1 - 2 |AUC - 1/2| of boosted trees that tell rows from real ones, 1 where they cannot. "
-            f"Learned from the rows: trees that predict {self.target} are trained on the rows and tested on held-out "
-            "ones. Real rows: the held-out rows in place of synthetic ones, or training rows where held-out ones "
-            "judge. Independent columns: training rows, each column shuffled.",
+            f"Learned from the rows: trees that predict {self.quality.target} are trained on the rows and tested on "
+            "held-out ones. Real rows: the held-out rows in place of synthetic ones, or training rows where held-out "
+            "ones judge. Independent columns: training rows, each column shuffled.",
         ]
 
     def markdown(self, pictures: Mapping[str, str] | None = None) -> str:
-        """The report; pictures: files to show, by what they show."""
+        """Return the report in Markdown.
+
+        Args:
+            pictures: paths of pictures to show, by their title.
+        """
         lines = [f"# Rows of {self.name}", ""]
         for line in self.lines():
             lines += [line, ""]
@@ -327,33 +355,38 @@ class TableReport:
         return "\n".join(lines) + "\n"
 
     def asdict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         names = list(self.shapes)
-        ends = {"rows": self.figures, "real": self.real, "independent_columns": self.independent}
+        ends = zip(("rows", "real", "independent_columns"), self.ends.values(), strict=True)
         return {
-            "name": self.name, "target": self.target, "seed": self.seed,
-            "sizes": dict(zip(("rows", "train", "held_out"), self.sizes, strict=True)),
-            "measures": [{"key": of.key, "label": of.label, "better": of.better} for of in self.measures],
-            **{end: {key: figure.asdict() for key, figure in figures.items()} for end, figures in ends.items()},
+            "name": self.name, "target": self.quality.target, "seed": self.quality.seed, "sizes": self.sizes,
+            "measures": [{"key": of.key, "label": of.label, "better": of.better} for of in self.quality.measures],
+            **{end: {key: figure.asdict() for key, figure in figures.items()} for end, figures in ends},
             "shapes": dict(self.shapes),
-            "trends": [[names[i], names[j], _plain(value)] for (i, j), value in self.trends.items()],
+            "trends": [
+                [names[i], names[j], None if np.isnan(value) else value] for (i, j), value in self.trends.items()
+            ],
             "versions": {"torch": torch.__version__, "python": platform.python_version()},
         }  # fmt: skip
 
     def pictures(self) -> dict[str, str]:
-        """All scales, columns and pairs, each drawn as SVG."""
-        from bfn.viz import plots as tables
+        """Draw all scales, columns and pairs, each as SVG."""
+        from bfn.viz import plots
 
         drawn = {
-            "scales": tables.scales(self.measures, self.ends).get_figure(root=True),
-            "columns": tables.table_columns(self.train, self.rows, self.shapes),
+            "scales": plots.scales(self.quality.measures, self.ends).get_figure(root=True),
+            "columns": plots.table_columns(self.train, self.rows, self.shapes),
         }
         if self.trends:
-            drawn["pairs"] = tables.pair_trends(list(self.shapes), self.trends).get_figure(root=True)
+            drawn["pairs"] = plots.pair_trends(list(self.shapes), self.trends).get_figure(root=True)
         return {name: _svg(figure) for name, figure in drawn.items()}
 
     def html(self, pictures: Mapping[str, str] | None = None) -> str:
-        """One page that needs nothing else. pictures: as :meth:`pictures` gives them, where they are at hand."""
+        """Return the report as one page that needs no other files.
+
+        Args:
+            pictures: the result of :meth:`pictures`, if it is known already.
+        """
         drawn = self.pictures() if pictures is None else pictures
         title = html.escape(f"Rows of {self.name}")
         images = {name: _html_image(name, picture) for name, picture in drawn.items()}
@@ -392,24 +425,20 @@ class TableReport:
 def table_report(
     rows: Any, train: Any, held_out: Any, *, target: str | None = None, name: str = "synthetic rows", seed: int = 0
 ) -> TableReport:
-    """Judge rows by the table that a model was trained on and by rows that were held out.
+    """Compare rows with the training rows of a model and with held-out rows of the same table.
 
-    Each is a DataFrame, a pyarrow Table or a file. target: the column that is to be predicted, the last if None.
+    Args:
+        rows, train, held_out: DataFrames, pyarrow Tables or files.
+        target: the column that is to be predicted, the last one by default.
+        name: name of the rows in the report.
+        seed: seed of everything that is chosen at random.
     """
     rows, train = as_frame(rows), as_frame(train)
     quality = TableQuality.of(train, held_out, target, seed)
     alike, ones = quality.shapes_and_trends(rows), np.ones(len(rows))
     shapes = dict(zip(quality.features.names, alike.shapes(ones).tolist(), strict=True))
     trends = dict(zip(alike.pairs, alike.trends(ones).tolist(), strict=True))
-    sizes = len(rows), len(train), len(quality.held_out)
-    return TableReport(
-        name, quality.target, quality.measures, quality.figures(rows), quality.real, quality.independent, shapes,
-        trends, sizes, seed, rows, train,
-    )  # fmt: skip
-
-
-def _plain(value: float) -> float | None:
-    return None if np.isnan(value) else value
+    return TableReport(name, quality, quality.figures(rows), shapes, trends, rows, train)
 
 
 def _svg(figure: Any) -> str:

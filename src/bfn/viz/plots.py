@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bfn.core.model import Model
     from bfn.exact.base import ExactModel
     from bfn.quality.judge import Measure
-    from bfn.quality.measurements import Record
+    from bfn.quality.comparison import Record
 
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")

@@ -7,8 +7,8 @@ import torch
 
 from bfn._utils.files import home
 from bfn.data.loading import load
-from bfn.quality.features import BUNDLED_CLASSIFIER, classify, load_classifier, save_classifier
-from bfn.quality.judge import Digits
+from bfn.quality.features import BUNDLED_CLASSIFIER, classify, load_classifier
+from bfn.quality.judge_choice import Digits
 
 TOOL = Path(__file__).parents[3] / "tools" / "train_classifier.py"
 

@@ -9,11 +9,11 @@ from matplotlib.figure import Figure
 import tiny
 from bfn._utils.estimate import Estimate
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
-from bfn.quality import blind
+from bfn_lab import blind
 from bfn.quality.comparison import Comparison, compare, markdown_table
 from bfn.quality.judge import Measure
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.measurements import Record, Setting, crossed
+from bfn.quality.comparison import Record, Setting, crossed
 from bfn.viz.plots import quality
 
 LOW = Measure("frechet", "Frechet distance", "low")

@@ -8,7 +8,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from bfn.quality.features import gather_statistics
+from bfn_lab.inception import gather_statistics
 from bfn.quality.frechet import (
     FeatureStatistics,
     Gaussian,

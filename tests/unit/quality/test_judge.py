@@ -13,9 +13,9 @@ from bfn.core.conditions import Classes
 from bfn.exact.numbers import Points
 from bfn.quality.features import pooled_pixels
 from bfn.quality.frechet import FeatureStatistics, expected_bias
-from bfn.quality.judge import COPY_SHARE, Frechet, Judge, Measure, NearCopies, NearestClasses, Texts
-from bfn.quality.judge_choice import judge_for
-from bfn.quality.text import entropy, jensen_shannon, ngram_counts, spelling_accuracy
+from bfn.quality.judge import Judge, Measure
+from bfn.quality.judge_choice import COPY_SHARE, Frechet, NearCopies, NearestClasses, Texts, judge_for
+from bfn.quality.metrics import entropy, jensen_shannon, ngram_counts, spelling_accuracy
 
 
 def normal(n: int, *shape: int, seed: int = 0) -> torch.Tensor:

@@ -13,9 +13,10 @@ from bfn._utils.estimate import Estimate
 from bfn.core.flows import ContinuousFlow
 from bfn.core.sampling import BoundRequest
 from bfn.exact.numbers import GaussianMixture
-from bfn.quality import measurements
+from bfn.quality import comparison as measurements
 from bfn.quality.judge import Judge, Measure
-from bfn.quality.measurements import Setting, draw, identify, measure, pool
+from bfn.quality.comparison import Setting, draw, measure, pool
+from bfn.storage.models import identify
 
 
 class Mean:

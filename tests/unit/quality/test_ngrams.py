@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bfn.core.errors import UserError
-from bfn.quality.text import (
+from bfn.quality.metrics import (
     TextItems,
     character_ngrams,
     class_ngram_counts,

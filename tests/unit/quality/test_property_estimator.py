@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bfn.quality.molecule_report import correlation_estimate, report_molecules
+from bfn.quality.molecules import correlation_estimate, report_molecules
 from bfn.quality.molecules import (
     KnownMolecules,
     MoleculeJudge,
@@ -57,7 +57,7 @@ def test_it_is_stored_and_read_again(tmp_path, monkeypatch):
         network = PropertyNetwork(0.25, 0.05, width=8)
     made = MoleculeJudge(KnownMolecules.of(["C", "CC"]), {"gap": network}, {"gap mean absolute error": "0.01"})
     made.save(tmp_path / "own.safetensors")
-    monkeypatch.setattr("bfn.quality.second_judge.JUDGES", tmp_path)
+    monkeypatch.setattr("bfn_lab.second_judge.JUDGES", tmp_path)
     again = molecule_judge("own")
     assert again.known.contain(["C", "CCC"]) == [True, False]
     torch.testing.assert_close(again.estimate("gap", ["CCO"]), made.estimate("gap", ["CCO"]), atol=1e-4, rtol=1e-3)

@@ -9,8 +9,8 @@ import pytest
 from spylls.hunspell import Dictionary
 
 from bfn._utils.estimate import share_estimate
-from bfn.quality import text as module
-from bfn.quality.text import is_word, spelling_accuracy, spelling_estimate, word_verdicts
+from bfn.quality import metrics as module
+from bfn.quality.metrics import is_word, spelling_accuracy, spelling_estimate, word_verdicts
 
 
 @pytest.fixture(scope="module")

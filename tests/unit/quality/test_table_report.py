@@ -16,7 +16,7 @@ from bfn.cli import main
 from bfn.data.table_files import infer_columns
 from bfn.quality.comparison import compare
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.measurements import crossed
+from bfn.quality.comparison import crossed
 from bfn.quality.table_report import TableReport, table_report
 from bfn.tables.training import table_model
 
@@ -52,10 +52,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_figure_is_there_with_its_ends(report: TableReport) -> None:
     header, cells = report.cells()
     assert header[1:4] == ["<b>people</b>", "real rows", "independent columns"]
-    assert len(cells) == len(report.measures) == 9
+    assert len(cells) == len(report.quality.measures) == 9
     assert all(cell for row in cells for cell in row)
     markdown = report.markdown()
-    assert all(measure.label in markdown for measure in report.measures)
+    assert all(measure.label in markdown for measure in report.quality.measures)
     assert "120 rows against 150 training rows and 100 held-out rows" in markdown
     values = json.loads(json.dumps(report.asdict(), allow_nan=False))
     assert values["rows"]["two_sample"]["value"] == report.figures["two_sample"].value

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import bfn
+import bfn_lab.bayesian_network
 from bfn.core.errors import UserError
 from bfn.tables.synthesizer import TableSynthesizer
 
@@ -123,7 +124,7 @@ probability ( grass | rain ) { (yes) 0.7, 0.2, 0.1; (no) 0.1, 0.3, 0.6; }
 def test_expected_cells_are_the_most_probable_given_the_others(tmp_path: Path) -> None:
     """Of an exact model: P(yes | wet) = 0.14 / 0.22, P(yes | damp) = 0.04 / 0.28, P(yes | dry) = 0.02 / 0.5."""
     (tmp_path / "rain.bif").write_text(RAIN)
-    exact = TableSynthesizer.of(bfn.exact.bayesian_network.BayesianNetwork.read(tmp_path / "rain.bif"))
+    exact = TableSynthesizer.of(bfn_lab.bayesian_network.BayesianNetwork.read(tmp_path / "rain.bif"))
     holes = pd.DataFrame({"rain": [None, None, None, "yes", "no"], "grass": ["wet", "damp", "dry", None, None]})
     filled = exact.impute(holes, expected=True)
     assert filled["rain"].tolist() == ["yes", "no", "no", "yes", "no"]

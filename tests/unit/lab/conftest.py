@@ -7,8 +7,7 @@ import torch
 
 import tiny
 from bfn.exact.strings import MarkovChain
-from bfn.quality.judge import Frechet
-from bfn.quality.judge_choice import judge_for
+from bfn.quality.judge_choice import Frechet, judge_for
 from bfn_lab.measuring import JudgedModel
 
 SENTENCES = " the cat sat on the mat and the dog ran to the old house by the sea where she had been "

@@ -12,8 +12,8 @@ from torch import Tensor
 
 import bfn
 from bfn.core.flows import NoiseLevel
-from bfn.exact import bayesian_network as module
-from bfn.exact.bayesian_network import BayesianNetwork, Node, read_bif
+from bfn_lab import bayesian_network as module
+from bfn_lab.bayesian_network import BayesianNetwork, Node, read_bif
 
 SMALL = """
 network small { property of nothing; }   // a comment

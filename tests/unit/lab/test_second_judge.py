@@ -7,7 +7,7 @@ import bfn
 from bfn import data
 from bfn.quality.features import load_classifier
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.second_judge import JUDGES, JudgeNetwork, NGramBits, Projections, judge_features
+from bfn_lab.second_judge import JUDGES, JudgeNetwork, NGramBits, Projections, judge_features
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist"])

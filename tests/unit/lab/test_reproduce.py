@@ -13,7 +13,7 @@ import bfn
 from bfn._utils.estimate import Estimate
 from bfn.quality.judge import Measure
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.measurements import Record
+from bfn.quality.comparison import Record
 from bfn_lab import measuring as judged_model
 from bfn_lab.by_calls import ETAS, TUNING_SEED, best_etas, bits, grid_lines, share_left
 from bfn_lab.measuring import JudgedModel, Measurement, Wanted, measure_all, over_calls, samplers_named, samples_at
@@ -75,8 +75,8 @@ def test_orders_writes_slopes_beside_declared_orders(tmp_path) -> None:
 def test_the_variance_of_a_single_bayesian_update_is_exact() -> None:
     """From t = 0 the first prediction is the prior mean, so that the update gives beta_1 kappa and no more."""
     flow = bfn.DiscreteFlow(3, 2.0)
-    model = bfn.exact.strings.MarkovChain(torch.full((3,), 1 / 3), torch.full((3, 3), 1 / 3), 1, flow=flow)
-    table = bfn.core.solver.plan(model, "sde-bfn-solver1", 2, grid="uniform", t_start=0.0).table
+    model = bfn.exact.MarkovChain(torch.full((3,), 1 / 3), torch.full((3, 3), 1 / 3), 1, flow=flow)
+    table = bfn.solvers.plan(model, "sde-bfn-solver1", 2, grid="uniform", t_start=0.0).table
     assert final_variance(table, flow) == pytest.approx(flow.kappa)
 
 
