@@ -29,14 +29,13 @@ from bfn.data.sources import SOURCES, Download, FetchError, Source, fetch
 from bfn.data.table_columns import TableColumn, TableColumns
 from bfn.data.table_files import infer_columns, read_table
 from bfn.data.text import Text, read_text
-from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, TOKENIZERS, Alphabet, Tokenizer, TokenizerFile, TokenList
+from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, Alphabet, Tokenizer, TokenizerFile, TokenList
 
 __all__ = [
     "AMINO_ACIDS",
     "PATTERNS",
     "SOURCES",
     "TEXT8",
-    "TOKENIZERS",
     "Alphabet",
     "Categories",
     "Column",

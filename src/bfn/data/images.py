@@ -1,7 +1,7 @@
 """Images as integers, and the files that they are read from.
 
-A set of images is kept as it is stored, ``uint8`` in ``0 .. levels - 1``, and turned into floats or classes one batch at
-a time. So it takes a quarter of the memory of its floats, and an array may stay on disk behind a memory map.
+A set of images is kept as it is stored, ``uint8`` in ``0 .. levels - 1``, and turned into floats or classes for each
+batch. So it takes a quarter of the memory of its floats, and an array may stay on disk behind a memory map.
 """
 
 from __future__ import annotations

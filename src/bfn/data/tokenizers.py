@@ -1,9 +1,9 @@
-"""Tokenizers: text as classes, one a token, and back.
+"""Tokenizers: text as classes, one for each token, and back.
 
-A tokenizer is plain values, so that it is stored with a model (``model.info``) and travels with it. Three kinds: the
-characters of an :class:`Alphabet`; a :class:`TokenList`, cut by a regular expression or by longest match; a
-:class:`bfn.data.TokenizerFile`, any tokenizer of the ``tokenizers`` package. None has tokens for padding or for the
-unknown: a shorter text has fewer tokens, and a token outside the vocabulary is an error that names its position.
+There are three kinds: the characters of an :class:`Alphabet`; a :class:`TokenList`, cut by a regular expression or by
+longest match; a :class:`TokenizerFile`, any tokenizer of the ``tokenizers`` package. All consist of plain values, so
+they are stored with a model. None has padding or unknown tokens: a shorter text has fewer tokens, and a token outside
+the vocabulary is an error that names its position.
 """
 
 from __future__ import annotations
@@ -33,48 +33,61 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 MOST_LENGTH = 10**9
-_MOST_TOKENS = 8192  # found in data: beyond it, the pattern does not fit the data or the network would be all embedding
+"""Maximum length of a text that a prompt begins."""
+
+MOST_TOKENS = 8192
+"""Maximum number of tokens that are found in data. With more, the pattern does not fit the data."""
+
+LARGEST_FILE = 1 << 24
+"""Maximum size of a tokenizer file, in bytes. It is stored in the config of a model."""
 
 PATTERNS: Mapping[str, str] = {
-    # By the grammar of OpenSMILES: atoms in brackets, of two letters, ring numbers of two digits; then the single ones:
-    # organic and aromatic atoms, ring numbers, bonds, branches, dots.
+    # The grammar of OpenSMILES: atoms in brackets, atoms of two letters, ring numbers of two digits, and then single
+    # signs: organic and aromatic atoms, ring numbers, bonds, branches, dots.
     "smiles": r"\[[^\[\]]+\]|Br|Cl|%[0-9][0-9]|[BCNOPSFIbcnops*0-9=#$:/\\~().>-]",
-    # By the grammar of SELFIES (Krenn et al., 2020): every symbol is in brackets, and any row of them is a molecule.
+    # The grammar of SELFIES (Krenn et al., 2020): every symbol is in brackets, and any sequence of them is a molecule.
     "selfies": r"\[[^\[\]]+\]|\.",
     "words": r"\w+|\s+|[^\w\s]",
 }
 """Regular expressions that cut texts into tokens, by name."""
+
 NOTATIONS = ("smiles", "selfies")
-"""Those of them whose texts stand for molecules."""
+"""Patterns of texts that stand for molecules."""
 
 
 class Tokenizer(ABC):
-    """Text as classes 0 .. K - 1 and back; K is its length."""
+    """Base class: turns text into classes 0 .. K - 1 and back. ``len(tokenizer)`` is K.
+
+    Attributes:
+        unit: what a class stands for, in the plural.
+    """
 
     registry: ClassVar[str] = "tokenizer"
-
     unit: ClassVar[str] = "tokens"
-    """What one class stands for, in the plural."""
 
     @property
     def notation(self) -> str | None:
-        """How the texts stand for molecules, a name of ``NOTATIONS``; None where they do not."""
+        """Name of the pattern if the texts stand for molecules, one of ``NOTATIONS``; None otherwise."""
         return None
 
     @property
     @abstractmethod
     def pieces(self) -> tuple[str, ...]:
-        """The text of each class, in their order."""
+        """The text of each class."""
 
     @abstractmethod
     def encode(self, text: str) -> Tensor:
-        """Classes of the tokens of ``text``, int64, shape (length,). Positions in errors count characters from 0."""
+        """Return the classes of the tokens of a text, int64, (length,).
+
+        Raises:
+            UserError: a token is not in the vocabulary. The message has its position, counted from 0.
+        """
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def decode(self, classes: Tensor, present: Tensor | None = None) -> list[str]:
-        """One string for each row of ``classes``, shape (..., length), of those tokens that are ``present``."""
+        """Return a string for each row of ``classes``, (..., length), without tokens that are not ``present``."""
         rows = classes.reshape(1, -1) if classes.ndim == 1 else classes.flatten(0, -2)
         if present is None:
             return [self._join(row) for row in rows.tolist()]
@@ -85,9 +98,12 @@ class Tokenizer(ABC):
         return "".join([self.pieces[number] for number in classes])
 
     def encode_prompt(self, prompt: str, length: int, unknown: str = "_") -> tuple[Tensor, Tensor]:
-        """Classes and where they are known, both (length,); ``unknown`` and what is after the prompt are not.
+        """Return classes, and a bool mask that is True where they are known, both (length,).
 
-        Where the text itself has "_", let another sign stand for what is unknown.
+        Args:
+            prompt: beginning of a text.
+            length: length of the text; what follows the prompt is not known.
+            unknown: sign in the prompt that stands for a token that is not known.
 
         >>> TEXT8.encode_prompt("a_c", 4)
         (tensor([1, 0, 3, 0]), tensor([ True, False,  True, False]))
@@ -116,7 +132,7 @@ class Tokenizer(ABC):
         return classes, mask
 
     def outside(self, piece: str, position: int) -> UserError:
-        """The error that a piece of a text is no token."""
+        """Return the error that a piece of a text is not in the vocabulary."""
         shown = ", ".join(map(repr, self.pieces[:12])) + (", ..." if len(self) > 12 else "")
         hint = did_you_mean(piece, self.pieces) if len(piece) > 1 else ""
         return UserError(f"{piece!r} at position {position} is not among the {len(self)} tokens {shown}{hint}")
@@ -124,7 +140,7 @@ class Tokenizer(ABC):
 
 @dataclass(frozen=True)
 class Alphabet(Tokenizer):
-    """The symbols of a text, a class each character; their order gives the classes 0 .. K - 1."""
+    """Single characters as tokens. The order of the symbols gives the classes 0 .. K - 1."""
 
     symbols: str
     unit: ClassVar[str] = "characters"
@@ -139,11 +155,8 @@ class Alphabet(Tokenizer):
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Self:
-        """Of every character in the texts."""
-        found: set[str] = set()
-        for text in texts:
-            found.update(text)
-        return cls("".join(sorted(found)))
+        """Make an alphabet of all characters in the texts."""
+        return cls("".join(sorted(set().union(*texts))))
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
@@ -164,10 +177,12 @@ class Alphabet(Tokenizer):
 
 @dataclass(frozen=True)
 class TokenList(Tokenizer):
-    """A user's own tokens.
+    """A list of tokens.
 
-    Texts are cut by ``pattern``, a regular expression each of whose matches is a token, or a name of ``PATTERNS``;
-    without one, the longest token that fits is taken at each place.
+    Args:
+        tokens: the text of each token.
+        pattern: regular expression whose matches are tokens, or a name of ``PATTERNS``. If None, the longest token that
+            fits is taken at each position.
 
     >>> TokenList(("C", "Cl", "O", "=")).decode(torch.tensor([0, 3, 2]))
     ['C=O']
@@ -191,15 +206,18 @@ class TokenList(Tokenizer):
             twice = next(token for number, token in enumerate(self.tokens) if self._numbers[token] != number)
             raise UserError(f"token {twice!r} is in the list more than once: expected each once")
         if self.pattern is not None:
-            self._expression
+            _compile(self.pattern)
 
     @classmethod
-    def from_texts(cls, texts: Iterable[str], pattern: str, most: int = _MOST_TOKENS) -> Self:
-        """Of every match of ``pattern``, a regular expression or a name of ``PATTERNS``, in the texts.
+    def from_texts(cls, texts: Iterable[str], pattern: str, most: int = MOST_TOKENS) -> Self:
+        """Make a list of all tokens in the texts.
 
-        Data with more than ``most`` different tokens are refused.
+        Args:
+            texts: the texts.
+            pattern: regular expression whose matches are tokens, or a name of ``PATTERNS``.
+            most: maximum number of different tokens; a UserError is raised if there are more.
         """
-        expression = _compiled(PATTERNS.get(pattern, pattern))
+        expression = _compile(PATTERNS.get(pattern, pattern))
         found: set[str] = set()
         for text in texts:
             found.update(_cut(text, expression))
@@ -237,10 +255,10 @@ class TokenList(Tokenizer):
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
-        return _compiled(self.pattern or "")
+        return _compile(self.pattern or "")
 
     def _longest(self, text: str) -> list[str]:
-        """The longest token at each place; a character that begins none stands for itself."""
+        """Cut a text into the longest token at each position, or single characters where none fits."""
         pieces, position = [], 0
         while position < len(text):
             fits = (text[position : position + length] for length in self._lengths)
@@ -249,18 +267,19 @@ class TokenList(Tokenizer):
         return pieces
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
+    """Return a compiled regular expression. Raises a UserError if it is wrong or matches an empty text."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
         raise UserError(f"pattern {pattern!r}: not a regular expression: {error}") from None
     if compiled.match(""):
-        raise UserError(f"pattern {pattern!r}: matches nothing at all too: expected matches of one character or more")
+        raise UserError(f"pattern {pattern!r}: matches the empty text: expected matches of one character or more")
     return compiled
 
 
 def _cut(text: str, pattern: re.Pattern[str]) -> list[str]:
-    """Pieces that together are the text: the matches; a character that no match covers stands for itself."""
+    """Cut a text into the matches of a pattern and single characters between them."""
     pieces: list[str] = pattern.findall(text) if pattern.groups == 0 else []
     if sum(map(len, pieces)) == len(text) and "" not in pieces:
         return pieces
@@ -275,7 +294,7 @@ TEXT8 = Alphabet(" " + string.ascii_lowercase)
 """The alphabet of text8: space and a to z."""
 
 AMINO_ACIDS = Alphabet("ACDEFGHIKLMNPQRSTVWY")
-"""The twenty amino acids of proteins, in the order of their letters."""
+"""The twenty amino acids of proteins, by their letters."""
 
 
 LONGEST, PAPER = 6, 255
@@ -364,30 +383,29 @@ class Text(Codec):
             )
 
 
-_LARGEST_FILE = 1 << 24  # it goes into the config of a model, which may have four times that with its escapes
-
-
 @dataclass(frozen=True)
 class TokenizerFile(Tokenizer):
-    """A tokenizer of the ``tokenizers`` package, kept as its JSON: byte pairs, unigrams, word pieces.
+    """A tokenizer of the ``tokenizers`` package: byte pairs, unigrams, word pieces.
 
-    Its own truncation, padding and special tokens around a text are left out. Decoding gives the text back as far as
-    the tokenizer itself keeps it.
+    Its truncation, padding and special tokens around a text are not used. Decoding returns what the tokenizer keeps.
+
+    Args:
+        content: the JSON of the tokenizer.
     """
 
     content: str
 
     def __post_init__(self) -> None:
-        self._tokenizer
+        len(self)  # raises a UserError for wrong content
 
     @classmethod
     def read(cls, path: Path | str) -> Self:
-        """From a file such as ``tokenizer.json``."""
+        """Read a file such as ``tokenizer.json``."""
         path = Path(path).expanduser()
         if not path.is_file():
             raise UserError(f"{path}: no such file: expected a tokenizer, such as tokenizer.json")
-        if path.stat().st_size > _LARGEST_FILE:
-            raise UserError(f"{path}: {path.stat().st_size:,} bytes: a tokenizer has at most {_LARGEST_FILE:,}")
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: {path.stat().st_size:,} bytes: a tokenizer has at most {LARGEST_FILE:,}")
         try:
             return cls(json.dumps(json.loads(path.read_bytes()), ensure_ascii=False, separators=(",", ":")))
         except (ValueError, RecursionError) as error:
@@ -411,7 +429,7 @@ class TokenizerFile(Tokenizer):
 
     @cached_property
     def _unknown(self) -> int | None:
-        """The class that the tokenizer gives to what it does not know."""
+        """Class that the tokenizer gives to unknown text, if it has one."""
         model = json.loads(self.content).get("model", {})
         token, number = model.get("unk_token"), model.get("unk_id")
         number = self._tokenizer.token_to_id(token) if isinstance(token, str) else number
@@ -419,18 +437,18 @@ class TokenizerFile(Tokenizer):
 
     def encode(self, text: str) -> Tensor:
         check_text("text", text)
-        found = self._found(text)
-        if self._unknown in found.ids:
-            start, end = found.offsets[found.ids.index(self._unknown)]
+        encoding = self._encoding(text)
+        if self._unknown in encoding.ids:
+            start, end = encoding.offsets[encoding.ids.index(self._unknown)]
             raise self.outside(text[start:end], start)
-        if _loses(text, found.offsets):
-            # What was dropped shifts the positions after it: the shortest beginning that loses ends at it.
+        if _loses_text(text, encoding.offsets):
+            # Dropped text shifts the offsets after it. So look for the shortest beginning that loses text.
             ends = range(1, len(text) + 1)
-            place = bisect_left(ends, True, key=lambda end: _loses(text[:end], self._found(text[:end]).offsets))
+            place = bisect_left(ends, True, key=lambda n: _loses_text(text[:n], self._encoding(text[:n]).offsets))
             raise self.outside(text[place], place)
-        return torch.tensor(found.ids, dtype=torch.int64)
+        return torch.tensor(encoding.ids, dtype=torch.int64)
 
-    def _found(self, text: str) -> Any:
+    def _encoding(self, text: str) -> Any:
         try:
             return self._tokenizer.encode(text, add_special_tokens=False)
         except Exception as error:  # the package raises Exception itself, such as for a word outside a word list
@@ -441,75 +459,92 @@ class TokenizerFile(Tokenizer):
         return text
 
 
-def _loses(text: str, covered: Iterable[tuple[int, int]]) -> bool:
-    """Whether some of a text is in no token: byte pairs without a token for the unknown drop it without a word."""
-    seen = bytearray(len(text))
-    for start, end in covered:
-        seen[start:end] = b"\1" * (end - start)
-    return any(not here and not symbol.isspace() for here, symbol in zip(seen, text, strict=True))
+def _loses_text(text: str, offsets: Iterable[tuple[int, int]]) -> bool:
+    """Return True if some of a text is in no token. Byte pairs without an unknown token drop what they do not know."""
+    covered = bytearray(len(text))
+    for start, end in offsets:
+        covered[start:end] = b"\1" * (end - start)
+    return any(not used and not symbol.isspace() for used, symbol in zip(covered, text, strict=True))
 
 
-TOKENIZERS: dict[str, type[Tokenizer]] = {"characters": Alphabet, "tokens": TokenList, "file": TokenizerFile}
-"""The kinds of tokenizers that a model may be stored with, by name."""
+def make_tokenizer(tokenizer: Tokenizer | str | None, texts: Iterable[str]) -> Tokenizer:
+    """Make the tokenizer that a user names.
 
-
-def make_tokenizer(wish: Tokenizer | str | None, texts: Iterable[str]) -> Tokenizer:
-    """The tokenizer that a user names, with the tokens of these texts where it is made from data.
-
-    wish: "characters" (or None), "amino-acids", a name of ``PATTERNS``, the path of a tokenizer file (``.json``) or of
-    a list of tokens, one a line (``.txt``), or a tokenizer.
+    Args:
+        tokenizer: "characters" (or None), "amino-acids", a name of ``PATTERNS``, the path of a tokenizer file
+            (``.json``) or of a list of tokens, one in each line (``.txt``), or a tokenizer.
+        texts: texts in which characters and tokens are found, for tokenizers that are made from data.
     """
-    if isinstance(wish, Tokenizer):
-        return wish
-    if wish in (None, "characters"):
+    if isinstance(tokenizer, Tokenizer):
+        return tokenizer
+    if tokenizer in (None, "characters"):
         return Alphabet.from_texts(texts)
-    if wish == "amino-acids":
+    if tokenizer == "amino-acids":
         return AMINO_ACIDS
-    if wish in PATTERNS:
-        return TokenList.from_texts(texts, str(wish))
-    path = Path(str(wish)).expanduser()
+    if tokenizer in PATTERNS:
+        return TokenList.from_texts(texts, str(tokenizer))
+    path = Path(str(tokenizer)).expanduser()
     if path.suffix == ".json":
         return TokenizerFile.read(path)
     if path.suffix == ".txt" and path.is_file():
         return TokenList(tuple(line for line in path.read_text(encoding="utf-8").split("\n") if line))
     known = ("characters", "amino-acids", *PATTERNS)
-    raise UserError(
-        f"tokenizer={wish!r}: expected one of {', '.join(known)}, a tokenizer file (.json) or a list of tokens, one a "
-        f"line (.txt){did_you_mean(wish, known)}"
-    )
+    files = "a tokenizer file (.json) or a list of tokens, one in each line (.txt)"
+    hint = did_you_mean(tokenizer, known)
+    raise UserError(f"tokenizer={tokenizer!r}: expected one of {', '.join(known)}, {files}{hint}")
 
 
-BONDS = frozenset("-=#$:/\\~")
+# --- SMILES -----------------------------------------------------------------------------------------------------------
+
+_BONDS = frozenset("-=#$:/\\~")
+_NOT_AFTER = {"bond": _BONDS | {"."}, "(": _BONDS | {".", "("}, ")": _BONDS | {"("}, "ring": {".", "("}}
+_FAULTS = {
+    "bond": ", where an atom is expected",
+    "(": ", where an atom is expected",
+    ")": " closes nothing",
+    "ring": " without an atom before it",
+}
 
 
 def smiles_problem(tokens: Iterable[str]) -> str | None:
-    """What is wrong with a string that is cut into tokens of SMILES, with its position from 0; None if nothing is."""
+    """Return what is wrong with the grammar of a SMILES string, with its position from 0; None if nothing is.
+
+    This checks parentheses, ring numbers and bonds without any package, for a hundred thousand strings in a second. The
+    chemistry, such as the number of bonds of an atom, is left to RDKit (``bfn.quality``).
+
+    Args:
+        tokens: the tokens of the string.
+    """
     depth, position, last = 0, 0, "."
     rings: set[str] = set()
     for token in tokens:
-        here = f"at position {position}"
-        position += len(token)
-        if token in BONDS or token == "(":
-            if last in BONDS or last == "." or (token == last == "("):
-                return f"{token!r} {here}, where an atom is expected"
-            depth += token == "("
-        elif token == ")":
-            depth -= 1
-            if depth < 0 or last in BONDS or last == "(":
-                return f"')' {here} closes nothing"
-        elif token.lstrip("%").isdigit():
-            if last in (".", "("):
-                return f"ring number {token} {here} without an atom before it"
-            rings ^= {token.lstrip("%").lstrip("0") or "0"}
-        elif len(token) == 1 and not (token.isalpha() or token in "*.>"):
-            return f"{token!r} {here} is no part of SMILES"
-        elif len(token) == 1 and token.isalpha() and token not in "BCNOPSFIbcnops":
-            return f"{token!r} {here} is no atom outside brackets"
-        last = token
-    if last in BONDS:
+        role = _role(token)
+        if last in _NOT_AFTER.get(role, ()) or (role == ")" and not depth):
+            name = f"ring number {token}" if role == "ring" else repr(token)
+            return f"{name} at position {position}{_FAULTS[role]}"
+        if role == "sign" and token not in "BCNOPSFIbcnops*.>":
+            fault = "atom outside brackets" if token.isalpha() else "part of SMILES"
+            return f"{token!r} at position {position} is no {fault}"
+        depth += (token == "(") - (token == ")")
+        rings ^= {token.lstrip("%").lstrip("0") or "0"} if role == "ring" else set()
+        position, last = position + len(token), token
+    return _unfinished(last, depth, rings)
+
+
+def _role(token: str) -> str:
+    if token.lstrip("%").isdigit():
+        return "ring"
+    if token in _BONDS:
+        return "bond"
+    if token in ("(", ")"):
+        return token
+    return "sign" if len(token) == 1 else "atom"
+
+
+def _unfinished(last: str, depth: int, rings: set[str]) -> str | None:
+    """Return what is open at the end of a SMILES string, or None."""
+    if last in _BONDS:
         return f"a bond {last!r} at its end that leads nowhere"
     if depth:
         return f"{depth} '(' that are not closed"
-    if rings:
-        return f"ring number {min(rings)}, which comes an odd number of times"
-    return None
+    return f"ring number {min(rings)}, which comes an odd number of times" if rings else None

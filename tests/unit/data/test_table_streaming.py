@@ -47,7 +47,7 @@ def test_pieces_tell_the_same_as_the_whole(
     else:
         table.to_csv(path, index=False, sep="\t" if name.endswith("tsv") else ",")
     stream, whole = TableStream.open(path), read_table(path)
-    columns = stream.columns(drop=["weight"])
+    columns = infer_columns(stream, drop=["weight"])
     assert columns == infer_columns(whole, drop=["weight"])
     model = table_model(columns)
     found = stream.encoded(columns, model.as_data, tmp_path / "rows")
@@ -73,7 +73,7 @@ def test_many_numbers_are_counted_with_their_neighbours(tmp_path: Path, monkeypa
     monkeypatch.setattr(table_streaming, "MOST_COUNTED", 1000)
     x = np.random.default_rng(0).lognormal(0, 1, 20_000)
     pd.DataFrame({"x": x}).to_parquet(tmp_path / "t.parquet")
-    columns = TableStream.open(tmp_path / "t.parquet").columns()
+    columns = infer_columns(TableStream.open(tmp_path / "t.parquet"))
     z = columns.encode(pd.DataFrame({"x": x}))["numbers"][:, 0]
     # Quantiles are normal: within 4 / sqrt(20000), beside what the thinning makes of shares, 1 / 500.
     assert abs(float(z.mean())) < 0.03
@@ -93,21 +93,21 @@ def test_wrong_files_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.Mo
     }.items():
         (tmp_path / "t.csv").write_bytes(content)
         with pytest.raises(UserError, match=rf"^[^\n]*{message}[^\n]*$"):
-            TableStream.open(tmp_path / "t.csv").columns()
+            infer_columns(TableStream.open(tmp_path / "t.csv"))
 
 
 LITTLE = """
 import resource, sys
 from pathlib import Path
 import torch
-from bfn.data.table_files import TableStream
-from bfn.core.flows import ModelInfo
+from bfn.data.table_files import TableStream, infer_columns
+from bfn.core.info import ModelInfo
 from bfn.tables.training import TableObjective, table_model, table_trainer
 from bfn.training.source import TensorSource
 torch.set_num_threads(1)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 stream = TableStream.open(sys.argv[1])
-columns = stream.columns()
+columns = infer_columns(stream)
 model = table_model(columns, width=32, n_blocks=1)
 x = stream.encoded(columns, model.as_data, Path(sys.argv[2]))
 training = table_trainer(TableObjective(model, TensorSource(x, {}, ModelInfo()), 256, 0), 20, 1e-3)
