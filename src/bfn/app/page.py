@@ -19,6 +19,7 @@ from bfn.app import drawing as mixtures
 from bfn.app.drawing import Models
 from bfn.app.requests import EACH, OWN, SHARED, Limits, RowsRequest, spoken
 from bfn.core.model import BFN
+from bfn.core.sampling import Request
 from bfn.data.table_columns import TableColumn
 from bfn.tables.sampling import RowRequest, draw_rows
 
@@ -77,7 +78,7 @@ def row_view(model: BFN, request: RowsRequest) -> str:
     assert columns is not None
     wishes = RowRequest.read(columns, request.given)
     report = wishes.report()
-    pieces = draw_rows(model, request.n, wishes, report, nfe=request.calls, seed=request.seed, batch=1024)
+    pieces = draw_rows(model, request.n, wishes, report, Request(nfe=request.calls), seed=request.seed, batch=1024)
     tables = [piece.to_html(index=False, border=0, escape=True, header=not i) for i, piece in enumerate(pieces)]
     told = "".join(f"<p class='bfn-note'>{html.escape(line)}</p>" for line in report.lines())
     return f'<div class="bfn-panel bfn-rows">{"".join(tables)}{told}</div>'
@@ -333,7 +334,7 @@ def _page_drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], Non
             request = requests.read_draw(values, models.limits)
             model = models.by_name[request.model]
             for panel in request.panels:
-                drawing.panel_plan(model, panel)
+                drawing.panel_request(panel).bind(model, request.n)
             conditions = models.conditions(request)
             shown = [EMPTY.format("waits for its turn")] * 2
             # Gradio can stop only what has yielded once.

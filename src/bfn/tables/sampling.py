@@ -1,16 +1,18 @@
-"""Rows that meet conditions: given cells by infilling, ranges and rules by drawing until they hold.
+"""Drawing rows of a table that meet conditions, and missing cells.
 
-Where a range of classes is rare, drawing until it holds takes long. Then the classes are taken from the rows found so
-far, a draw of the model's own distribution cut to the range, and the other cells are drawn given these. Cutting the
-prediction at each call instead would leave the other columns behind: they learn of a class only when the state shows
-it (measured on an exact model in the tests of this file).
+Given cells are kept exactly while the others are drawn. Ranges and rules are met by drawing rows until enough meet
+them. If a range of classes is rare, this takes long. The classes are then taken from the rows found so far, which is a
+draw from the model's own distribution restricted to the range, and the other cells are drawn given these classes.
+Masking the predicted classes at every network call instead would be biased: the other columns learn of a class only
+when the state shows it (measured on an exact model in the tests of this module).
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,39 +23,51 @@ from torch import Tensor
 from bfn._utils.arguments import check_seed, check_whole
 from bfn._utils.estimate import share_estimate
 from bfn._utils.pieces import ALONE, Processes, derived_generator
+from bfn.controls.classes import Allowed
 from bfn.controls.guidance import Steering
+from bfn.controls.known import Known
 from bfn.controls.particles import Particles
+from bfn.core.control import Control
 from bfn.core.errors import UserError
-from bfn.core.model import BFN, Model
-from bfn.core.sampling import sample, sample_in_batches
+from bfn.core.model import Model
+from bfn.core.sampling import Request, Samples, sample
 from bfn.data.table_columns import TableColumn, TableColumns, pandas
-from bfn.tables.conditions import CellCondition, Constraint, cell_conditions, constraints_of
-
-Bools = NDArray[np.bool_]
-
+from bfn.tables.conditions import CellCondition, Constraint, cell_conditions, columns_of, constraints_of, number_range
 
 CALLS = 20
-"""Network calls of a sample."""
+"""Default number of network calls."""
 ROWS = 4096
-"""Rows that are drawn at a time."""
+"""Number of rows that are drawn at a time."""
 BLOCK = 1024
-"""Of these, rows with a generator of their own: what a process draws at a time."""
+"""Number of rows with the same generator, which one process draws."""
 TRIES = 100
-"""Rows that are drawn at most for each that is asked for, where conditions are met by drawing again."""
+"""Default of the largest number of rows that are drawn for each row that is asked for."""
 LEAST_DRAWN = 10_000
-"""So many may always be drawn: below it a small share cannot be told from none."""
-RARE, ENOUGH = 0.2, 200
-"""Below this share of drawn rows classes are taken from those found, as soon as there are so many of them."""
+"""Number of rows that may always be drawn: with fewer, a small share cannot be told from none."""
+RARE = 0.2
+"""Share of the drawn rows below which the classes of a range count as rare."""
+ENOUGH = 200
+"""Number of rows with classes of a rare range from which the classes of later rows are taken."""
 STEEPNESS = 50.0
-"""How hard particles are led towards a range of numbers, by the squared distance on the normal scale."""
+"""Factor of the squared distance, on the normal scale, by which particles are steered to a range of numbers."""
+PLAIN = Request()
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Parts = Mapping[str, Tensor]
 
 
 @dataclass
 class SamplingReport:
-    """How conditions were met.
+    """A report on how conditions were met.
 
-    known: given cells. met: of all drawn rows, how many met each check. taken: by which rows found so far the classes
-    of later ones were drawn, where a range is rare; 0 if none was found and predictions were cut at each call instead.
+    Attributes:
+        known: given cells.
+        met: number of drawn rows that met each check.
+        drawn, accepted: number of rows that were drawn and that met all checks.
+        taken: number of found rows from which the classes of a rare range were taken; 0 if none was found and
+            predictions were masked at each call instead; None if no range was rare.
+        particles: number of particles for each row, if any.
     """
 
     known: list[str] = field(default_factory=list)
@@ -64,7 +78,7 @@ class SamplingReport:
     particles: int | None = None
 
     def asdict(self) -> dict[str, Any]:
-        """For JSON; the acceptance rate has its 95 % interval."""
+        """Return the report as plain values; the acceptance rate has its 95 % interval."""
         values: dict[str, Any] = {"known": self.known, "drawn": self.drawn}
         if self.met:
             values["acceptance_rate"] = share_estimate(self.accepted, self.drawn).asdict()
@@ -73,7 +87,7 @@ class SamplingReport:
         return values | {name: value for name, value in more.items() if value is not None}
 
     def lines(self) -> list[str]:
-        """For people; empty where nothing was asked for."""
+        """Return the report as lines of text; none if there were no conditions."""
         found = [f"given exactly: {', '.join(self.known)}"] if self.known else []
         if self.met:
             rate = share_estimate(self.accepted, self.drawn)
@@ -84,24 +98,33 @@ class SamplingReport:
         return found
 
 
+# --- rows that meet conditions ----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class RowRequest:
-    """What is asked of rows, read once. row: the given cells as they will be in the rows, None for none.
+    """Conditions on rows.
 
-    known, known_mask: one row of parts. allowed: by class part, the states that ranges leave. checks: of drawn rows.
+    Attributes:
+        columns: columns of the table.
+        given: conditions that give a cell exactly.
+        row: a DataFrame of one row with the given cells as they will be in the samples; None for none.
+        known, known_mask: the given cells as data of one row, by part, and where they are.
+        allowed: mask of the states that ranges allow, for each column of classes with a range.
+        checks: conditions that drawn rows are checked by.
     """
 
     columns: TableColumns
     given: tuple[CellCondition, ...]
     row: Any
-    known: dict[str, Tensor]
-    known_mask: dict[str, Tensor]
-    allowed: dict[str, Tensor]
+    known: Parts
+    known_mask: Parts
+    allowed: Parts
     checks: tuple[CellCondition | Constraint, ...]
 
     @classmethod
     def read(cls, columns: TableColumns, given: Any = None, constraints: Any = None) -> RowRequest:
-        """Conditions and constraints as users give them; one that can never be met is refused."""
+        """Read conditions and constraints as users give them. Raise a UserError for one that can never be met."""
         conditions = cell_conditions(given, columns)
         rules = constraints_of(constraints, columns)
         equal = {c.column.name: c for c in conditions if c.operator == "="}
@@ -109,24 +132,14 @@ class RowRequest:
             same = equal.get(condition.column.name)
             if same is not None and same is not condition and not _agree(same, condition):
                 raise UserError(f"{same} and {condition}: no cell can meet both")
-        known: tuple[dict[str, Tensor], dict[str, Tensor], Any] = ({}, {}, None)
-        if equal:
-            known = _known_cells(columns, {name: condition.value for name, condition in equal.items()})
-        allowed: dict[str, Tensor] = {}
         ranges = [condition for condition in conditions if condition.column.name not in equal]
-        for condition in ranges:
-            column = condition.column
-            states = torch.from_numpy(condition.states)
-            allowed[column.name] = allowed.get(column.name, torch.ones_like(states)) & states
-            if not bool(allowed[column.name].any()):
-                raise UserError(f"{condition}: no value of this column can meet it{_range_of(condition)}")
-        classes = {column.name for column in columns.class_columns}
-        allowed = {name: mask for name, mask in allowed.items() if name in classes}
-        parts, mask, row = known
-        return cls(columns, tuple(equal.values()), row, parts, mask, allowed, (*ranges, *rules))
+        known, mask, row = _known_cells(columns, {name: condition.value for name, condition in equal.items()})
+        return cls(
+            columns, tuple(equal.values()), row, known, mask, _allowed_states(columns, ranges), (*ranges, *rules)
+        )
 
     def check(self, rows: Any, report: SamplingReport | None = None) -> Bools:
-        """Which rows meet everything that is met by drawing again."""
+        """Return which rows meet all checks, and count in the report how many met each of them."""
         met = np.ones(len(rows), bool)
         for one in self.checks:
             own = one.of_rows(rows)
@@ -135,15 +148,8 @@ class RowRequest:
             met &= own
         return met
 
-    def classes_met(self, parts: Mapping[str, Tensor]) -> Tensor:
-        """Which drawn rows have classes that the ranges leave."""
-        met = torch.ones(len(next(iter(parts.values()))), dtype=torch.bool)
-        for name, mask in self.allowed.items():
-            met &= mask[parts[name]]
-        return met
-
     def decode(self, parts: Any) -> Any:
-        """Rows with the given cells as they were given: the network knows them in single precision."""
+        """Return rows as a DataFrame. Given cells are exactly as given: the network has them in single precision."""
         rows = self.columns.decode(parts)
         if self.row is None:
             return rows
@@ -152,46 +158,32 @@ class RowRequest:
 
     @property
     def example(self) -> Any:
-        """A row of the table's types."""
+        """A row with the types of the table."""
         return self.columns.decode(self.columns.example())
 
-    def report(self, particles: int | None = None) -> SamplingReport:
-        """A report of rows still to be drawn."""
-        return SamplingReport([*map(str, self.given)], dict.fromkeys(map(str, self.checks), 0), particles=particles)
+    def report(self) -> SamplingReport:
+        """Return an empty report for this request."""
+        return SamplingReport([*map(str, self.given)], dict.fromkeys(map(str, self.checks), 0))
 
-    def settings(self, n: int) -> dict[str, Any]:
-        """What :func:`bfn.sample` is asked for n rows with the given cells."""
-        if not self.known:
-            return {}
-        return {
-            "known": {part: x.repeat_interleave(n, 0) for part, x in self.known.items()},
-            "known_mask": {part: mask.repeat_interleave(n, 0) for part, mask in self.known_mask.items()},
-        }
+    def keep(self, n: int, classes: Parts | None = None) -> tuple[Control, ...]:
+        """Return the control that keeps the given cells of n rows, and ``classes``, which have a value for each row."""
+        classes = {} if classes is None else classes
+        if not self.known and not classes:
+            return ()
+        x = {part: value.repeat_interleave(n, 0) for part, value in self.known.items()} | dict(classes)
+        mask = {part: value.repeat_interleave(n, 0) for part, value in self.known_mask.items() if part not in classes}
+        return (Known(x, mask),)  # parts without a mask are known entirely
 
-    def with_classes(self, classes: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The same for as many rows as there are of these classes, which are given too."""
-        n = len(next(iter(classes.values())))
-        found = self.settings(n) or {
-            "known": {part: x.repeat_interleave(n, 0) for part, x in self.columns.example().items()},
-            "known_mask": {part: torch.zeros(n, *x.shape[1:], dtype=torch.bool)
-                           for part, x in self.columns.example().items()},
-        }  # fmt: skip
-        for name, states in classes.items():
-            found["known"][name], found["known_mask"][name] = states, torch.ones(n, dtype=torch.bool)
-        return found
-
-    def with_particles(self, model: Model, count: int) -> dict[str, Any]:
-        """What leads a sample's particles to what is asked for, and rules out those that miss it."""
+    def guide(self, model: Model, particles: Particles) -> tuple[Control, ...]:
+        """Return the controls that steer particles to what is asked for, and rule out those that miss it."""
 
         def must(x: Any) -> Tensor:
             return torch.from_numpy(self.check(self.decode(x)))
 
-        steer = self._steering(model)
-        return {"particles": Particles(count, must=must, draws=1), **({} if steer is None else {"steer": steer})}
+        return Particles(particles.count, must=must, draws=1), *self._steering(model)
 
-    def _steering(self, model: Model) -> Steering | None:
-        """Towards the ranges of numbers, 0 within them; None where there is none that is a number alone."""
-        part = next((p for p in model.flow.layout if p.name == self.columns.numbers_part), None)
+    def _steering(self, model: Model) -> tuple[Control, ...]:
+        """Return the control that steers numbers into their ranges; none if no range is one of numbers alone."""
         bounds = []
         for condition in self.checks:
             if not isinstance(condition, CellCondition) or condition.column.quantiles is None:
@@ -202,91 +194,122 @@ class RowRequest:
                 place = float(condition.column.quantiles.encode(condition.raw((condition.value,)))[0])
                 j = [c.name for c in self.columns.number_columns].index(column.name)
                 bounds.append((j, place, 1.0 if condition.operator[0] == ">" else -1.0))
-        if part is None or not bounds:
-            return None
-        first = part.state.start
+        if not bounds:
+            return ()
+        part = next(part for part in model.flow.layout if part.name == self.columns.numbers_part)
 
         def towards(x: Tensor) -> Tensor:
-            short = [((place - x[:, first + j]) * sign).clamp(min=0).square() for j, place, sign in bounds]
+            numbers = part.state_of(x)
+            short = [((place - numbers[:, j]) * sign).clamp(min=0).square() for j, place, sign in bounds]
             return -STEEPNESS * torch.stack(short).sum(0)
 
-        return Steering(towards)
+        return (Steering(towards),)
 
 
 def draw_rows(
-    model: Model,
-    n: int,
-    request: RowRequest,
-    report: SamplingReport,
-    *,
-    nfe: int = CALLS,
-    seed: int = 0,
-    tries: int = TRIES,
-    particles: int | None = None,
-    batch: int = ROWS,
-    processes: Processes = ALONE,
-    **settings: Any,
-) -> Iterator[Any]:
-    """n rows that meet the request, as DataFrames of at most ``batch`` rows; the report grows with them.
+    model: Model, n: int, rows: RowRequest, report: SamplingReport, request: Request = PLAIN, *, seed: int = 0,
+    tries: int = TRIES, batch: int = ROWS, processes: Processes = ALONE,
+) -> Iterator[Any]:  # fmt: skip
+    """Draw n rows that meet the conditions, as DataFrames of at most ``batch`` rows.
 
-    processes: draw blocks in turn, each with a generator of its own; all get all rows, the same however many they are.
+    Args:
+        model: a model of a table.
+        n: number of rows.
+        rows: the conditions.
+        report: report of the conditions, which is filled in.
+        request: solver and options; 20 network calls if ``nfe`` is None. Particles are steered to the conditions.
+        seed: seed of all random numbers.
+        tries: maximum number of rows that are drawn for each row that is asked for.
+        batch: number of rows that are drawn at a time.
+        processes: processes that share the work. All of them get all rows, the same for any number of processes.
     """
     check_whole("n", n, 1, 10**12)
     check_whole("tries", tries, 1, 10**9)
     check_whole("batch", batch, 1, 10**6)
     check_seed(seed)
-    led = {} if particles is None else request.with_particles(model, particles)
-    led = led if request.checks else {}
-    each = particles if led and particles is not None else 1
-    again = bool(request.checks) and not led
+    particles = next((control for control in request.controls if isinstance(control, Particles)), None)
+    controls = tuple(control for control in request.controls if control is not particles)
+    if particles is not None:
+        report.particles = particles.count
+        controls += rows.guide(model, particles) if rows.checks else ()
+    again = bool(rows.checks) and particles is None
     most = max(tries * n, LEAST_DRAWN)
-    classes: list[dict[str, Tensor]] = []
-    first = found_classes = number = 0
+    found, first, number = _FoundClasses(rows, report, min(most, tries * ENOUGH) // 2), 0, 0
     while report.accepted < n:
-        count = min(batch, _wanted(n, report, most) if again else n - report.accepted)
+        count = min(batch, _n_wanted(n, report, most) if again else n - report.accepted)
         if count < 1:
-            raise UserError(_cannot(report, n))
-        wishes = request.settings(count)
-        if report.taken:
-            together = {name: torch.cat([one[name] for one in classes]) for name in request.allowed}
-            chosen = torch.randint(report.taken, (count,), generator=derived_generator(seed, "chosen", number))
-            wishes = request.with_classes({name: states[chosen] for name, states in together.items()})
-        elif report.taken == 0:
-            wishes["allowed"] = request.allowed
-
-        def generators(block: int, number: int = number) -> dict[str, Any]:
-            return {"generator": derived_generator(seed, "rows", number, block, device=model.device)}
-
-        drawn = sample_in_batches(
-            model, count, nfe=nfe, seed=generators, batch=BLOCK * each, processes=processes, **settings,
-            **wishes, **led,
-        )  # fmt: skip
-        number += 1
-        rows = request.decode(drawn.x)
+            raise UserError(_failure(report, n))
+        own = (*controls, *found.controls(count, derived_generator(seed, "chosen", number)))
+        asked = replace(request, nfe=CALLS if request.nfe is None else request.nfe, controls=own)
+        x = _draw_blocks(model, count, asked, (seed, "rows", number), processes).x
+        drawn = rows.decode(x)
         report.drawn += count
-        met = request.check(rows, report)
-        if again and request.allowed and report.taken is None:
-            kept = request.classes_met(drawn.x)
-            classes.append({name: drawn.x[name][kept] for name in request.allowed})
-            found_classes += int(kept.sum())
-            rare = found_classes < RARE * report.drawn
-            if rare and (found_classes >= ENOUGH or report.drawn >= min(most, tries * ENOUGH) // 2):
-                report.taken = found_classes
-        rows = rows[met].head(n - report.accepted)
+        met = rows.check(drawn, report)
+        if again:
+            found.add(x)
+        drawn = drawn[met].head(n - report.accepted)
         report.accepted += int(met.sum())
-        if len(rows):
-            rows.index = pandas().RangeIndex(first, first + len(rows))
-            first += len(rows)
-            yield rows
+        number += 1
+        if len(drawn):
+            drawn.index = pandas().RangeIndex(first, first + len(drawn))
+            first += len(drawn)
+            yield drawn
 
 
-def _wanted(n: int, report: SamplingReport, most: int) -> int:
-    """How many rows to draw so that about as many are met as are asked for, within what may be drawn."""
+def _draw_blocks(model: Model, n: int, request: Request, seed: tuple[int | str, ...], processes: Processes) -> Samples:
+    """Draw n samples in blocks that have their own generators. The processes share the blocks, and all get all."""
+    bound = request.bind(model, n)
+    drawn = []
+    for block, first in processes.own(enumerate(range(0, n, BLOCK))):
+        generator = derived_generator(*seed, block, device=model.device)
+        drawn.append(bound.rows(slice(first, min(n, first + BLOCK))).draw(generator))
+    return Samples.joined(processes.gather(drawn))
+
+
+@dataclass
+class _FoundClasses:
+    """Classes of drawn rows that meet the ranges. If the ranges are rare, later rows take their classes from them.
+
+    Args:
+        rows: the conditions.
+        report: its ``taken`` is set once the ranges are known to be rare.
+        limit: number of drawn rows at which rare ranges no longer wait for ``ENOUGH`` found rows.
+    """
+
+    rows: RowRequest
+    report: SamplingReport
+    limit: int
+    found: list[Parts] = field(default_factory=list)
+
+    def add(self, x: Parts) -> None:
+        """Add the classes of drawn rows."""
+        allowed, report = self.rows.allowed, self.report
+        if not allowed or report.taken is not None:
+            return
+        met = torch.stack([mask[x[name]] for name, mask in allowed.items()]).all(0)
+        self.found.append({name: x[name][met] for name in allowed})
+        n = sum(len(next(iter(classes.values()))) for classes in self.found)
+        if n < RARE * report.drawn and (n >= ENOUGH or report.drawn >= self.limit):
+            report.taken = n
+
+    def controls(self, n: int, generator: torch.Generator) -> tuple[Control, ...]:
+        """Return the controls for the given cells and the classes of the next n rows."""
+        if self.report.taken == 0:
+            return *self.rows.keep(n), Allowed(self.rows.allowed)
+        if self.report.taken is None:
+            return self.rows.keep(n)
+        chosen = torch.randint(self.report.taken, (n,), generator=generator)
+        classes = {name: torch.cat([one[name] for one in self.found])[chosen] for name in self.rows.allowed}
+        return self.rows.keep(n, classes)
+
+
+def _n_wanted(n: int, report: SamplingReport, most: int) -> int:
+    """Return how many rows to draw so that about as many are accepted as are still needed."""
     rate = max(report.accepted, 1) / max(report.drawn, 1)
     return min(max(math.ceil(1.1 * (n - report.accepted) / rate), 64), most - report.drawn)
 
 
-def _cannot(report: SamplingReport, n: int) -> str:
+def _failure(report: SamplingReport, n: int) -> str:
     fewest = min(report.met, key=lambda name: report.met[name])
     return (
         f"{report.accepted} of {report.drawn} drawn rows met all conditions and {n} are asked for; {fewest!r} was met "
@@ -295,24 +318,37 @@ def _cannot(report: SamplingReport, n: int) -> str:
 
 
 def _agree(same: CellCondition, other: CellCondition) -> bool:
+    """Return True if a cell that meets the first condition, an equality, meets the other one too."""
     if same.value is None or other.value is None:
         return same.value is None and other.value is None
     return bool(other.of_rows(pandas().DataFrame({same.column.name: [same.value]}, dtype=object))[0])
 
 
-def _range_of(condition: CellCondition) -> str:
+def _allowed_states(columns: TableColumns, ranges: list[CellCondition]) -> Parts:
+    """Return the mask of allowed states of each column of classes with a range; ranges of numbers are checked only."""
+    allowed: dict[str, Tensor] = {}
+    for condition in ranges:
+        name, states = condition.column.name, torch.from_numpy(condition.states)
+        allowed[name] = allowed[name] & states if name in allowed else states
+        if not bool(allowed[name].any()):
+            raise UserError(f"{condition}: no value of this column can meet it{_range_text(condition)}")
+    return {name: mask for name, mask in allowed.items() if columns[name].n_states > 1}
+
+
+def _range_text(condition: CellCondition) -> str:
     column = condition.column
     if condition.value is None:
         return ": no cell of it was missing"
     if column.quantiles is None:
         return ""
-    ends = column.quantiles.decode(np.array(column.quantiles.normal)[[0, -1]])
-    low, high = column.cells.series(ends, np.zeros(2, bool), column.name)
+    low, high = column.cells.series(number_range(column), np.zeros(2, bool), column.name)
     return f": the table has {low} to {high}"
 
 
-def _known_cells(columns: TableColumns, given: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Tensor], Any]:
-    """One row of the given cells: its parts, masks of what they tell, and the row as it will be in the samples."""
+def _known_cells(columns: TableColumns, given: dict[str, Any]) -> tuple[Parts, Parts, Any]:
+    """Return one row of the given cells: its parts, the masks of what they tell, and the row as in the samples."""
+    if not given:
+        return {}, {}, None
     row = pandas().DataFrame({name: [value] for name, value in given.items()})
     try:
         parts, known = columns.encode_known(row, given)
@@ -336,76 +372,78 @@ def _known_cells(columns: TableColumns, given: dict[str, Any]) -> tuple[dict[str
     return parts, known, back[list(given)]
 
 
-EARLY = 0.1
-"""When classes are asked for. At t = 0 a network has learned to see nothing in its input, and does not quite believe
-what is known: with one cell in five gone it then has 62 % of Magic's classes right, at 0.1 83 % (Adult 74.4 and 74.6).
-"""
+# --- missing cells ----------------------------------------------------------------------------------------------------
 
-Floats = NDArray[np.float64]
+EARLY = 0.1
+"""Time at which the probabilities of classes are read. At t = 0 a network has learned to ignore its input, and makes
+too little of known cells: with one cell in five missing it then has 62 % of Magic's classes right, at 0.1 83 % (Adult
+74.4 and 74.6)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gaps:
-    """The rows of a table with missing cells, and what is known of each. rows: their numbers in the table."""
+    """The rows of a table that have missing cells.
 
-    model: BFN
+    Attributes:
+        model: a model of the table.
+        table: the table, a DataFrame.
+        columns: the columns of the model.
+        rows: numbers of the rows with missing cells.
+        known, known_mask: their cells as data, by part, and which of them are known.
+    """
+
+    model: Model
     table: Any
     columns: TableColumns
     rows: NDArray[np.int64]
-    known: dict[str, Tensor]
-    known_mask: dict[str, Tensor]
+    known: Parts
+    known_mask: Parts
 
     @classmethod
-    def of(cls, model: BFN, table: Any) -> Gaps:
-        """Those of a table with the columns of a model's."""
-        columns = model.info.columns
-        assert columns is not None
+    def of(cls, model: Model, table: Any) -> Gaps:
+        """Find the missing cells of a table. Warn about numbers outside the range of the training table."""
+        columns = columns_of(model)
         parts, masks = columns.encode_known(table)
+        _warn_of_range(columns, table)
         rows = np.flatnonzero(table[list(columns.names)].isna().any(axis=1).to_numpy())
         index = torch.from_numpy(rows)
         known, known_mask = ({part: x[index] for part, x in some.items()} for some in (parts, masks))
         return cls(model, table, columns, rows, known, known_mask)
 
-    def drawn(self, nfe: int, seed: int, **settings: Any) -> Any:
-        """A table with the missing cells drawn; of a column that has a state for them, never that state."""
+    def drawn(self, request: Request, seed: int) -> Any:
+        """Return the table with its missing cells drawn. They never get the state "missing"."""
         if not len(self.rows):
             return self.table.copy()
-        return self.filled(self.columns.decode(self._draw(nfe, seed, **settings)))
+        return self.filled(self.columns.decode(self._draw(request, seed)))
 
-    def _draw(self, nfe: int, seed: int, **settings: Any) -> dict[str, Tensor]:
-        drawn = sample_in_batches(
-            self.model, len(self.rows), nfe=nfe, seed=seed, batch=ROWS, allowed=self._allowed() or None,
-            known=self.known, known_mask=self.known_mask, **settings,
-        )  # fmt: skip
-        found: dict[str, Tensor] = drawn.x
-        return found
+    def expected(self, draws: int, request: Request, seed: int) -> Any:
+        """Return the table with the mean or the most probable level in its missing cells.
 
-    def expected(self, draws: int, nfe: int, seed: int, **settings: Any) -> Any:
-        """A table with the missing cells by their mean, or the most probable level.
-
-        What the network says of a class when it has seen the known cells alone is its probability given these: one
-        call, at :data:`EARLY`, from the state that says nothing of the others. Of numbers the mean is taken over draws.
+        The probability of a class given the known cells is the network's prediction from the known cells alone, by one
+        call at :data:`EARLY`. Means of numbers are taken over draws.
         """
         if not len(self.rows):
             return self.table.copy()
-        cells = {}
-        shares = self._probabilities()
-        numbers = [self._draw(nfe, seed + draw, **settings) for draw in range(draws)] if self._lacks_numbers() else []
-        tables = [self.columns.decode(x) for x in numbers]
+        cells, shares, tables = {}, self._probabilities(), []
+        names = [column.name for column in self.columns.number_columns]
+        if names and bool(self.table[names].isna().any(axis=None)):
+            tables = [self.columns.decode(self._draw(request, seed + draw)) for draw in range(draws)]
         for column in self.columns.columns:
-            if column.quantiles is not None and tables:
+            if column.quantiles is None:
+                cells[column.name] = _best(column, shares.get(column.name), len(self.rows))
+            elif tables:
                 raw = np.stack([column.cells.raw(table[column.name])[0] for table in tables])
                 cells[column.name] = _as_cells(column, raw.astype(np.float64).mean(0))
-            elif column.quantiles is None:
-                cells[column.name] = _best(column, shares.get(column.name), len(self.rows))
         return self.filled(cells)
 
-    def _lacks_numbers(self) -> bool:
-        names = [column.name for column in self.columns.number_columns]
-        return bool(self.table[names].isna().any(axis=None)) if names else False
+    def _draw(self, request: Request, seed: int) -> Any:
+        allowed = self._allowed()
+        controls: tuple[Control, ...] = (*request.controls, Known(self.known, self.known_mask))
+        controls += (Allowed(allowed),) if allowed else ()
+        return sample(self.model, len(self.rows), replace(request, controls=controls), batch=ROWS, seed=seed).x
 
     def _allowed(self) -> dict[str, Tensor]:
-        """The states that cells may have by column: all but missing."""
+        """Return masks of the states that cells may have, which is all but "missing"."""
         return {
             column.name: torch.arange(column.n_states).ne(column.missing_state)
             for column in self.columns.class_columns
@@ -413,45 +451,54 @@ class Gaps:
         }
 
     def _probabilities(self) -> dict[str, Floats]:
-        """Of the states of each class column, given what is known, (rows, states)."""
-        found: dict[str, list[Floats]] = {}
-        flow = self.model.flow
-        nothing = torch.zeros(flow.state_shape(self.model.data_shape), dtype=self.model.dtype, device=self.model.device)
+        """Return the probabilities of the states of each column of classes given the known cells, (rows, states)."""
+        model, predictions = self.model, []
+        nothing = torch.zeros(model.flow.state_shape(model.data_shape), dtype=model.dtype, device=model.device)
         for first in range(0, len(self.rows), ROWS):
-            some = slice(first, first + ROWS)
-            out = sample(
-                self.model, len(self.rows[some]), grid=[EARLY], initial=nothing.expand(len(self.rows[some]), -1),
-                generator=torch.Generator(self.model.device).manual_seed(0),
-                known={part: x[some] for part, x in self.known.items()},
-                known_mask={part: mask[some] for part, mask in self.known_mask.items()},
-            )  # fmt: skip
-            for part in flow.layout:
-                if not part.flow.has_range:
-                    found.setdefault(part.name, []).append(out.prediction[:, part.state].double().cpu().numpy())
-        allowed = self._allowed()
-        joined = {name: np.concatenate(pieces) for name, pieces in found.items()}
-        return {name: p * allowed[name].numpy() if name in allowed else p for name, p in joined.items()}
+            known, mask = (
+                {part: x[first : first + ROWS] for part, x in some.items()} for some in (self.known, self.known_mask)
+            )
+            n = len(self.rows[first : first + ROWS])
+            request = Request(grid=[EARLY], initial=nothing.expand(n, -1), controls=(Known(known, mask),))
+            predictions.append(sample(model, n, request, seed=0).prediction.double().cpu())
+        states = {part.name: part.state_of(torch.cat(predictions)) for part in model.flow.layout}
+        allowed, names = self._allowed(), [column.name for column in self.columns.class_columns]
+        return {name: (states[name] * allowed.get(name, 1)).numpy() for name in names}
 
     def filled(self, cells: Any) -> Any:
-        """The table with cells, by column, where its own are missing; without gaps a column has its type again."""
+        """Return the table with ``cells``, by column, in place of its missing ones. Filled columns get their type."""
         table = self.table.copy()
-        for column, gaps in self._gaps():
-            own, new = table[column.name], cells[column.name]
-            values = own.astype(object).to_numpy(copy=True)
-            values[self.rows[gaps]] = new.astype(object).to_numpy()[gaps]
-            table[column.name] = type(own)(values, index=own.index, dtype=object).astype(new.dtype)
+        for column in self.columns.columns:
+            own = table[column.name]
+            gaps = own.isna().to_numpy()[self.rows]
+            if gaps.any():
+                new = cells[column.name]
+                values = own.astype(object).to_numpy(copy=True)
+                values[self.rows[gaps]] = new.astype(object).to_numpy()[gaps]
+                table[column.name] = type(own)(values, index=own.index, dtype=object).astype(new.dtype)
         return table
 
-    def _gaps(self) -> Iterator[tuple[TableColumn, NDArray[np.bool_]]]:
-        """Columns that lack cells, and in which of the rows."""
-        for column in self.columns.columns:
-            gaps = self.table[column.name].isna().to_numpy()[self.rows]
-            if gaps.any():
-                yield column, gaps
+
+def _warn_of_range(columns: TableColumns, table: Any) -> None:
+    """Warn, once for each column, about cells outside the range that the column had in the training table."""
+    for column in columns.number_columns:
+        raw, missing = column.cells.raw(table[column.name])
+        low, high = number_range(column)
+        level = column.states(table[column.name], fill_missing=0)[0] != column.number_state
+        outside = np.flatnonzero(((raw < low) | (raw > high)) & ~missing & ~level)
+        if len(outside):
+            ends = column.cells.series(np.array([low, high]), np.zeros(2, bool), column.name)
+            more = f", and {len(outside) - 1} more cells" if len(outside) > 1 else ""
+            value = table[column.name].iloc[outside[0]]
+            warnings.warn(
+                f"column {column.name!r}, row {outside[0]}: {value} is outside the range of the training table, "
+                f"{ends[0]} to {ends[1]}{more}",
+                stacklevel=4,
+            )
 
 
 def _best(column: TableColumn, p: Floats | None, n: int) -> Any:
-    """The mean of numbers and times, the most probable of other levels."""
+    """Return the mean of numbers and times, and the most probable level of other columns."""
     if p is None:
         return column.series(np.zeros(n, np.int64), None)
     p = p[:, : len(column.levels)]
@@ -461,7 +508,6 @@ def _best(column: TableColumn, p: Floats | None, n: int) -> Any:
 
 
 def _as_cells(column: TableColumn, raw: Floats) -> Any:
-    """Means as cells: whole numbers and times rounded, others as they are."""
-    whole = column.cells.kind != "real"
-    rounded = np.rint(raw).astype(np.int64) if whole else raw
+    """Return means as cells; whole numbers and times are rounded."""
+    rounded = raw if column.cells.kind == "real" else np.rint(raw).astype(np.int64)
     return column.cells.series(rounded, np.zeros(len(raw), bool), column.name)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bfn._utils.arguments import MOST_COUNT, check_positive, check_real, check_seed, check_whole, require
+from bfn._utils.arguments import MOST_COUNT, check_positive, check_seed, check_share, check_whole, require
 from bfn._utils.files import atomic, atomic_write
 from bfn._utils.progress import Progress, Shown, say
 from bfn.core.errors import UserError, did_you_mean
@@ -28,7 +28,7 @@ from bfn.data.table_files import (
     UnlearnableColumnsError,
     as_frame,
     check_kinds_and_drop,
-    columns_in,
+    infer_columns,
     open_table,
 )
 from bfn.networks.conditioning import MOST_BLOCKS
@@ -56,8 +56,8 @@ DRAWS = 20
 """Default number of draws for the mean of a missing number."""
 FEW_ROWS, FEWEST_ROWS = 10_000, 2_000
 """Below the first number of rows, training uses dropout. Below the second it uses more of it, a smaller network and a
-lower learning rate: the held-out loss is 0.450 instead of 0.458 on the 666 rows of german, 0.461 instead of 0.463 on the
-982 rows of contraceptive."""
+lower learning rate: the held-out loss is 0.450 instead of 0.458 on the 666 rows of german, 0.461 instead of 0.463 on
+the 982 rows of contraceptive."""
 
 
 # --- rows and runs on disk --------------------------------------------------------------------------------------------
@@ -191,10 +191,9 @@ class TableSynthesizer:
     ) -> None:  # fmt: skip
         check_network(network)
         check_kinds_and_drop(kinds, drop)
-        if not 0 <= (check_real("dropout", dropout) or 0.0) <= 1:
-            raise UserError(f"dropout={dropout}: expected a share from 0 to 1")
         self.seed, self.kinds, self.drop, self.drop_unlearnable = check_seed(seed), kinds, drop, drop_unlearnable
-        self.network, self.dropout, self.lr = network, dropout, check_positive("lr", lr)
+        self.network = network
+        self.dropout, self.lr = check_share("dropout", dropout), check_positive("lr", lr)
         self.width, self.n_blocks = _count("width", width, MOST_WIDTH), _count("n_blocks", n_blocks, MOST_BLOCKS)
         self.steps, self.batch = _count("steps", steps), _count("batch", batch)
         self.device, self.progress = device, progress
@@ -217,8 +216,8 @@ class TableSynthesizer:
     def fit(self, table: Any, run: Path | str | None = None) -> TableSynthesizer:
         """Learn a table.
 
-        One row in ten is held out. The newest weights whose loss on these rows is within 1 % of the lowest one are kept,
-        and training ends if none were kept for long. Ctrl-C ends training with the weights that were kept so far.
+        One row in ten is held out. The newest weights whose loss on these rows is within 1 % of the lowest one are
+        kept, and training ends if none were kept for long. Ctrl-C ends training with the weights kept so far.
 
         Parameters:
             table: pandas.DataFrame, pyarrow.Table or path of a .csv or .parquet file. Rows of a large file are kept on
@@ -291,7 +290,7 @@ class TableSynthesizer:
 
     def _columns_in(self, table: Any, shown: Shown) -> TableColumns:
         try:
-            return columns_in(table, self.kinds, self.drop)
+            return infer_columns(table, self.kinds, self.drop)
         except UnlearnableColumnsError as error:
             if not self.drop_unlearnable or error.others is None:
                 raise
