@@ -22,10 +22,12 @@ from scipy import stats
 from torch import Tensor, nn
 
 from bfn import networks
+from bfn.core.control import Batch, Control, Stage
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.joint import JointFlow, JointHead
 from bfn.core.model import BFN
+from bfn.core.sampling import Request
 from bfn.core.table import BoundRow
 from bfn.storage.sample_files import sample_to
 
@@ -178,22 +180,30 @@ def written(quick: bool) -> Iterator[Figure]:
     n, few, model = (10_000 if quick else 100_000), 20 if quick else 50, point_model()
     ratios: list[float] = []
     unwritten = start = 0.0
+    number = 0
 
-    def given(rows: range) -> dict[str, Any]:
-        """Called before each file: the one before is done."""
-        nonlocal unwritten, start
-        now, number = process_time(), rows.start // 100
-        if unwritten:
-            ratios.append((now - start) / unwritten)
-        unwritten = 0.0
-        if 0 < number <= few or number >= n // 100 - few - 1:
-            model.sample(100, "fast-ode", 10, seed=0)
-            unwritten = process_time() - now
-        start = process_time()
-        return {}
+    @dataclass(frozen=True)
+    class Clock(Control):
+        """A control that changes nothing; it is begun with each batch, which is a file."""
+
+        stage = Stage.NOISE
+
+        def begin(self, batch: Batch) -> Control:
+            """Measure the file before this one."""
+            nonlocal unwritten, start, number
+            now = process_time()
+            if unwritten:
+                ratios.append((now - start) / unwritten)
+            unwritten = 0.0
+            if 0 < number <= few or number >= n // 100 - few - 1:
+                model.sample(100, "fast-ode", 10, seed=0)
+                unwritten = process_time() - now
+            number, start = number + 1, process_time()
+            return self
 
     with tempfile.TemporaryDirectory() as folder:
-        sample_to(model, folder, n, "fast-ode", 10, batch=100, per_file=100, given=given)
+        request = Request("fast-ode", 10, controls=(Clock(),))
+        sample_to(model, folder, n, request, batch=100, per_file=100)
     name = f"a sample after {n:,} over one after 100 written"
     yield ratio_of("written", name, ratios[-few:], ratios[:few], goal=FLAT)
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from bfn import cli
-from bfn.cli.commands import COMMANDS
+from bfn.cli import COMMANDS
 from bfn.data.loading import ModelData
 
 ROOT = Path(__file__).parents[2]

@@ -1,7 +1,7 @@
-"""The playground: a page on which samples form, two solvers side by side from the same noise.
+"""The playground: a page that shows how samples form, with two solvers side by side from the same noise.
 
-Needs Gradio, Pillow and matplotlib (``pip install 'bayesian-flow[app]'``). Nothing is kept between requests: the page
-holds what it shows, the models are read-only, and two people can use it at once.
+It needs Gradio, Pillow and matplotlib (``pip install 'bayesian-flow[app]'``). Nothing is stored between requests: the
+page holds what it shows, and models are read-only, so two people can use it at once.
 """
 
 from bfn.app.server import launch

@@ -64,7 +64,7 @@ class PathOptions:
         nfe: network calls per sample; by default 10, for rows of a table 20.
         grid: times of the network calls: paper, uniform, log1p, log1p-early, power, log-snr, karras or information,
             some with numbers, as power:1.5 or log1p:4:0.1; by default the solver's own.
-        g: stochasticity of solvers that have this dial: 0 for the ODE, 1 for the reverse SDE.
+        g: stochasticity from 0, the ODE, through 1, the reverse SDE, to inf; for solvers that have this dial.
         guidance: scale of the conditions, for all or by name: 1 as they are, 2 twice as strong. Evaluates the network
             on a batch twice as large.
         temperature: divisor of the logits of classes: below 1 samples are less diverse, above 1 more.

@@ -1,52 +1,42 @@
-"""``bfn impute``."""
+"""Commands that measure a model on held-out data, and that fill missing cells of a table."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from bfn._utils.pieces import Processes
-from bfn.cli.common import (
-    BATCH,
-    DIRECTORY,
-    FILE,
-    NAME,
-    AsJson,
-    Counts,
-    Device,
-    HeldOut,
-    ModelName,
-    Seed,
-    check_positive,
-    load,
-    shown,
-    table,
-    tell,
-)
+from bfn.cli import common, complain
 from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
     from bfn._utils.estimate import Estimate
     from bfn.core.model import BFN
-    from bfn.likelihood.bits import Likelihood
+    from bfn.likelihood import Likelihood
+
+SIXTEEN, THOUSAND = common.HeldOut(n=16), common.HeldOut(n=1000)
+
+MANY_PASSES = 50_000
+"""Number of backward passes beyond which a warning says how long they may take."""
 
 
 def impute(
-    model: ModelName,
-    data: Annotated[Positional[Path], FILE],
-    out: Annotated[Path | None, FILE] = None,
+    model: common.ModelName,
+    data: Annotated[Positional[Path], common.FILE],
+    out: Annotated[Path | None, common.FILE] = None,
     draws: int | None = None,
     expected: bool = False,
     nfe: int | None = None,
-    seed: Seed = 0,
-    device: Device = "auto",
-    json: AsJson = False,
+    seed: common.Seed = 0,
+    device: common.Device = "auto",
+    json: common.AsJson = False,
 ) -> None:
-    """Fill the missing cells of a table: each is drawn given the other cells of its row, which stay as they are.
+    """Fill the missing cells of a table.
 
-    With --draws, so many tables, filled-1.csv, filled-2.csv, ...: what differs between them is what is not known.
+    Missing cells are drawn given the other cells of their row, which stay as they are. With --draws, several tables are
+    written, filled-1.csv, filled-2.csv, ...; the differences between them show how uncertain the filled cells are.
 
     Example: bfn impute runs/people people.csv --out filled.csv
 
@@ -56,41 +46,39 @@ def impute(
 
     Args:
         data: a .csv, .tsv or .parquet file with the columns of the table that the model was trained on.
-        out: .csv, .tsv or .parquet; the data's name with -filled if left out.
-        draws: how many tables to write, each drawn anew.
-        expected: fill by what errs least instead: numbers by their mean, over 20 draws or as many as --draws says, all
-            else by the most probable level.
-        nfe: network calls to spend on each row, 20 if left out.
+        out: .csv, .tsv or .parquet file; by default the name of the data with -filled.
+        draws: number of tables to write, each drawn anew.
+        expected: fill with the values of least expected error instead: numbers with their mean over 20 draws, or over
+            --draws, and all others with the most probable level.
+        nfe: network calls per row; 20 by default.
     """
-    from bfn.data.table_files import read_table
+    from bfn.data import read_table
     from bfn.tables.synthesizer import TableSynthesizer, check_row_file, write_rows
 
-    check_positive(draws=draws, nfe=nfe)
+    common.check_positive(draws=draws, nfe=nfe)
     target = check_row_file(out or data.with_name(f"{data.name.partition('.')[0]}-filled{data.suffix}"))
-    synthesizer = TableSynthesizer.of(load(model, device), model)
-    table = read_table(data)
-    gaps = int(table.reindex(columns=list(synthesizer.columns.names)).isna().sum().sum())
-    calls: dict[str, Any] = {} if nfe is None else {"nfe": nfe}
-    files = []
-    several = None if expected else draws
-    for draw in range(several or 1):
-        wish: dict[str, Any] = {"expected": True, "draws": draws} if expected else {}
-        filled = synthesizer.impute(table, seed=seed + draw, **calls, **wish)
-        path = target if several is None else target.with_name(f"{target.stem}-{draw + 1}{target.suffix}")
+    synthesizer = TableSynthesizer.of(common.load(model, device), model)
+    rows = read_table(data)
+    gaps = int(rows.reindex(columns=list(synthesizer.columns.names)).isna().sum().sum())
+    options: dict[str, Any] = common.given_only(nfe=nfe)
+    files = [target]
+    if expected:
+        options |= {"expected": True, "draws": draws}
+    elif draws is not None:
+        files = [target.with_name(f"{target.stem}-{draw + 1}{target.suffix}") for draw in range(draws)]
+    for draw, path in enumerate(files):
+        filled = synthesizer.impute(rows, seed=seed + draw, **options)
         write_rows(path, [filled], filled)
-        files.append(str(path))
-    values = {"model": model, "data": str(data), "rows": len(table), "cells": gaps, "seed": seed, "files": files}
-    drawn = ", by what errs least" if expected else f", {draws} times" if draws else ""
-    tell(values, [f"{gaps} missing cells in {len(table)} rows filled{drawn}; written to {', '.join(files)}"], json)
-
-
-MANY_PASSES = 50_000
-"""Backward passes beyond which it is said how long this may take."""
+    values = {
+        "model": model, "data": str(data), "rows": len(rows), "cells": gaps, "seed": seed, "files": [*map(str, files)],
+    }  # fmt: skip
+    how = " with the values of least expected error" if expected else f", {draws} times" if draws else ""
+    common.tell(values, [f"{gaps} missing cells in {len(rows)} rows filled{how}; {common.written_to(files)}"], json)
 
 
 def likelihood(
-    model: ModelName,
-    held_out: HeldOut = HeldOut(n=16),
+    model: common.ModelName,
+    held_out: common.HeldOut = SIXTEEN,
     method: Literal["ode", "bound", "n-step"] = "ode",
     nfe: int | None = None,
     tolerance: float | None = None,
@@ -100,14 +88,14 @@ def likelihood(
     levels: int | None = None,
     dequantise: Literal["uniform", "noise"] = "uniform",
     batch: int | None = None,
-    out: Annotated[Path | None, DIRECTORY] = None,
-    json: AsJson = False,
+    out: Annotated[Path | None, common.DIRECTORY] = None,
+    json: common.AsJson = False,
 ) -> None:
-    """Measure how likely a model holds held-out data to be: nats a sample, bits a dimension (a character, for text).
+    """Measure the log-likelihood of held-out data, in nats per sample and bits per dimension (per character for text).
 
-    By the probability-flow ODE: the density of continuous data, or a bound on the probability of discrete data and of
-    grey levels (--levels). Or by the continuous-time bound (bound), or the bound of n steps (n-step), for continuous
-    data also with the best variance of the receiver, taken from as many other samples.
+    The probability-flow ODE gives the density of continuous data, or a bound on the probability of discrete data and of
+    grey levels (--levels). The other methods are the continuous-time bound (bound) and the bound of n steps (n-step);
+    for continuous data the latter is also computed with the receiver's optimal variance, estimated on other samples.
 
     Example: bfn likelihood digits --n 32 --nfe 50
 
@@ -117,88 +105,83 @@ def likelihood(
 
     Args:
         method: the probability-flow ODE, the continuous-time bound, or the bound of n steps.
-        nfe: network calls a sample, 100 if left out; with --tolerance, the most that one may take.
-        tolerance: take steps as small as an error of log p of about so many nats asks for.
-        divergence: exact takes a backward pass a dimension at each call, hutchinson one a probe.
-        probes: random vectors a trajectory, for hutchinson.
-        importance: draws a sample over which a bound is tightened.
-        levels: grey levels of continuous images, such as 256: the probability of those instead of a density.
-        dequantise: how draws fill a grey level: evenly, or as the flow's own noise at the data end does.
-        batch: states that go through the network at a time; chosen by their size if left out.
-        out: keep the figures of each batch there, as .npz: the same command goes on after a kill.
+        nfe: network calls per sample, 100 by default; with --tolerance, their maximum.
+        tolerance: choose the steps so that log p has an error of about this many nats.
+        divergence: exact takes one backward pass per dimension and call, hutchinson one per probe.
+        probes: random vectors per trajectory, for hutchinson.
+        importance: draws per sample that tighten a bound.
+        levels: number of grey levels of continuous images, such as 256, for their probability instead of a density.
+        dequantise: how draws fill a grey level: uniformly, or like the flow's own noise at the end of the data.
+        batch: states that go through the network together; by default chosen by their size.
+        out: directory for the figures of each batch, as .npz; if the command is stopped, the same command continues.
     """
-    import math
-    import sys
-
     import torch
 
-    from bfn.likelihood.bounds import receiver_variance
+    from bfn._utils.pieces import Processes
     from bfn.likelihood import NFE, Settings
+    from bfn.likelihood.bounds import receiver_variance
     from bfn.storage.models import identify
 
-    check_positive(n=held_out.n, batch=batch)
-    source = load(model, held_out.device, held_out.network)
+    common.check_positive(n=held_out.n, batch=batch)
+    source = common.load(model, held_out.device, held_out.network)
     best_too = method == "n-step" and source.flow.has_range
-    everything = held_out.read(source, json, 2 * held_out.n if best_too else held_out.n)
-    read, others = everything.split(held_out.n)
+    read, others = held_out.read(source, json, 2 * held_out.n if best_too else held_out.n).split(held_out.n)
     if best_too and len(others.x) == 0:
-        where = f"{read.source} ({read.part})"
-        raise UserError(f"--n {held_out.n}: all of {where}; the best variance needs other samples, take fewer")
+        data = f"{read.source} ({read.part})"
+        raise UserError(f"--n {held_out.n}: all of {data}; the best variance needs other samples, take fewer")
 
     settings = Settings(method, nfe, tolerance, divergence, probes, importance, levels, dequantise, None)
     settings.check(source, read.x)
     n_states = math.prod(source.flow.state_shape(source.data_shape))
     calls = len(read.x) * settings.calls
     if method == "ode" and settings.is_exact(n_states) and calls * n_states > MANY_PASSES:
-        print(
-            f"bfn: {len(read.x)} samples, {settings.calls} calls, {n_states} dimensions: {calls * n_states:,} backward "
-            f"passes; --divergence hutchinson takes {calls:,} and is right on average",
-            file=sys.stderr,
+        complain(
+            f"{len(read.x)} samples, {settings.calls} calls, {n_states} dimensions: {calls * n_states:,} backward "
+            f"passes; --divergence hutchinson takes {calls:,} and is unbiased"
         )
-    processes = Processes.here()
     request = {} if out is None else {"model": identify(source), "data": read.source, "part": read.part}
 
-    def measured(**settings: Any) -> Likelihood:
+    def measured(**options: Any) -> Likelihood:
         return source.log_likelihood(
             read.x, method, nfe, tolerance=tolerance, divergence=divergence, probes=probes, importance=importance,
-            levels=levels, dequantise=dequantise, **read.arguments(source), batch=batch, progress=shown(json),
-            seed=held_out.seed, processes=processes, request=request, **settings,
+            levels=levels, dequantise=dequantise, **read.given(source), batch=batch, progress=common.shown(json),
+            seed=held_out.seed, processes=Processes.here(), request=request, **options,
         )  # fmt: skip
 
-    results: dict[str, Likelihood] = {method: measured(keep=out)}
+    results = {method: measured(keep=out)}
     if best_too:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
         best = receiver_variance(source, others.x, (nfe or NFE) - 1, others.label, generator, batch)
-        again = None if out is None else out / "best-variance"
-        results["n-step, best variance"] = measured(variance=best, keep=again)
-    values, headline = held_out.told(model, source, read)
+        keep = None if out is None else out / "best-variance"
+        results["n-step, best variance"] = measured(variance=best, keep=keep)
+    values, headline = held_out.describe(model, source, read)
     lines = [headline]
     for name, result in results.items():
         lines += [f"{name}: {result}", f"  {'nats a sample':18}{result.nats}"]
         units = {"total": f" ({values['unit']})"}
         lines += [f"  {part:18}{estimate}{units.get(part, '')}" for part, estimate in result.parts.items()]
-    tell({**values, "results": {name: result.asdict() for name, result in results.items()}}, lines, json)
+    common.tell({**values, "results": {name: result.asdict() for name, result in results.items()}}, lines, json)
 
 
 def evaluate(
-    model: ModelName,
-    held_out: HeldOut = HeldOut(n=1000),
-    n_steps: Counts = (),
-    train: Annotated[Path | None, FILE] = None,
-    target: Annotated[str | None, NAME] = None,
+    model: common.ModelName,
+    held_out: common.HeldOut = THOUSAND,
+    n_steps: common.Counts = (),
+    train: Annotated[Path | None, common.FILE] = None,
+    target: Annotated[str | None, common.NAME] = None,
     nfe: int | None = None,
-    out: Annotated[Path | None, DIRECTORY] = None,
-    batch: Annotated[int, BATCH] = 64,
-    json: AsJson = False,
+    out: Annotated[Path | None, common.DIRECTORY] = None,
+    batch: Annotated[int, common.BATCH] = 64,
+    json: common.AsJson = False,
 ) -> None:
-    """Measure the bits a dimension (a character, for text) of held-out data: transmission and reconstruction.
+    """Measure the loss on held-out data, in bits per dimension (per character for text).
 
-    The continuous-time loss and the reconstruction at t = 1 are unbiased estimates, each with its 95 % interval; their
-    total bounds -log p from above. The loss of n steps is that of a code sent in so many pieces, and higher the fewer
-    they are.
+    The continuous-time loss (transmission) and the reconstruction loss at t = 1 are unbiased estimates, each with its
+    95 % interval; their total is an upper bound on -log p. The loss of n steps is the length of a code that is sent in
+    n messages; it falls with n.
 
-    Of a model of tables: how good its rows are, beside real rows and independent columns; --out writes report.html,
-    report.md and report.json there.
+    For a model of tables, measure the quality of its rows beside real rows and independent columns; --out writes
+    report.html, report.md and report.json.
 
     Example: bfn evaluate text8 --n 1000 --seed 1
 
@@ -207,58 +190,57 @@ def evaluate(
     Example: bfn evaluate mnist-binary --n-steps 10 25 100
 
     Args:
-        n_steps: measure also the losses of these numbers of steps.
-        train: of a table, the rows that the model was trained on; --data are rows that it has not seen.
-        target: of a table, the column that is to be predicted from the others; the last one if left out.
-        nfe: of a table, network calls to spend on each row, 20 if left out.
-        out: of a table, directory of the report.
+        n_steps: also measure the losses of these numbers of steps.
+        train: for a table, the rows that the model was trained on; --data are then held-out rows.
+        target: for a table, the column that is predicted from the others; the last one by default.
+        nfe: for a table, network calls per row; 20 by default.
+        out: for a table, directory of the report.
     """
     import torch
 
     from bfn.likelihood.bits import held_out_bits
 
-    check_positive(n=held_out.n, batch=batch, n_steps=min(n_steps, default=None))
-    source = load(model, held_out.device, held_out.network)
-    if source.info.columns is not None:
-        _evaluate_table(model, source, held_out, train, target, nfe, out, json)
+    common.check_positive(n=held_out.n, batch=batch, n_steps=min(n_steps, default=None))
+    source = common.load(model, held_out.device, held_out.network)
+    of_tables = common.given_only(train=train, target=target, nfe=nfe, out=out)
+    if common.is_table(source):
+        _evaluate_table(model, source, held_out, json, **of_tables)
         return
-    given = {"train": train, "target": target, "nfe": nfe, "out": out}
-    wrong = next((name for name, value in given.items() if value is not None), None)
-    if wrong is not None:
-        raise UserError(f"--{wrong} {given[wrong]}: only for models of tables; leave it out")
+    if of_tables:
+        name, value = next(iter(of_tables.items()))
+        raise UserError(f"--{name} {value}: only for models of tables; leave it out")
     read = held_out.read(source, json)
 
     def bits(steps: int | None) -> dict[str, Estimate]:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
         settings: dict[str, Any] = {"n_steps": steps, "batch": batch, "generator": generator}
-        return held_out_bits(source, read.x, **read.arguments(source), **settings, progress=shown(json))
+        return held_out_bits(source, read.x, **read.given(source), **settings, progress=common.shown(json))
 
     figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
-    values, headline = held_out.told(model, source, read)
+    values, headline = held_out.describe(model, source, read)
     plain = {kind: {name: figure.asdict() for name, figure in parts.items()} for kind, parts in figures.items()}
     values |= {**plain.pop(""), "n_steps": {kind.partition("-")[0]: parts for kind, parts in plain.items()}}
     lines = [f"  {kind + name:24}{figure}" for kind, parts in figures.items() for name, figure in parts.items()]
     if source.flow.has_range and not source.info.scaling:
         lines.append("  (of a density, in the units that the network sees; the reconstruction is the head's at t = 1)")
-    tell(values, [headline, *lines], json)
+    common.tell(values, [headline, *lines], json)
 
 
 def _evaluate_table(
-    name: str, model: BFN, held_out: HeldOut, train: Path | None, target: str | None, nfe: int | None, out: Path | None,
-    json: bool,
+    name: str, model: BFN, held_out: common.HeldOut, json: bool, train: Path | None = None, target: str | None = None,
+    nfe: int | None = None, out: Path | None = None,
 ) -> None:  # fmt: skip
-    """Draw rows, judge them, and write the report."""
+    """Draw rows, measure their quality, and write the report."""
     from bfn.quality.table_report import table_parts, table_report
     from bfn.tables.synthesizer import TableSynthesizer
 
-    check_positive(nfe=nfe)
+    common.check_positive(nfe=nfe)
     if out is not None and out.is_file():
         raise UserError(f"--out {out}: is a file: expected a directory")
-    seen, unseen = table_parts(model, held_out.data, train)
-    calls = {} if nfe is None else {"nfe": nfe}
-    rows = TableSynthesizer.of(model, name).sample(held_out.n, seed=held_out.seed, **calls)
-    report = table_report(rows, seen, unseen, target=target, name=name, seed=held_out.seed)
+    training_rows, held_out_rows = table_parts(model, held_out.data, train)
+    rows = TableSynthesizer.of(model, name).sample(held_out.n, seed=held_out.seed, **common.given_only(nfe=nfe))
+    report = table_report(rows, training_rows, held_out_rows, target=target, name=name, seed=held_out.seed)
     written = [] if out is None else report.save(out)
-    lines = [*report.lines(), "", table(*report.cells())]
-    lines += [f"\nwritten to {', '.join(map(str, written))}"] if written else []
-    tell(report.asdict(), lines, json)
+    lines = [*report.lines(), "", common.table(*report.cells())]
+    lines += [f"\n{common.written_to(written)}"] if written else []
+    common.tell(report.asdict(), lines, json)

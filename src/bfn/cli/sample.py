@@ -1,120 +1,122 @@
-"""Molecules for ``bfn sample``: a sheet of drawings, and what is told of them."""
+"""The command ``bfn sample``."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
-from bfn._utils.pieces import Processes
-from bfn._utils.progress import Progress
-from bfn.cli.common import BATCH, NAME, AsJson, Device, ModelName, Network, Seed, check_positive, load, shown, tell
+from bfn.cli import common
 from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
+    import torch
+
     from bfn.core.model import BFN
-    from bfn.core.sampling import BatchedSamples
-
-
-def tell_molecules(path: Path, model: BFN, drawn: BatchedSamples) -> tuple[list[Path], list[str], dict[str, Any]]:
-    """Draw the valid ones beside their strings; files, lines for people, values for programs.
-
-    Without RDKit the strings are all there is, and one line says what to install.
-    """
-    from bfn.quality.molecule_report import report_molecules
-    from bfn.viz.pictures import molecule_sheet, write_picture
-
-    try:
-        report = report_molecules(model, drawn.x, drawn.present, drawn.conditions)
-        files = []
-        if report.molecules.valid:
-            captions = [""] * len(report.molecules.valid)
-            for own in report.properties:
-                captions = [f"{own.name} {value:.3f}" for value in own.estimated]
-            sheet = molecule_sheet(report.molecules.valid, captions)
-            files.append(write_picture(path.with_suffix(".png"), sheet))
-    except ImportError as error:
-        return [], [f"not drawn, not judged: {error}"], {"molecules": None}
-    return files, report.lines(), {"molecules": report.asdict()}
-
-
-def sample_table(
-    name: str, model: BFN, n: int, out: Path, given: tuple[str, ...], rules: tuple[str, ...], json: bool, **wishes: Any
-) -> None:
-    """Draw rows into a file, and tell how conditions were met. wishes: of ``draw_rows``; None for its own default."""
-    from bfn.tables.sampling import RowRequest, draw_rows
-    from bfn.tables.synthesizer import check_row_file, write_rows
-
-    assert model.info.columns is not None
-    path = check_row_file(out if out.suffix else out / "samples.csv")
-    request = RowRequest.read(model.info.columns, given, rules)
-    settings = {key: value for key, value in wishes.items() if value is not None}
-    report = request.report(settings.get("particles"))
-    processes = Processes.here()
-    start = time.perf_counter()
-    with Progress(n, "sampling", "row", shown(json)) as bar:
-
-        def counted() -> Iterator[Any]:
-            for rows in draw_rows(model, n, request, report, processes=processes, **settings):
-                bar.update(len(rows))
-                yield rows
-
-        if processes.main:
-            write_rows(path, counted(), request.example)
-        else:
-            all(True for _ in counted())  # its share is drawn; the first process has all rows and writes them
-    seconds = time.perf_counter() - start
-    values = {
-        "model": name, "n": n, "seed": wishes["seed"], "seconds": round(seconds, 3), "files": [str(path)],
-        "conditions": report.asdict(),
-    }  # fmt: skip
-    rate = f"{n / max(seconds, 1e-9):.0f} rows a second"
-    line = f"{n} rows of {name}: {seconds:.2f} s, {rate}, seed {wishes['seed']}; written to {path}"
-    tell(values, [*report.lines(), line], json)
+    from bfn.core.sampling import BoundRequest, Samples, Step
+    from bfn.viz.pictures import Recorder
 
 
 SHOWN = {"images": 16, "text": 4}
-"""Samples whose forming --steps-gif shows."""
+"""Number of samples in the animation of ``--steps-gif``, by the form of the data."""
+
+OF_ROWS = ("solver", "nfe", "grid", "g", "t_start", "temperature", "noise", "particles")
+"""Options of ``bfn.sample`` that apply to rows of a table."""
+
+
+@dataclass(frozen=True)
+class KnownData:
+    """Data that samples keep or start from.
+
+    Args:
+        prompt: text at the beginning of the samples, with _ for each character to fill in.
+        unknown: another sign for characters to fill in, if the text contains _.
+        known: images of which a part is kept and the rest filled in: the test images of a standard data set, or a path.
+            Which of them are used depends on the seed.
+        keep: the part of the known images that is kept; the top half by default.
+        start_from: data to start from, noised to the time --t-start: a standard data set or a path.
+    """
+
+    prompt: Annotated[str | None, arg(metavar="TEXT")] = None
+    unknown: Annotated[str, arg(metavar="SIGN")] = "_"
+    known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None
+    keep: Literal["top", "bottom", "left", "right", "border"] | None = None
+    start_from: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None
+
+    def check(self) -> None:
+        """Raise a UserError if the options contradict each other."""
+        if self.known is not None and self.prompt is not None:
+            raise UserError(f"--known {self.known} with --prompt: one is for images, the other for text; leave one out")
+        if self.known is None and self.keep is not None:
+            raise UserError(f"--keep {self.keep} without --known: say what images to keep a part of")
+
+    def options(self, model: BFN, n: int, seed: int, json: bool) -> dict[str, Any]:
+        """Return the options ``known``, ``known_mask`` and ``start_from`` of ``bfn.sample`` for n samples."""
+        import torch
+
+        from bfn.data.loading import known_part, read_model_data
+
+        def read(source: str) -> torch.Tensor:
+            x = read_model_data(model, source, "test", n, seed=seed, progress=common.shown(json)).x
+            return x[torch.arange(n) % len(x)]
+
+        options: dict[str, Any] = {}
+        if self.prompt is not None:
+            length = model.data_shape[0]
+            options["known"], options["known_mask"] = model.codec.prompt(self.prompt, length, self.unknown)
+        if self.known is not None:
+            options |= known_part(model, read(self.known), self.keep or "top")
+        if self.start_from is not None:
+            options["start_from"] = model.flow.unpack(read(self.start_from))
+        return options
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Conditions on rows of a table.
+
+    Args:
+        given: for tables, a condition on every row: a cell, as country=FR (nothing after = for a missing value), or a
+            range, as "age>40" or "country in FR, IT"; can be given several times.
+        constraint: for tables, a rule that every row meets, as "start <= end" or "a + b == total"; can be given several
+            times.
+        tries: for tables, maximum number of drawn rows per requested row when conditions are met by rejection; 100 by
+            default.
+    """
+
+    given: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="CONDITION")] = ()
+    constraint: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="RULE")] = ()
+    tries: int | None = None
+
+
+NO_DATA, ANY_ROWS, USUAL = KnownData(), RowOptions(), common.SampleOptions()
 
 
 def sample(
-    model: ModelName,
-    solver: Annotated[str, NAME] = "auto",
-    nfe: int | None = None,
+    model: common.ModelName,
+    sampling: common.SampleOptions = USUAL,
     n: int = 16,
-    seed: Seed = 0,
+    seed: common.Seed = 0,
     out: Annotated[Path, arg(metavar="DIR_OR_FILE")] = Path("samples"),
-    g: Annotated[float | None, arg(metavar="NUMBER")] = None,
-    grid: Annotated[str | None, NAME] = None,
-    t_start: Annotated[float | None, arg(metavar="TIME")] = None,
-    label: Annotated[tuple[str, ...], arg(metavar="CLASS [CLASS ...]")] = (),
-    condition: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE [NAME=VALUE ...]")] = (),
-    guidance: Annotated[tuple[str, ...], arg(metavar="SCALE | NAME=SCALE [...]")] = (),
-    length: int | None = None,
-    temperature: Annotated[float, arg(metavar="NUMBER")] = 1.0,
-    prompt: Annotated[str | None, arg(metavar="TEXT")] = None,
-    unknown: Annotated[str, arg(metavar="SIGN")] = "_",
-    known: Annotated[str | None, arg(metavar="NAME_OR_PATH")] = None,
-    keep: Literal["top", "bottom", "left", "right", "border"] | None = None,
-    given: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="CONDITION")] = (),
-    constraint: Annotated[tuple[str, ...], UseAppendAction, arg(metavar="RULE")] = (),
-    tries: int | None = None,
-    particles: int | None = None,
-    noise: Literal["fresh", "fixed"] = "fresh",
-    clip: bool = True,
+    known_data: KnownData = NO_DATA,
+    table: RowOptions = ANY_ROWS,
     steps_gif: bool = False,
-    batch: Annotated[int, BATCH] = 256,
+    batch: Annotated[int, common.BATCH] = 256,
     per_file: int | None = None,
-    network: Network = None,
-    device: Device = "auto",
-    json: AsJson = False,
+    autocast: Literal["bfloat16", "float16"] | None = None,
+    network: common.Network = None,
+    device: common.Device = "auto",
+    json: common.AsJson = False,
 ) -> None:
-    """Draw samples: images as a PNG sheet and as .npz, text as lines, numbers and parts as .npz and, if they fit, .csv.
+    """Draw samples from a model and write them to files.
 
-    Molecules are drawn too, and judged: how many are valid, unique and new, and what their properties are.
+    Images are written as a PNG sheet and as .npz, text as lines, numbers and parts as .npz and, if they fit, as .csv.
+    Molecules are also drawn and checked: how many are valid, unique and new, and which properties they have.
 
     Example: bfn sample mnist --solver bfn-solver++2 --nfe 10 --n 64 --seed 1 --out digits
 
@@ -126,213 +128,178 @@ def sample(
 
     Example: bfn sample mnist --known mnist --keep left
 
-    Example: bfn sample text8 --prompt "the ____ of the world" --particles 16 --n 4
+    Example: bfn sample text8 --prompt "the ____ of the world" --particles 8 --nfe 5 --n 1
 
     Example: bfn sample qm9 --condition gap=0.25 --nfe 10 --out mols
 
-    Many samples go to numbered files as they are drawn, in constant memory; after a kill the same command goes on.
-    On several GPUs or cores, with the same result: torchrun --nproc_per_node 2 -m bfn -- sample mnist --n 100000
+    Many samples are written to numbered files while they are drawn, in constant memory. If the command is stopped, the
+    same command continues. Several GPUs or cores give the same result:
+    torchrun --nproc_per_node 2 -m bfn -- sample mnist --n 100000
 
     Example: bfn sample mnist --n 100000 --out many
 
     Example: bfn sample runs/people --n 1000 --given country=FR --given "age>40" --constraint "a<=b" --out rows.csv
 
     Args:
-        solver: its name; bfn solvers lists them.
-        nfe: network calls to spend on each sample, 10 if left out, 20 for the rows of a table.
-        n: how many samples.
-        out: directory for the files; of a table also a .csv, .tsv or .parquet file.
-        g: stochasticity from 0, the ODE, through 1, the reverse SDE, to inf; for solvers that have this dial.
-        grid: where the calls are made: paper, uniform, log1p, log1p-early, power, log-snr, karras or information, some
-            with numbers as power:1.5 or log1p:4:0.1; the solver's own if left out.
-        t_start: where the grid starts, the paper's eta.
-        label: classes to draw, in turn, by name or number, -1 for none; without it a class-conditional model draws them
-            by their share in its training data, or none for known images.
-        condition: what else the network is to be told, by name: a number, or the name of a class.
-        guidance: how much the conditions count, 1 as they are, 2 twice as much; for all, or by name as gap=2; each call
-            then sees twice the batch.
-        length: of the samples, for a model of sequences of different lengths; drawn from its data's if left out.
-        temperature: for text and other classes, below 1 for surer samples, above 1 for more diverse ones.
-        prompt: text that the samples begin with, _ for each character to fill in.
-        unknown: another sign for those, where the text itself has _.
-        known: images to keep a part of and fill in the rest: a standard set's test images, or a path, as bfn evaluate
-            takes it; which of them is drawn by the seed.
-        keep: the part of them that is kept, the top half if left out.
-        given: for tables, cells that all rows have, as country=FR (nothing after = for a missing one), ranges as
-            "age>40" or "country in FR, IT"; may be given several times.
-        constraint: for tables, a rule that all rows meet, as "start <= end" or "a + b == total"; several times.
-        tries: for tables, rows that are drawn at most for each that is asked for, where conditions are met by drawing
-            again; 100 if left out.
-        particles: draw each sample from so many, weighed so that samples follow the model's own distribution given
-            --prompt, --known or --given; takes that many times as long. auto is then fast-sde with g = 1.
-        noise: fixed for the noise of the first state at every step, so that a seed gives about the same sample whatever
-            --nfe is; that is another distribution than the model's.
-        clip: do not clip the predicted data to the data's range, as the paper's code does on images.
-        steps_gif: write also how the first samples form, as steps.gif.
-        per_file: samples in a file, where there are more of them than that; by their size if left out.
+        n: number of samples.
+        out: directory for the files; for a table also a .csv, .tsv or .parquet file.
+        steps_gif: write an animation of the first samples while they form, steps.gif.
+        per_file: maximum number of samples in a file; by default chosen by their size.
+        autocast: type to run the network in.
     """
-    check_positive(n=n, batch=batch, per_file=per_file)
-    if known is not None and prompt is not None:
-        raise UserError(f"--known {known} with --prompt: one is for images, the other for text; leave one out")
-    if particles is not None and known is None and prompt is None and not given and not constraint:
-        raise UserError(f"--particles {particles} without --prompt, --known or --given: say what must hold")
-    if known is None and keep is not None:
-        raise UserError(f"--keep {keep} without --known: say what images to keep a part of")
-
-    from bfn.core.sampling import block_size, sample_in_batches
-
-    pass  # MOVED
-    from bfn._utils.pieces import Processes
-    from bfn.quality.molecule_report import is_of_molecules
-    from bfn.storage.sample_files import pieces_for, sample_to, write_files
-    from bfn.viz.pictures import Recorder, lines, write_animation
-
-    source = load(model, device, network)
-    if source.info.columns is not None:
-        refused = {"--label": label, "--condition": condition, "--guidance": guidance, "--prompt": prompt,
-                   "--known": known, "--length": length, "--steps-gif": steps_gif}  # fmt: skip
-        wrong = next((option for option, value in refused.items() if value), None)
-        if wrong is not None:
-            raise UserError(f"{wrong}: not for a table; its rows are asked for by --given column=value")
-        pass  # MOVED
-
-        asked_for = {"solver": solver, "grid": grid, "t_start": t_start, "g": g, "temperature": temperature}
-        if noise != "fresh":
-            asked_for["noise"] = noise
-        sample_table(
-            model, source, n, out, given, constraint, json, nfe=nfe, seed=seed, tries=tries, particles=particles,
-            **asked_for,
-        )  # fmt: skip
-        return
-    if given or constraint or tries is not None:
-        raise UserError("--given, --constraint, --tries: this model has no columns; see --condition and --known")
-    nfe = 10 if nfe is None else nfe
-    form, classes = source.form, source.info.classes
-    if label and classes is None:
-        raise UserError(f"--label {label[0]}: this model knows no classes; leave it out")
-    if steps_gif and form not in SHOWN:
-        raise UserError(f"--steps-gif: samples of shape {source.data_shape} are neither images nor text")
-    processes = Processes.here()
-    settings: dict[str, Any] = {
-        "grid": grid, "t_start": t_start, "g": g, "guidance": scales(guidance), "clip": None if clip else False,
-        "condition": asked(condition), "temperature": temperature, "lengths": length, "particles": particles,
-        "noise": noise,
-    }  # fmt: skip
-    given_of = _given(source, label, (prompt, unknown), known, keep or "top", n, seed, json)
-    pieces = pieces_for(source, out, n, block_size(batch, particles), per_file)
-    if len(pieces) > 1:
-        if steps_gif:
-            raise UserError(f"--steps-gif with {n} samples in {len(pieces)} files: draw a few for it")
-        began = time.perf_counter()
-        request = {"label": label, "prompt": (prompt, unknown), "known": known, "keep": keep}
-        files, planned = sample_to(
-            source, out, n, solver, nfe, batch=batch, per_file=pieces.size, seed=seed, given=given_of, request=request,
-            processes=processes, progress=shown(json), **settings,
-        )  # fmt: skip
-        seconds = time.perf_counter() - began
-        values = {
-            "model": model, "solver": solver, "plan": str(planned), "nfe": nfe, "n": n, "seed": seed,
-            "seconds": round(seconds, 3), "processes": processes.count, "files": [*map(str, files)],
-        }  # fmt: skip
-        line = f"{n} samples of {model}, seed {seed}: {seconds:.2f} s, in {files[0]} to {files[-1].name}"
-        tell(values, [f"{solver} ran {planned}", line], json)
-        return
-    recorder = Recorder(source, SHOWN[form]) if steps_gif else None
-    drawn = sample_in_batches(
-        source, n, solver, nfe, batch=batch, seed=seed, progress=shown(json), processes=processes,
-        on_step=lambda step: recorder(step) if recorder and len(recorder.steps) < nfe else None,
-        **settings, **given_of(range(n)),
-    )  # fmt: skip
-    if not processes.main:
-        return
-    files = write_files(out / "samples", source, drawn.x, drawn.label, drawn.present)
-    if recorder is not None:
-        recorder.present = drawn.present
-        files.append(write_animation(out / "steps.gif", recorder.frames()))
-    told = lines(source, drawn.x, drawn.present) if form == "text" else []
-    values = {
-        "model": model, "solver": solver, "plan": str(drawn.plan), "nfe": nfe, "n": n, "calls": drawn.calls,
-        "seconds": round(drawn.seconds, 3), "seed": seed, "labels": None, "files": [*map(str, files)],
-        **({"text": [*told]} if told else {}),
-    }  # fmt: skip
-    if is_of_molecules(source):
-        drawings, judged, found = tell_molecules(out / "samples", source, drawn)
-        files, told, values = [*files, *drawings], [*told, *judged], {**values, **found}
-        values["files"] = [*map(str, files)]
-    if drawn.effective_sample_size is not None:
-        size = drawn.effective_sample_size.min(1).values.mean().item()
-        values["effective_sample_size"] = round(size, 2)
-        told.append(f"of {particles} particles a sample {size:.1f} counted where fewest did, on average")
-    if classes is not None and drawn.label is not None:
-        values["labels"] = names = [classes.name(k) for k in drawn.label.tolist()]
-        told += [] if label or known else [f"classes drawn by their shares in the data: {' '.join(names)}"]
-    told.append(f"{solver} ran {drawn.plan}")
-    told.append(
-        f"{n} samples of {model}: {drawn.seconds:.2f} s, {drawn.calls} network calls, "
-        f"{n / max(drawn.seconds, 1e-9):.1f} samples a second, seed {seed}; written to {', '.join(map(str, files))}"
-    )
-    tell(values, told, json)
-
-
-def _given(
-    model: BFN,
-    label: tuple[str, ...],
-    prompt: tuple[str | None, str],
-    known: str | None,
-    keep: Any,
-    n: int,
-    seed: int,
-    json: bool,
-) -> Callable[[range], dict[str, Any]]:
-    """What is asked for of samples by their numbers: classes in turn, a prompt, a part of images in turn."""
     import torch
 
-    from bfn.data.encoding import known_part, known_text, read_model_data
+    common.check_positive(n=n, batch=batch, per_file=per_file)
+    known_data.check()
+    if sampling.particles is not None and known_data == NO_DATA and table == ANY_ROWS:
+        raise UserError(f"--particles {sampling.particles} without --prompt, --known or --given: say what must hold")
+    source = common.load(model, device, network)
+    if common.is_table(source):
+        wrong = {name: value for name, value in sampling.given().items() if name not in OF_ROWS}
+        common.refuse_given(
+            "not for a table; its rows are asked for by --given column=value",
+            {**wrong, **vars(known_data), "unknown": known_data.unknown != "_", "steps_gif": steps_gif},
+        )
+        _sample_rows(model, source, n, seed, out, table, sampling.given(), json)
+        return
+    _check(source, sampling, table, steps_gif)
 
-    text, unknown = prompt
-    always = {} if text is None else known_text(model, text, unknown)
-    images = None
-    if known is not None:
-        images = read_model_data(model, known, "test", n, seed=seed, progress=shown(json)).x
+    from bfn._utils.pieces import Processes
+    from bfn.storage.sample_files import batch_size, draw_batches, pieces_for, sample_to
+    from bfn.viz.pictures import Recorder
 
-    def of(rows: range) -> dict[str, Any]:
-        own = {**always, "label": [label[i % len(label)] for i in rows] if label else None}
-        if images is not None:
-            own |= known_part(model, images[torch.tensor(rows) % len(images)], keep)
-        return own
+    request = sampling.request(n, **known_data.options(source, n, seed, json))
+    bound, processes = request.bind(source, n), Processes.here()
+    settings: dict[str, Any] = {
+        "batch": batch, "seed": seed, "processes": processes, "progress": common.shown(json),
+        "autocast": None if autocast is None else getattr(torch, autocast),
+    }  # fmt: skip
+    solver, nfe = " ".join(sampling.solver), bound.plan.table.nfe
+    values = {"model": model, "solver": solver, "plan": str(bound.plan), "nfe": nfe, "n": n, "seed": seed}
+    pieces = pieces_for(bound, out, batch, per_file)
+    began = time.perf_counter()
+    if len(pieces) > 1:
+        if steps_gif:
+            raise UserError(f"--steps-gif with {n} samples in {len(pieces)} files: draw fewer samples")
+        files, _ = sample_to(source, out, n, request, per_file=pieces.size, **settings)
+        seconds = time.perf_counter() - began
+        values |= {"seconds": round(seconds, 3), "processes": processes.count, "files": [*map(str, files)]}
+        line = f"{n} samples of {model}, seed {seed}: {seconds:.2f} s, in {files[0]} to {files[-1].name}"
+        common.tell(values, [f"{solver} ran {bound.plan}", line], json)
+        return
+    recorder = Recorder(source, SHOWN[source.codec.form]) if steps_gif else None
 
-    return of
+    def on_step(step: Step) -> None:
+        if recorder is not None and len(recorder.steps) < nfe:  # the first batch alone
+            recorder(step)
+
+    samples = draw_batches(bound, on_step=on_step, **settings)
+    seconds, calls = time.perf_counter() - began, math.ceil(n / batch_size(bound, batch)) * nfe
+    if processes.main:
+        files, lines, found = _write(source, samples, bound, out, recorder)
+        if "labels" in found and not sampling.label and not known_data.known:
+            lines.append(f"classes drawn by their shares in the data: {' '.join(found['labels'])}")
+        lines += [
+            f"{solver} ran {bound.plan}",
+            f"{n} samples of {model}: {seconds:.2f} s, {calls} network calls, {n / max(seconds, 1e-9):.1f} samples a "
+            f"second, seed {seed}; {common.written_to(files)}",
+        ]
+        values |= {"calls": calls, "seconds": round(seconds, 3), "labels": None, "files": [*map(str, files)], **found}
+        common.tell(values, lines, json)
 
 
-def asked(given: tuple[str, ...]) -> dict[str, Any] | None:
-    """Conditions by name from NAME=VALUE; a value is a number, several with commas between, or the name of a class."""
-    return {name: _value(value) for name, value in (_pair("condition", one) for one in given)} or None
+def _check(model: BFN, options: common.SampleOptions, rows: RowOptions, steps_gif: bool) -> None:
+    """Raise a UserError for options that do not apply to the model."""
+    if rows != ANY_ROWS:
+        raise UserError("--given, --constraint, --tries: this model has no columns; see --condition and --known")
+    if options.label and model.info.classes is None:
+        raise UserError(f"--label {options.label[0]}: this model knows no classes; leave it out")
+    if steps_gif and model.codec.form not in SHOWN:
+        raise UserError(f"--steps-gif: samples of shape {model.data_shape} are neither images nor text")
 
 
-def scales(given: tuple[str, ...]) -> float | dict[str, float] | None:
-    """A scale for all conditions, or some by name, from SCALE or NAME=SCALE."""
-    if len(given) == 1 and "=" not in given[0]:
-        return _scale(given[0])
-    return {name: _scale(value) for name, value in (_pair("guidance", one) for one in given)} or None
+def _write(
+    model: BFN, samples: Samples, bound: BoundRequest, out: Path, recorder: Recorder | None
+) -> tuple[list[Path], list[str], dict[str, Any]]:
+    """Write samples to files. Returns the files, and a description of the samples as lines and as values for JSON."""
+    from bfn.quality import is_of_molecules
+    from bfn.viz.pictures import write_animation
+
+    classes, label = model.info.classes, samples.conditions.get("label")
+    lines: list[str] = []
+    values: dict[str, Any] = {}
+    files = model.codec.write(out / "samples", samples.x, samples.present, label, classes.names if classes else ())
+    if recorder is not None:
+        recorder.present = samples.present
+        files.append(write_animation(out / "steps.gif", recorder.frames()))
+    if model.codec.form == "text":
+        lines = model.codec.lines(samples.x, samples.present)
+        values["text"] = [*lines]
+    if is_of_molecules(model):
+        drawings, report, values["molecules"] = _draw_molecules(out / "samples.png", model, samples)
+        files, lines = [*files, *drawings], [*lines, *report]
+    if samples.effective_sample_size is not None:
+        size = samples.effective_sample_size.min(1).values.mean().item()
+        values["effective_sample_size"] = round(size, 2)
+        lines.append(
+            f"effective number of the {bound.n_particles} particles, where it is lowest, on average: {size:.1f}"
+        )
+    if classes is not None and label is not None:
+        values["labels"] = [classes.name(k) for k in label.tolist()]
+    return files, lines, values
 
 
-def _pair(option: str, given: str) -> tuple[str, str]:
-    name, equals, value = given.partition("=")
-    if not (name and equals and value):
-        raise UserError(f"--{option} {given}: expected NAME=VALUE, such as gap=0.25")
-    return name, value
+def _draw_molecules(path: Path, model: BFN, samples: Samples) -> tuple[list[Path], list[str], Any]:
+    """Draw the valid molecules. Returns the files, and a report as lines and as values for JSON."""
+    from bfn.quality import report_molecules
+    from bfn.viz.pictures import molecule_sheet, write_picture
 
-
-def _value(value: str) -> Any:
     try:
-        numbers = [int(one) if one.lstrip("+-").isdecimal() else float(one) for one in value.split(",")]
-    except ValueError:
-        return value
-    return numbers if len(numbers) > 1 else numbers[0]
+        report = report_molecules(model, samples.x, samples.present, samples.conditions)
+        valid = report.molecules.valid
+        captions = [""] * len(valid)
+        for own in report.properties:
+            captions = [f"{own.name} {value:.3f}" for value in own.estimated]
+        files = [write_picture(path, molecule_sheet(valid, captions))] if valid else []
+    except ImportError as error:  # RDKit is optional
+        return [], [f"not drawn, not judged: {error}"], None
+    return files, report.lines(), report.asdict()
 
 
-def _scale(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise UserError(f"--guidance {value}: expected a scale, such as 2, or NAME=SCALE") from None
+def _sample_rows(
+    name: str, model: BFN, n: int, seed: int, out: Path, rows: RowOptions, options: dict[str, Any], json: bool
+) -> None:
+    """Draw rows of a table, write them to a file and print how the conditions were met."""
+    from bfn._utils.pieces import Processes
+    from bfn._utils.progress import Progress
+    from bfn.core.sampling import Request
+    from bfn.tables.sampling import RowRequest, draw_rows
+    from bfn.tables.synthesizer import TableSynthesizer, check_row_file, write_rows
+
+    path = check_row_file(out if out.suffix else out / "samples.csv")
+    request = RowRequest.read(TableSynthesizer.of(model, name).columns, rows.given, rows.constraint)
+    report, wish = request.report(), Request.from_options(**options)
+    tries = {} if rows.tries is None else {"tries": rows.tries}
+    processes, began = Processes.here(), time.perf_counter()
+    with Progress(n, "sampling", "row", common.shown(json)) as bar:
+
+        def counted() -> Iterator[Any]:
+            for drawn in draw_rows(model, n, request, report, wish, seed=seed, processes=processes, **tries):
+                bar.update(len(drawn))
+                yield drawn
+
+        if processes.main:
+            write_rows(path, counted(), request.example)
+        else:
+            all(True for _ in counted())  # the first process gets all rows and writes them
+    seconds = time.perf_counter() - began
+    values = {
+        "model": name, "n": n, "seed": seed, "seconds": round(seconds, 3), "files": [str(path)],
+        "conditions": report.asdict(),
+    }  # fmt: skip
+    rate = f"{n / max(seconds, 1e-9):.0f} rows a second"
+    common.tell(
+        values,
+        [*report.lines(), f"{n} rows of {name}: {seconds:.2f} s, {rate}, seed {seed}; {common.written_to([path])}"],
+        json,
+    )

@@ -1,149 +1,148 @@
-"""Samples in files: pictures, lines, arrays, tables, by what they are; many of them in numbered files."""
+"""Samples in files: batches of samples, and numbered files of many."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
-from torch import Tensor
+import torch
 
-from bfn._utils.files import atomic_write, write_arrays
-from bfn._utils.pieces import ALONE, Pieces, Processes, digest, write_pieces
-from bfn._utils.progress import Shown
+from bfn._utils.files import atomic, atomic_write, write_arrays
+from bfn._utils.pieces import ALONE, Pieces, Processes, block_generator, digest, write_pieces
+from bfn._utils.progress import Progress, Shown
+from bfn.core.codec import codec_for
+from bfn.core.errors import UserError
 from bfn.core.model import BFN
-from bfn.core.sampling import block_size, sample_in_batches, undisturbed
-from bfn.core.solver import Plan, plan
-from bfn.quality.measurements import identify
-from bfn.viz.pictures import write_samples
+from bfn.core.sampling import BoundRequest, Request, SampleOptions, Samples, SolverLike, Step
+from bfn.core.solver import Plan
+from bfn.storage.models import identify
 
 FILE_NUMBERS = 1 << 22
-"""Numbers in a file of many samples, about."""
-MOST_BLOCKS = 64
-"""Batches in it: what a kill loses of a process's work."""
+"""Approximate number of values in a file of many samples."""
+MOST_BATCHES = 64
+"""Maximum number of batches in a file: what a killed process loses."""
 LEAST_FILES = 64
-"""Files of so many samples that one is not enough: that many processes have something to do."""
+"""Minimum number of files if samples do not fit in one, so that many processes can share the work."""
 SHEET = 64
-"""Images that are shown of many."""
-
-
-def pieces_for(model: BFN, folder: Path | str, n: int, block: int, per_file: int | None = None) -> Pieces:
-    """The files that n samples drawn in such blocks go to; per_file: in each, at most; by their size if None."""
-    numbers = sum(map(math.prod, model.flow.by_part("data_shape", model.data_shape).values()))
-    size = min(FILE_NUMBERS // max(1, numbers), MOST_BLOCKS * block) if per_file is None else per_file
-    if per_file is None and n > size:
-        size = min(size, n // LEAST_FILES)
-    return Pieces(Path(folder), n, max(1, size // block) * block, ".txt" if model.form == "text" else ".npz")
+"""Number of images on the sheet that shows the first of many."""
 
 
 def sample_to(
     model: BFN,
     folder: Path | str,
     n: int,
-    solver: Any = "auto",
+    solver: SolverLike | Request = "auto",
     nfe: int | None = None,
     *,
     batch: int = 256,
     per_file: int | None = None,
     seed: int = 0,
-    given: Callable[[range], Mapping[str, Any]] | None = None,
-    request: Mapping[str, Any] | None = None,
+    autocast: torch.dtype | None = None,
     processes: Processes = ALONE,
     progress: Shown = False,
-    **settings: Any,
+    **options: Unpack[SampleOptions],
 ) -> tuple[list[Path], Plan]:
-    """Draw any number of samples into numbered files as they are drawn, in constant memory; the files, and the plan.
+    """Draw samples into numbered files, in constant memory.
 
-    ``samples-000000.npz`` and so on, or .txt of text; of images also a sheet of the first few. They are the samples of
-    :func:`bfn.core.sampling.sample_in_batches` with the same seed and batch, which has the settings. What was
-    stopped or killed goes on when it is asked for again, with any number of processes.
+    The files are ``samples-000000.npz`` and so on, .txt for text; for images also a sheet of the first samples. They
+    hold the samples of ``model.sample(n, ..., batch=batch, seed=seed)``. If the call is interrupted, the same call
+    continues, with any number of processes.
 
-    per_file: samples in a file; by their size if None. given: what is asked for of samples of these numbers, where that
-    differs: ``label`` and the like. request: plain values that say what ``given`` gives.
+    Args:
+        model: the model.
+        folder: directory of the files.
+        n: number of samples.
+        solver, nfe, options: as for :func:`bfn.sample`.
+        batch: maximum number of states that go through the network together.
+        per_file: maximum number of samples in a file; chosen by their size if None.
+        seed: seed of the random numbers.
+        autocast: type to run the network in.
+        processes: the processes that share the work.
+        progress: whether to show progress.
+
+    Returns:
+        The files, and the plan of the solver.
+
+    Raises:
+        UserError: the folder has files of another request.
     """
-    block = block_size(batch, settings.get("particles"))
-    pieces = pieces_for(model, folder, n, block, per_file)
-    planning: dict[str, Any] = {key: settings.get(key) for key in ("grid", "t_start", "g")}
-    planned = plan(model, solver, nfe, **planning, plain=undisturbed(**settings))
-    asked = {
-        "model": identify(model), "table": digest(repr(planned.table)), "seed": seed, "batch": batch,
-        **{name: digest(value) if isinstance(value, Tensor) else repr(value) for name, value in settings.items()},
-        **(request or {}),
+    if not isinstance(solver, Request):
+        solver = Request.from_options(solver, nfe, **options)
+    elif nfe is not None or options:
+        raise UserError(f"{', '.join(options) or 'nfe'} beside a Request, which has its own: leave it out")
+    bound = solver.bind(model, n)
+    pieces = pieces_for(bound, folder, batch, per_file)
+    request = {
+        "model": identify(model), "request": solver.key(), "table": digest(repr(bound.plan.table)), "seed": seed,
+        "batch": batch, "autocast": autocast,
     }  # fmt: skip
 
     def write(rows: range, path: Path, advance: Callable[[float], None]) -> None:
-        drawn = sample_in_batches(
-            model, len(rows), solver, nfe, batch=batch, seed=seed, first=rows.start, **settings,
-            **(given(rows) if given else {}), on_step=lambda step: advance(len(step.u) / planned.table.nfe / each),
-        )  # fmt: skip
+        def on_step(step: Step) -> None:
+            advance(len(step.u) / bound.n_particles / bound.plan.table.nfe)
+
+        samples = draw_batches(bound, rows, batch=batch, seed=seed, autocast=autocast, on_step=on_step)
         if path.suffix == ".txt":
-            write_samples(path, model, drawn.x, present=drawn.present)
+            atomic_write(path, "".join(f"{line}\n" for line in model.codec.lines(samples.x, samples.present)))
             return
-        if model.form == "images" and rows.start == 0:
-            write_samples(path.with_name("samples.png"), model, drawn.x[:SHEET])
-        write_arrays(path, **_arrays(model, drawn.x, drawn.label, drawn.present))
+        if model.codec.form == "images" and rows.start == 0:
+            with atomic(path.with_name("samples.png")) as temporary:
+                model.codec.picture(samples.x[:SHEET]).save(temporary, "PNG")
+        labels = {} if samples.label is None else {"labels": samples.label}
+        write_arrays(path, **model.codec.arrays(samples.x, samples.present), **labels)
 
-    each = batch / block
-    write_pieces(pieces, write, asked, processes=processes, progress=progress)
-    return pieces.paths, planned
+    write_pieces(pieces, write, request, processes=processes, progress=progress)
+    return pieces.paths, bound.plan
 
 
-def write_files(path: Path, model: BFN, x: Any, label: Tensor | None, present: Any) -> list[Path]:
-    """Samples in files of that name: text as .txt, images as .png and .npz, numbers and parts as .npz, tables as .csv.
+def draw_batches(
+    bound: BoundRequest,
+    rows: range | None = None,
+    *,
+    batch: int = 256,
+    seed: int = 0,
+    autocast: torch.dtype | None = None,
+    on_step: Callable[[Step], object] | None = None,
+    processes: Processes = ALONE,
+    progress: Shown = False,
+) -> Samples:
+    """Draw samples of a request in batches, each with a generator made from the seed and its number.
 
-    Numbers are in the units of the data that the model was trained on, but those of images, which are in [-1, 1].
+    Args:
+        bound: the request, for all samples.
+        rows: samples to draw by number, from the first one of a batch on; all of them if None.
+        batch, seed, autocast, on_step, progress: as for :func:`bfn.sample`.
+        processes: the processes that share the batches. All of them get all samples.
     """
-    form = model.form
-    files = [write_samples(path, model, x, present=present)] if form in ("text", "images") else []
-    if form == "text":
-        return files
-    if model.info.columns is not None:
-        atomic_write(path.with_suffix(".csv"), model.decode(x).to_csv(index=False))
-        return [path.with_suffix(".csv")]
-    arrays = _arrays(model, x, label, present)
-    files.append(write_arrays(path.with_suffix(".npz"), **arrays))
-    decoded = {name: values for name, values in arrays.items() if name != "labels" and not name.startswith("present")}
-    # Padding of text is no part of it; that of numbers would look like data in a table.
-    in_table = present is None or (
-        form == "parts" and all(isinstance(arrays[name], list) or bool(mask.all()) for name, mask in present.items())
-    )
-    columns = [*_columns(decoded)] if form != "images" and in_table else []
-    if columns and all(column is not None for _, column in columns):
-        if label is not None:
-            classes = model.info.classes
-            named = [classes.name(k) if classes else k for k in label.tolist()]
-            columns.append(("label", named))
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([name for name, _ in columns])
-        writer.writerows(zip(*(column for _, column in columns), strict=True))
-        atomic_write(path.with_suffix(".csv"), text.getvalue())
-        files.append(path.with_suffix(".csv"))
-    return files
+    rows, size = range(bound.n) if rows is None else rows, batch_size(bound, batch)
+    drawn: list[Samples] = []
+    with Progress(len(rows), "sampling", "sample", progress) as bar:
+
+        def after_step(step: Step) -> None:
+            bar.update(len(step.u) * processes.count / bound.n_particles / bound.plan.table.nfe)
+            if on_step is not None:
+                on_step(step)
+
+        for start in processes.own(rows[::size]):
+            part = bound.rows(slice(start, min(rows.stop, start + size)))
+            generator = block_generator(seed, start // size, bound.model.device)
+            drawn.append(part.draw(generator, on_step=after_step, autocast=autocast))
+    return Samples.joined(processes.gather(drawn))
 
 
-def _arrays(model: BFN, x: Any, label: Tensor | None, present: Any) -> dict[str, Any]:
-    """Samples by the names of their arrays, with their labels, and where they are padded."""
-    form = model.form
-    decoded = {"x": x} if form == "images" else model.decode(x, present) if form == "parts" else {"x": model.decode(x)}
-    beside = {} if label is None else {"labels": label}
-    if present is not None:
-        masks = present if isinstance(present, Mapping) else {"": present}
-        beside |= {f"present {name}".strip(): mask for name, mask in masks.items()}
-    return {**decoded, **beside}
+def batch_size(bound: BoundRequest, batch: int) -> int:
+    """Return the number of samples in a batch of so many states."""
+    return max(1, batch // bound.n_particles)
 
 
-def _columns(decoded: Mapping[str, Any]) -> Iterator[tuple[str, list[Any] | None]]:
-    """Numbers and texts one a sample by their name, those of vectors numbered; None for what fits in no table."""
-    for name, values in decoded.items():
-        if isinstance(values, list) or values.ndim == 1:
-            yield name, list(values)
-        elif values.ndim == 2 and values.shape[1] == 1:
-            yield name, values[:, 0].tolist()
-        elif values.ndim == 2:
-            yield from ((f"{name}{i}", column) for i, column in enumerate(values.T.tolist()))
-        else:
-            yield name, None
+def pieces_for(bound: BoundRequest, folder: Path | str, batch: int, per_file: int | None = None) -> Pieces:
+    """Return the files for the samples of a request. A file holds whole batches; see :func:`sample_to`."""
+    model, n, size = bound.model, bound.n, batch_size(bound, batch)
+    if per_file is None:
+        numbers = sum(map(math.prod, model.flow.by_part("data_shape", model.data_shape).values()))
+        per_file = min(FILE_NUMBERS // max(1, numbers), MOST_BATCHES * size)
+        per_file = min(per_file, n // LEAST_FILES) if n > per_file else per_file
+    suffix = ".txt" if codec_for(model.info, model.flow, model.data_shape).form == "text" else ".npz"
+    return Pieces(Path(folder), n, max(1, per_file // size) * size, suffix)

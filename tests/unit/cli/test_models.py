@@ -51,7 +51,7 @@ def test_info_tells_size_and_what_auto_picks(models, capsys):
     assert rows["network"].startswith("unet")
     for nfe in (5, 10, 20, 50):
         assert f"  {solvers.plan(bfn.load(models / 'images'), 'auto', nfe)}\n" in shown
-    assert "docs/results/dial.md" in shown
+    assert "docs/results/few-step.md" in shown
 
 
 def test_info_tells_the_alphabet_and_tuned_tables(models, capsys):

@@ -73,7 +73,7 @@ def test_an_invalid_string_in_the_data_is_told_with_its_line(tmp_path, capsys):
     command = ["train", str(path), "--sequence", "smiles", "--tokenizer", "smiles", "--out", str(tmp_path / "run")]
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert "line 3: smiles is 'C1CC', no molecule: ring number 1, which comes an odd number of times" in error
+    assert "line 3: smiles is 'C1CC', not a molecule: ring number 1, which comes an odd number of times" in error
     assert error.count("\n") == 1
 
 

@@ -229,7 +229,7 @@ def test_temperature_is_the_librarys(models, tmp_path):
 
 
 def test_a_model_of_tokens_is_sampled_and_told(tmp_path, capsys):
-    tokens = bfn.data.tokenizers.TokenList(("Ala", "Gly", *(f"[{number}]" for number in range(25))))
+    tokens = bfn.data.TokenList(("Ala", "Gly", *(f"[{number}]" for number in range(25))))
     model = tiny.build("text")
     model.info = bfn.ModelInfo(text_tokenizer=tokens)
     model.save(tmp_path / "model")
@@ -248,7 +248,7 @@ def test_wrong_conditions_are_one_line(models, tmp_path, refused):
     np.savez(tmp_path / "large.npz", x=np.zeros((4, 9, 9), dtype=np.uint8))
     assert "'T' at position 0 is not among the symbols" in refused("sample", models / "text", "--prompt", "The")
     assert "21 characters: the model's texts have 20" in refused("sample", models / "text", "--prompt", "a" * 21)
-    assert "not of text" in refused("sample", models / "images", "--prompt", "the")
+    assert "not text" in refused("sample", models / "images", "--prompt", "the")
     assert "the model's data are (20,)" in refused("sample", models / "text", "--known", tmp_path / "large.npz")
     assert "(1, 9, 9)" in refused("sample", models / "images", "--known", tmp_path / "large.npz")
     assert "no such file" in refused("sample", models / "images", "--known", tmp_path / "nowhere.npz")

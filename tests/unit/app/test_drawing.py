@@ -82,8 +82,8 @@ def test_a_view_after_each_call_and_one_at_the_end() -> None:
 
 
 def test_a_dial_counts_only_where_there_is_one() -> None:
-    assert drawing.dial(Panel("fast-sde", 5, g=3.0)) == 3.0
-    assert drawing.dial(Panel("bfn", 5, g=3.0)) is None
+    assert drawing.panel_request(Panel("fast-sde", 5, g=3.0)).g == 3.0
+    assert drawing.panel_request(Panel("bfn", 5, g=3.0)).g is None
 
 
 def test_a_film_has_a_frame_a_call_and_shows_the_last() -> None:

@@ -15,8 +15,7 @@ import torch
 import bfn
 import tiny
 from bfn import __version__
-from bfn.cli import explain, main
-from bfn.cli.commands import COMMANDS
+from bfn.cli import COMMANDS, explain, main
 from bfn.core.grids import GRIDS
 from bfn.data.sources import FetchError
 
@@ -43,6 +42,7 @@ def test_every_command_has_help_with_an_example_and_a_word_on_each_option(name, 
     documented = inspect.getdoc(COMMANDS[name])
     kinds = {key: one.annotation for key, one in inspect.signature(COMMANDS[name], eval_str=True).parameters.items()}
     for group in [key for key, kind in kinds.items() if is_dataclass(kind)]:
+        documented += "".join(inspect.getdoc(kind) for kind in kinds[group].__mro__)
         kinds |= get_type_hints(kinds.pop(group), include_extras=True)
     for option, kind in kinds.items():
         told_here = f"{option}: " in documented
@@ -52,7 +52,7 @@ def test_every_command_has_help_with_an_example_and_a_word_on_each_option(name, 
 def test_the_help_on_grids_and_the_dial_names_all_there_is(capsys):
     assert main(["sample", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    told = shown[shown.index("where the calls are made:") :].partition(";")[0]
+    told = shown[shown.index("times of the network calls:") :].partition(";")[0]
     assert all(name in told.replace(",", " ").split() for name in GRIDS)
     assert "power:1.5" in told
     assert "to inf" in shown[shown.index("stochasticity") :].partition(";")[0]
@@ -102,8 +102,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
 def test_an_error_of_others_shows_its_traceback_and_leaves_with_1(error):
     code = f"""
 import sys
-from bfn.cli import main
-from bfn.cli.commands import COMMANDS
+from bfn.cli import COMMANDS, main
 def broken() -> None:
     "Fail."
     raise {error}
@@ -153,8 +152,6 @@ def test_what_is_explained_and_what_is_not():
 
 def test_without_tyro_one_line_says_how_to_install_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "tyro", None)
-    monkeypatch.delitem(sys.modules, "bfn.cli.commands")
-    monkeypatch.delattr("bfn.cli.commands")
     for module in [name for name in sys.modules if name.startswith(("bfn.cli.", "tyro."))]:
         monkeypatch.delitem(sys.modules, module)
     assert main(["models"]) == 2
