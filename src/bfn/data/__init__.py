@@ -1,7 +1,7 @@
-"""Data: images, text and records, from files of the user's or from the standard sets.
+"""Data: images, texts, records and tables, from files or from the standard sets.
 
-``load`` takes the name of a standard set or a path and gives ``Images``, ``Text`` or ``Records``, which are kept as
-they are stored and make floats or int64 classes a batch at a time:
+:func:`load` takes the name of a standard set or a path and returns :class:`Images`, :class:`Text` or :class:`Records`.
+These are kept as they are stored, and become floats or int64 classes a batch at a time:
 
     images = bfn.data.load("mnist")               # or a folder, .npz, .npy, an idx file
     x = images[index].to_float()                  # (batch, channel, height, width) in [-1, 1]
@@ -14,57 +14,16 @@ they are stored and make floats or int64 classes a batch at a time:
 from bfn._utils.files import home
 from bfn.data.images import Images, concatenate, from_array
 from bfn.data.loading import Part, is_at_hand, load, names
-from bfn.data.records import (
-    Categories,
-    Column,
-    Columns,
-    Numbers,
-    RawTable,
-    Records,
-    Sequences,
-    make_records,
-    read_records,
-)
+from bfn.data.records import Categories, Column, Columns, Numbers, RawTable, Records, make_records, read_records
 from bfn.data.sources import SOURCES, Download, FetchError, Source, fetch
 from bfn.data.table_columns import TableColumn, TableColumns
 from bfn.data.table_files import infer_columns, read_table
-from bfn.data.text import Text, read_text
+from bfn.data.text import Sequences, Text, read_text
 from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, Alphabet, Tokenizer, TokenizerFile, TokenList
 
 __all__ = [
-    "AMINO_ACIDS",
-    "PATTERNS",
-    "SOURCES",
-    "TEXT8",
-    "Alphabet",
-    "Categories",
-    "Column",
-    "Columns",
-    "Download",
-    "FetchError",
-    "Images",
-    "Numbers",
-    "Part",
-    "RawTable",
-    "Records",
-    "Sequences",
-    "Source",
-    "TableColumn",
-    "TableColumns",
-    "Text",
-    "TokenList",
-    "Tokenizer",
-    "TokenizerFile",
-    "concatenate",
-    "fetch",
-    "from_array",
-    "home",
-    "infer_columns",
-    "is_at_hand",
-    "load",
-    "make_records",
-    "names",
-    "read_records",
-    "read_table",
-    "read_text",
-]
+    "AMINO_ACIDS", "PATTERNS", "SOURCES", "TEXT8", "Alphabet", "Categories", "Column", "Columns", "Download",
+    "FetchError", "Images", "Numbers", "Part", "RawTable", "Records", "Sequences", "Source", "TableColumn",
+    "TableColumns", "Text", "TokenList", "Tokenizer", "TokenizerFile", "concatenate", "fetch", "from_array", "home",
+    "infer_columns", "is_at_hand", "load", "make_records", "names", "read_records", "read_table", "read_text",
+]  # fmt: skip

@@ -62,17 +62,13 @@ class Images:
 
     def __post_init__(self) -> None:
         if self.x.dtype != torch.uint8 or self.x.ndim != 4:
-            raise UserError(
-                f"images of dtype {self.x.dtype} and shape {tuple(self.x.shape)}: "
-                "expected torch.uint8 of shape (n, channel, height, width)"
-            )
+            found = f"images of dtype {self.x.dtype} and shape {tuple(self.x.shape)}"
+            raise UserError(f"{found}: expected torch.uint8 of shape (n, channel, height, width)")
         if not 2 <= self.levels <= 256:
             raise UserError(f"levels={self.levels}: a pixel has 2 to 256 levels")
         if self.labels is not None and (self.labels.dtype != torch.int64 or self.labels.shape != self.x.shape[:1]):
-            raise UserError(
-                f"labels of dtype {self.labels.dtype} and shape {tuple(self.labels.shape)}: "
-                f"expected torch.int64 of shape ({len(self.x)},), one for each image"
-            )
+            found = f"labels of dtype {self.labels.dtype} and shape {tuple(self.labels.shape)}"
+            raise UserError(f"{found}: expected torch.int64 of shape ({len(self.x)},), one for each image")
 
     def __len__(self) -> int:
         return len(self.x)
@@ -228,10 +224,9 @@ def from_array(array: Array, labels: Array | None = None, name: str = "array") -
         names = tuple(map(str, found))
     fits = labels.shape == array.shape[:1] and labels.dtype.kind in "iu"
     if not fits or labels.min() < 0 or labels.max() >= _MOST_CLASSES:
-        raise UserError(
-            f"{name}: labels of type {labels.dtype} and shape {labels.shape}: "
-            f"expected {len(array)} names, or whole numbers from 0 up, below {_MOST_CLASSES:,}, one for each image"
-        )
+        wrong = f"labels of type {labels.dtype} and shape {labels.shape}"
+        expected = f"{len(array)} names, or whole numbers from 0 up, below {_MOST_CLASSES:,}"
+        raise UserError(f"{name}: {wrong}: expected {expected}, one for each image")
     return Images(x, torch.from_numpy(labels.astype(np.int64)), levels, names)
 
 
@@ -341,10 +336,8 @@ def read_folder(folder: Path, progress: Shown = True) -> Images:
     for path in over(paths, "looking at images", "image", progress):
         with _open_image(path) as image:
             if image.size != (width, height):
-                raise UserError(
-                    f"{path}: {image.width}x{image.height} pixels, but {paths[0]} has {width}x{height}: "
-                    "bring all images to one size"
-                )
+                found = f"{image.width}x{image.height} pixels, but {paths[0]} has {width}x{height}"
+                raise UserError(f"{path}: {found}: bring all images to one size")
             gray, stored = gray and image.mode in _GRAY_MODES, stored + path.stat().st_size
     check_decoded(folder, len(paths) * height * width * (1 if gray else 3), stored)
     x = torch.empty(len(paths), 1 if gray else 3, height, width, dtype=torch.uint8)

@@ -37,9 +37,9 @@ from bfn.data.images import (
     read_npy,
     read_npz,
 )
-from bfn.data.records import Categories, Columns, Numbers, Records, Sequences, is_record_file, read_records
+from bfn.data.records import Categories, Columns, Numbers, Records, is_record_file, read_records
 from bfn.data.sources import SOURCES, fetch, is_fetched, read_manifest
-from bfn.data.text import Text, read_text
+from bfn.data.text import Sequences, Text, read_text
 from bfn.data.tokenizers import Text as TextCodec
 from bfn.data.tokenizers import Tokenizer
 
@@ -144,9 +144,8 @@ def _read_digits() -> Images:
 
 def _image_part(folder: Path, part: Part) -> Images:
     """Read a part of a fetched set of images, which has its own test part."""
-    train, test = (
-        read_npy(folder / f"{stored}-images.npy", folder / f"{stored}-labels.npy") for stored in ("train", "test")
-    )
+    stored = (read_npy(folder / f"{own}-images.npy", folder / f"{own}-labels.npy") for own in ("train", "test"))
+    train, test = stored
     if part == "test":
         return test
     if part == "all":
@@ -169,10 +168,8 @@ def _read_path(
     if path.is_dir():
         return _read_directory(path, progress)
     if not path.exists():
-        known = names()
-        raise UserError(
-            f"{path}: no such file or folder, nor one of the sets {', '.join(known)}{did_you_mean(path, known)}"
-        )
+        hint = did_you_mean(path, names())
+        raise UserError(f"{path}: no such file or folder, nor one of the sets {', '.join(names())}{hint}")
     regular_size(path)
     numpy_reader = _NUMPY_READERS.get(path.suffix.lower())
     if columns is not None or is_record_file(path) or (numpy_reader is not None and not _has_images(path)):
@@ -208,17 +205,13 @@ def _check_text_file(path: Path) -> None:
     if path.suffix.lower() in _PICKLE_SUFFIXES or beginning.startswith(b"\x80"):  # as all pickles since protocol 2
         raise _pickle_error(path)
     if b"\0" in beginning:
-        raise UserError(
-            f"{path}: not a kind of file that can be read: expected a folder of images, .npy, .npz, an MNIST idx "
-            "file, a text file, or records in .csv, .tsv, .parquet, .fasta or .smi"
-        )
+        kinds = "a folder of images, .npy, .npz, an MNIST idx file, a text file, or records in .csv, .tsv, .parquet"
+        raise UserError(f"{path}: not a kind of file that can be read: expected {kinds}, .fasta or .smi")
 
 
 def _pickle_error(path: Path) -> UserError:
-    return UserError(
-        f"{path}: a pickle, which could run code and is never loaded: save arrays as .npz; "
-        "of CIFAR-10 take the binary version, or the name cifar10"
-    )
+    instead = "save arrays as .npz; of CIFAR-10 take the binary version, or the name cifar10"
+    return UserError(f"{path}: a pickle, which could run code and is never loaded: {instead}")
 
 
 # --- paths that the user has trained on -------------------------------------------------------------------------------
@@ -242,10 +235,8 @@ def from_card(source: object) -> str:
     if not isinstance(source, str):
         raise UserError("the model's card does not say what it was trained on; give data, a standard set or a path")
     if source not in names() and str(Path(source).expanduser().resolve()) not in _remembered_paths():
-        raise UserError(
-            f"the model's card says that it was trained on {source!r}, where you have not trained on this machine: "
-            f"if you trust it, give it yourself, --data {source!r}"
-        )
+        found = f"the model's card says that it was trained on {source!r}, where you have not trained on this machine"
+        raise UserError(f"{found}: if you trust it, give it yourself, --data {source!r}")
     return source
 
 
@@ -284,13 +275,10 @@ def record_lengths(records: Records) -> tuple[Tensor, tuple[str, ...]] | None:
                 raise UserError(f"{records.source}: present has gaps: expected all data first, then padding")
     if not found:
         return None
-    first, lengths = next(iter(found.items()))
-    for name, other in found.items():
-        if not torch.equal(other, lengths):
-            raise UserError(
-                f"{records.source}: the lengths of {first} and {name} differ: expected one length for each record; "
-                "train a separate model for one of them"
-            )
+    lengths = next(iter(found.values()))
+    if not all(torch.equal(other, lengths) for other in found.values()):
+        names = " and ".join(found)
+        raise UserError(f"{records.source}: the lengths of {names} differ: expected one length for each record")
     return (lengths, tuple(found)) if bool((lengths < longest).any()) else None
 
 
@@ -368,7 +356,8 @@ def encode_records(records: Records, info: ModelInfo, shape: Any) -> tuple[Tenso
     if set(shapes) != set(records.samples) or (len(shapes) != 1 and not joint):
         expected = f"the parts {', '.join(shape)}" if joint else f"one column, of shape {shape}"
         raise UserError(f"{records.source}: samples of {', '.join(records.samples)}: expected {expected}")
-    codecs = {} if info[CODEC] is None else info[CODEC].by_part
+    codec = info[CODEC]
+    codecs: Mapping[str, Codec] = {} if codec is None else codec.by_part
     encoded = [
         _encode_column(records, name, tuple(own), codecs.get(name if joint else "")) for name, own in shapes.items()
     ]
@@ -407,10 +396,8 @@ def _check_sequences(records: Records, name: str, column: Sequences, longest: in
     if len(column) and int(column.lengths.max()) > longest:
         row = int(column.lengths.argmax())
         (text,) = column[row : row + 1].texts()
-        raise UserError(
-            f"{records.source}: {name} {text[:60]!r} has {int(column.lengths[row])} {own.unit}: "
-            f"the model's longest is {longest}"
-        )
+        found = f"{name} {text[:60]!r} has {int(column.lengths[row])} {own.unit}"
+        raise UserError(f"{records.source}: {found}: the model's longest is {longest}")
 
 
 def _encode_conditions(records: Records, info: ModelInfo) -> dict[str, Tensor]:
@@ -533,23 +520,9 @@ def _choose_images(images: Images, n: int | None, seed: int | None) -> Images:
 
 def as_model_data(model: Model, images: Images) -> Tensor:
     """Return images with the levels that the model was trained on, as floats or as classes of pixels."""
-    n_values = model.flow.n_values
+    n_values = model.flow.parts[""].n_values
     images = images.for_model(n_values, model.info.trained_on)
     return images.to_float() if n_values is None else images.to_classes()
-
-
-def known_text(model: Model, prompt: str, unknown: str = "_") -> dict[str, Tensor]:
-    """Return the arguments ``known`` and ``known_mask`` of :func:`bfn.sample` for texts that begin with a prompt.
-
-    Args:
-        model: a model of text.
-        prompt: beginning of the text.
-        unknown: sign in the prompt that stands for a token to fill in.
-    """
-    if not isinstance(model.codec, TextCodec):
-        raise UserError(f"prompt {prompt!r}: the model is one of {model.form}, not of text; leave it out")
-    known, mask = model.codec.tokenizer.encode_prompt(prompt, model.data_shape[0], unknown)
-    return {"known": known, "known_mask": mask}
 
 
 def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tensor]:

@@ -292,10 +292,9 @@ def _guess_roles(table: RawTable) -> Columns:
         texts = [name for name in texts if _looks_like_sequences(columns[name])]
     if len(texts) == 1:
         return Columns(sequence=texts)
-    raise UserError(
-        f"{table.source}: which column is what? It has {', '.join(columns)}: name the sequence, the parts, the "
-        "label or the conditions among them"
-    )
+    known = ", ".join(columns)
+    wanted = "name the sequence, the parts, the label or the conditions among them"
+    raise UserError(f"{table.source}: which column is what? It has {known}: {wanted}")
 
 
 def _is_text(values: Strings | NDArray[Any]) -> bool:
@@ -398,9 +397,8 @@ def _named_classes(table: RawTable, name: str, texts: Strings) -> Categories:
         raise table.error(texts.index(""), f"{name} is empty: expected a class")
     names = sorted(set(texts), key=lambda text: (_number(text) is None, _number(text) or 0.0, text))
     if len(names) > MOST_CLASSES or (len(names) > 100 and 2 * len(names) > len(texts)):
-        raise UserError(
-            f"{table.source}: column {name} has {len(names)} different texts: expected classes, each of several records"
-        )
+        found = f"column {name} has {len(names)} different texts"
+        raise UserError(f"{table.source}: {found}: expected classes, each of several records")
     numbers = {text: number for number, text in enumerate(names)}
     return Categories(torch.tensor([numbers[text] for text in texts]), tuple(names))
 
@@ -411,7 +409,7 @@ def _make_presence(table: RawTable, roles: Columns) -> Tensor | None:
     if name is None:
         return None
     values = np.asarray(table.columns[name])
-    shapes = [getattr(table.columns[part], "shape", ()) for part in roles.samples]
+    shapes: list[tuple[int, ...]] = [getattr(table.columns[part], "shape", ()) for part in roles.samples]
     length = min((shape[1] for shape in shapes if len(shape) > 1), default=0)
     expected = {"lengths": ("whole numbers", "iu", (len(values),)), "present": ("booleans", "b", (len(values), length))}
     what, kinds, shape = expected[name]
@@ -621,16 +619,11 @@ def _scalars_as_floats(array: NDArray[Any]) -> NDArray[Any]:
     return array.astype(np.float64) if array.ndim == 1 and array.dtype.kind in "iu" else array
 
 
-_READERS: dict[str, Callable[[Path], RawTable]] = {
-    ".npy": _read_arrays,
-    ".npz": _read_arrays,
+_READERS: Mapping[str, Callable[[Path], RawTable]] = {
+    **dict.fromkeys((".npy", ".npz"), _read_arrays),
     ".txt": _read_text_lines,
-    ".smi": _read_smiles,
-    ".smiles": _read_smiles,
-    ".fasta": _read_fasta,
-    ".fa": _read_fasta,
-    ".faa": _read_fasta,
-    ".csv": _read_csv,
-    ".tsv": _read_csv,
+    **dict.fromkeys((".smi", ".smiles"), _read_smiles),
+    **dict.fromkeys((".fasta", ".fa", ".faa"), _read_fasta),
+    **dict.fromkeys((".csv", ".tsv"), _read_csv),
     ".parquet": _read_parquet_columns,
 }

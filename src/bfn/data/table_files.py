@@ -249,26 +249,36 @@ def infer_columns(
     Raises:
         UnlearnableColumnsError: columns that are not in ``drop`` are empty, identifiers or free text.
     """
-    is_stream = isinstance(table, TableStream)
-    table = table if is_stream else as_frame(table)
-    names = list(table.dtypes.keys())
     check_kinds_and_drop(kinds, drop)
-    for name in (*(kinds or {}), *drop):
-        if name not in names:
-            raise UserError(f"column {name!r}: expected one of {', '.join(names)}{did_you_mean(name, names)}")
-    counts = {name: _Counts(most=MOST_COUNTED if is_stream else None) for name in names if name not in {*drop}}
-    for piece in table.pieces() if is_stream else [table]:
-        for name, counted in counts.items():
-            counted.add(piece[name])
+    table, kinds = table if isinstance(table, TableStream) else as_frame(table), kinds or {}
+    names = list(table.dtypes.keys())
+    _check_named((*kinds, *drop), names)
+    counts = _count(table, [name for name in names if name not in {*drop}])
     if len(table) < 2 or not counts:
         found = f"a table of {len(table)} rows and {len(counts)} columns"
         raise UserError(f"{found}: expected at least 2 rows and 1 column")
-    inferred = {name: _infer(name, counted, (kinds or {}).get(name), most_levels) for name, counted in counts.items()}
+    inferred = {name: _infer(name, counted, kinds.get(name), most_levels) for name, counted in counts.items()}
     reasons = {name: found for name, found in inferred.items() if isinstance(found, str)}
     columns = tuple(found for found in inferred.values() if isinstance(found, TableColumn))
     if reasons:
         raise UnlearnableColumnsError(reasons, TableColumns(columns) if columns else None)
     return TableColumns(columns)
+
+
+def _check_named(wanted: Sequence[str], names: Sequence[str]) -> None:
+    unknown = next((name for name in wanted if name not in names), None)
+    if unknown is not None:
+        raise UserError(f"column {unknown!r}: expected one of {', '.join(names)}{did_you_mean(unknown, names)}")
+
+
+def _count(table: Any, names: Sequence[str]) -> dict[str, _Counts]:
+    """Return the counts of some columns of a DataFrame or a TableStream."""
+    pieces, most = (table.pieces(), MOST_COUNTED) if isinstance(table, TableStream) else ([table], None)
+    counts = {name: _Counts(most) for name in names}
+    for piece in pieces:
+        for name, counted in counts.items():
+            counted.add(piece[name])
+    return counts
 
 
 def check_kinds_and_drop(kinds: Mapping[str, str] | None, drop: Collection[str]) -> None:
@@ -358,9 +368,8 @@ def _infer(name: str, counted: _Counts, kind: str | None, most_levels: int) -> T
     if spikes is None:
         return TableColumn(name, cells, tuple(levels.tolist()), has_missing)
     rest = ~np.isin(levels, spikes)
-    return TableColumn(
-        name, cells, tuple(spikes.tolist()), has_missing, _quantiles(cells, levels[rest], counts[rest], name)
-    )
+    quantiles = _quantiles(cells, levels[rest], counts[rest], name)
+    return TableColumn(name, cells, tuple(spikes.tolist()), has_missing, quantiles)
 
 
 def _counts_rows(levels: Raw, n: int) -> bool:
@@ -393,10 +402,8 @@ def _quantiles(cells: CellType, values: Raw, counts: Raw, name: str) -> Quantile
         offset, reach = int(whole[0]), int(whole[-1]) - int(whole[0])
         step = int(np.gcd.reduce(whole - offset)) if reach < 2**63 else 1
         if reach // step > EXACT:
-            raise UserError(
-                f"column {name!r}: whole numbers from {whole[0]} to {whole[-1]}, too far apart to be kept exactly: "
-                "convert them, .astype(float)"
-            )
+            found = f"whole numbers from {whole[0]} to {whole[-1]}, too far apart to be kept exactly"
+            raise UserError(f"column {name!r}: {found}: convert them, .astype(float)")
         coordinate = (whole - offset) // step
     share = (np.cumsum(counts) - counts / 2) / counts.sum()
     keep = _some_places(share)

@@ -157,19 +157,22 @@ def read_text(path: Path | str, tokenizer: Tokenizer | str | None = None) -> Tex
     if found[0] == 0:
         raise UserError(f"{path}: byte {_first_place(codes, 0)} is zero: this is not a text file")
     if found[-1] >= 0x80 and (tokenizer is None or not tokenizer.symbols.isascii()):
-        return _read_wide(path, tokenizer)
+        return _read_tokens(path, tokenizer)
     alphabet = tokenizer or Alphabet("".join(map(chr, found.tolist())))
-    classes = _class_table(alphabet, 0x100)
+    classes = torch.full((0x100,), -1)
+    for number, symbol in enumerate(alphabet.symbols):
+        classes[min(ord(symbol), 0xFF)] = number  # a text with bytes above 0x7F has no such symbol here
     foreign = found[classes[found] < 0]
     if len(foreign):
         offset = min(_first_place(codes, byte) for byte in foreign.tolist())
         symbol = bytes(codes[offset : offset + 4].tolist()).decode("utf-8", "replace")[0]
-        raise _foreign_symbol(path, symbol, offset, alphabet)
+        known = f"the {len(alphabet)} symbols {alphabet.symbols!r}"
+        raise UserError(f"{path}: {symbol!r} at byte {offset} is not among {known}: clean the text, or give none")
     return Text(codes, classes, alphabet)
 
 
-def _read_tokens(path: Path, tokenizer: Tokenizer | str) -> Text:
-    """Read a text as tokens, kept in as few bytes as their numbers need."""
+def _read_tokens(path: Path, tokenizer: Tokenizer | str | None) -> Text:
+    """Read a text as tokens or as symbols of several bytes, kept in as few bytes as their numbers need."""
     text = decode_utf8(path, path.read_bytes())
     try:
         made = make_tokenizer(tokenizer, [text])
@@ -179,44 +182,15 @@ def _read_tokens(path: Path, tokenizer: Tokenizer | str) -> Text:
     return Text(codes.to(smallest_type(len(made))), torch.arange(len(made)), made)
 
 
-def _read_wide(path: Path, alphabet: Alphabet | None) -> Text:
-    """Read a text with symbols of several bytes, kept in as few bytes as the classes need."""
-    text = decode_utf8(path, path.read_bytes())
-    points = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32).long()
-    alphabet = alphabet or Alphabet("".join(sorted(set(text))))
-    codes = _class_table(alphabet, 0x110000)[points]
-    foreign = (codes < 0).nonzero()
-    if len(foreign):
-        index = int(foreign[0])
-        raise _foreign_symbol(path, text[index], len(text[:index].encode()), alphabet)
-    return Text(codes.to(smallest_type(len(alphabet))), torch.arange(len(alphabet)), alphabet)
-
-
 def smallest_type(n: int) -> torch.dtype:
     """Return the smallest type that holds the classes 0 .. n - 1."""
     return torch.uint8 if n <= 0x100 else torch.int16 if n <= 0x8000 else torch.int32
-
-
-def _class_table(alphabet: Alphabet, n_codes: int) -> Tensor:
-    """Return the class of every code point below ``n_codes``, -1 outside the alphabet."""
-    classes = torch.full((n_codes,), -1)
-    for number, symbol in enumerate(alphabet.symbols):
-        if ord(symbol) < n_codes:
-            classes[ord(symbol)] = number
-    return classes
 
 
 def _first_place(codes: Tensor, code: int) -> int:
     """Return the first position of a code that is known to be there."""
     pieces = enumerate(torch.split(codes, _PIECE))
     return next(number * _PIECE + int((piece == code).int().argmax()) for number, piece in pieces if code in piece)
-
-
-def _foreign_symbol(path: Path, symbol: str, offset: int, alphabet: Alphabet) -> UserError:
-    return UserError(
-        f"{path}: {symbol!r} at byte {offset} is not among the {len(alphabet)} symbols {alphabet.symbols!r}: "
-        "clean the text, or let the alphabet be found in it"
-    )
 
 
 def decode_utf8(path: Path, content: bytes) -> str:

@@ -222,10 +222,8 @@ class TokenList(Tokenizer):
         for text in texts:
             found.update(_cut(text, expression))
             if len(found) > most:
-                raise UserError(
-                    f"more than {most} different tokens by the pattern {expression.pattern!r}: expected at most that "
-                    "many; take another pattern, or a tokenizer file with pieces of words"
-                )
+                found_many = f"more than {most} different tokens by the pattern {expression.pattern!r}"
+                raise UserError(f"{found_many}: expected fewer; take another pattern, or a tokenizer file")
         return cls(tuple(sorted(found)), expression.pattern)
 
     @property
@@ -498,12 +496,8 @@ def make_tokenizer(tokenizer: Tokenizer | str | None, texts: Iterable[str]) -> T
 
 _BONDS = frozenset("-=#$:/\\~")
 _NOT_AFTER = {"bond": _BONDS | {"."}, "(": _BONDS | {".", "("}, ")": _BONDS | {"("}, "ring": {".", "("}}
-_FAULTS = {
-    "bond": ", where an atom is expected",
-    "(": ", where an atom is expected",
-    ")": " closes nothing",
-    "ring": " without an atom before it",
-}
+_NO_ATOM = ", where an atom is expected"
+_FAULTS = {"bond": _NO_ATOM, "(": _NO_ATOM, ")": " closes nothing", "ring": " without an atom before it"}
 
 
 def smiles_problem(tokens: Iterable[str]) -> str | None:
