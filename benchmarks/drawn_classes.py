@@ -7,7 +7,6 @@ numbers and seeds by its arguments.
 import argparse
 
 import bfn
-from bfn.core.sampling import sample_in_batches
 from bfn.quality.judge_choice import judge_for
 
 
@@ -25,7 +24,7 @@ def main() -> None:
             raise SystemExit(f"{name}: a model without classes")
         asked = {"drawn": None, "in turn": model.info.classes.in_turn(options.n), "without": -1}
         for what, label in asked.items():
-            out = sample_in_batches(model, options.n, nfe=options.nfe, label=label, seed=options.seed)
+            out = model.sample(options.n, nfe=options.nfe, batch=256, label=label, seed=options.seed)
             figure = judge(out.x, None if what == "without" else out.label)[judge.measures[0].key]
             print(f"{name:14}{what:10}{judge.measures[0].label} {judge.measures[0].show(figure)}", flush=True)
         print(f"{name:14}{'real':10}{judge.measures[0].show(judge.real(options.n)[judge.measures[0].key])}")
