@@ -25,6 +25,7 @@ class StartingData(Control):
 
     stage: ClassVar[Stage] = Stage.START
     draws_conditions: ClassVar[bool] = False
+    is_single: ClassVar[bool] = True
 
     x: Any
 
@@ -36,14 +37,12 @@ class StartingData(Control):
     def bind(self, model: Model, n: int, request: Any) -> StartingData:
         """Check the time and pack the data of n samples."""
         if request.initial is not None:
-            raise UserError("start_from beside initial: both say what the first state is; give one of them")
+            raise UserError("start_from beside initial: both set the first state; give one of them")
         t_start = request.given_start
         if t_start is None:
             raise UserError("start_from without t_start: give the time in (0, 1) to noise it to, such as t_start=0.4")
         if not 0 < t_start < 1:
-            raise UserError(
-                f"t_start={t_start:g} with start_from: expected a time in (0, 1); 0 keeps nothing of the data"
-            )
+            raise UserError(f"t_start={t_start:g} with start_from: expected a time in (0, 1), such as 0.4")
         try:
             packed = model.flow.pack(_expanded(self.x, n, model), model.data_shape).to(model.device)
             if len(packed) != n:

@@ -13,7 +13,6 @@ import bfn
 import tiny
 from bfn import solvers
 from bfn.controls.starting import FixedNoise
-from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.solver import plan
 from bfn.exact.joint import JointMixture
@@ -55,8 +54,8 @@ def names(kind: str) -> list[str]:
     return [name for name in solvers.names() if kind in SOLVERS[name].kinds and name != "bfn-optimal"]
 
 
-def recorded(model: bfn.Model, n: int, *args: Any, **settings: Any) -> tuple[list[bfn.core.sampling.Step], Any]:
-    steps: list[bfn.core.sampling.Step] = []
+def recorded(model: bfn.Model, n: int, *args: Any, **settings: Any) -> tuple[list[bfn.Step], Any]:
+    steps: list[bfn.Step] = []
     return steps, model.sample(n, *args, on_step=steps.append, **settings)
 
 
@@ -158,8 +157,6 @@ def test_what_is_known_stays_and_must_be_allowed() -> None:
         7, nfe=6, seed=0, allowed=ALLOWED, temperature=0.5, known=torch.tensor([3, 0, 0]), known_mask=mask
     )
     assert bool((out.x[:, 0] == 3).all())
-    with pytest.raises(UserError, match="known has class 2 where allowed has it not"):
-        model.sample(7, nfe=6, allowed=ALLOWED, known=torch.tensor([2, 0, 0]), known_mask=mask)
 
 
 def test_after_steering_and_in_half_precision_what_is_not_allowed_stays_at_zero() -> None:
@@ -176,42 +173,6 @@ def test_after_steering_and_in_half_precision_what_is_not_allowed_stays_at_zero(
     )
     assert all(bool((step.prediction[..., ~letters] == 0).all()) for step in steps)
     assert int(out.x.max()) < 5
-
-
-@pytest.mark.parametrize(
-    ("make", "settings", "message"),
-    [
-        (product, {"temperature": 0}, "temperature=0: expected a positive number"),
-        (product, {"temperature": float("nan")}, "temperature=nan: expected a positive number"),
-        (product, {"temperature": "hot"}, "temperature=hot: expected a positive number"),
-        (gaussians, {"temperature": 0.9}, "temperature=0.9: it is for classes"),
-        (gaussians, {"allowed": ALLOWED}, "allowed: it is for classes, and these data are numbers"),
-        (product, {"allowed": ALLOWED.long()}, "allowed of type torch.int64: expected torch.bool"),
-        (product, {"allowed": ALLOWED[:2]}, r"allowed of shape \(2, 4\): expected \(4,\) or \(3, 4\) or \(2, 3, 4\)"),
-        (product, {"allowed": ALLOWED & ALLOWED[0]}, r"allowed has no class at \(2,\)"),
-        (product, {"allowed": [False] * 4}, "allowed has no class: expected at least one True"),
-        (product, {"allowed": {"kind": ALLOWED}}, "allowed is a mapping: this model's data have no parts"),
-        (joint, {"allowed": ALLOWED}, "allowed of type Tensor: expected a mapping of parts"),
-        (joint, {"allowed": {"sort": ALLOWED}}, "allowed for part 'sort': expected one of x, kind"),
-        (joint, {"allowed": {"x": ALLOWED}}, "allowed for part 'x': it is for classes"),
-        (joint, {"allowed": {"kind": ALLOWED[0, :3]}}, r"allowed for part 'kind' of shape \(3,\)"),
-        (gaussians, {"start_from": MEANS[0]}, "start_from without t_start"),
-        (gaussians, {"start_from": MEANS[0], "t_start": 0.0}, r"t_start=0 with start_from: expected a time in"),
-        (gaussians, {"start_from": MEANS[0], "t_start": 1.0}, "t_start=1"),
-        (gaussians, {"start_from": MEANS[0, :2], "t_start": 0.4}, r"start_from: data of shape \(2,\): expected \(3,\)"),
-        (gaussians, {"start_from": {"x": MEANS}, "t_start": 0.4}, "data is a mapping: this model's data have no parts"),
-        (gaussians, {"start_from": MEANS.long(), "t_start": 0.4}, "start_from: data of type torch.int64"),
-        (product, {"start_from": STRINGS[0] + 7, "t_start": 0.4}, "start_from: classes from 7 to 7"),
-        (joint, {"start_from": {"x": MEANS}, "t_start": 0.4}, "start_from: part 'kind' is missing"),
-        (joint, {"start_from": MEANS, "t_start": 0.4}, "start_from: packed data of shape"),
-        (joint, {"start_from": 3.0, "t_start": 0.4}, "start_from: data of type float: expected a mapping"),
-        (gaussians, {"start_from": MEANS, "t_start": 0.4, "initial": MEANS}, "start_from beside initial"),
-    ],
-)  # fmt: skip
-def test_wrong_input_is_told_in_one_line(make, settings, message) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        make().sample(2, "fast-ode", 3, **settings)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", names("continuous"))
@@ -342,10 +303,8 @@ def test_with_fixed_noise_gaussian_data_come_out_pi_halves_too_wide() -> None:
     assert float(x) == pytest.approx(0.5 * pi / 2, rel=2e-3)
 
 
-def test_joint_data_take_fixed_noise_and_a_wrong_word_is_one_line() -> None:
+def test_fixed_noise_on_joint_data() -> None:
     model = joint()
     a, b = (model.sample(50, "fast-sde", calls, g=1.0, noise="fixed", seed=0).x for calls in (60, 120))
     assert float((a["kind"] == b["kind"]).double().mean()) > 0.95
     assert float((a["x"] - b["x"]).abs().mean()) < 0.03
-    with pytest.raises(UserError, match="noise='frozen': expected one of fresh, fixed"):
-        model.sample(2, nfe=4, noise="frozen")

@@ -124,28 +124,3 @@ def test_a_part_of_joint_data_that_is_known_and_one_that_must_be_so() -> None:
     out = model.sample(400, particles=positive, **settings)
     assert bool((out.x["x"] > 0).all())
     assert abs(float((out.x["kind"] == 1).double().mean()) - 0.9) < 0.075
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"particles": 1, "steer": log_ends_differ}, "particles=1: expected a whole number from 2"),
-        ({"particles": True, "steer": log_ends_differ}, "particles=True"),
-        ({"particles": 8}, "without a condition: give steer, known"),
-        ({"particles": 8, "solver": "fast-ode", **KNOWN}, "solver without noise"),
-        ({"particles": 8, "noise": "fixed", **KNOWN}, "leave one of them out"),
-        ({"particles": bfn.Particles(8, must=lambda x: x[:, 0] > 5)}, "none of the 8 particles of 3 of 3 samples"),
-        ({"particles": bfn.Particles(8, must=lambda x: x[:, 0])}, "expected a bool tensor, one a sample"),
-        ({"particles": 8, "steer": lambda p: p.sum((1, 2)) * torch.nan}, "NaN"),
-    ],
-)
-def test_wrong_input_is_one_line(settings: Any, message: str) -> None:
-    with pytest.raises(bfn.UserError, match=message) as error:
-        strings().sample(3, **{"solver": "auto", "nfe": 4, "seed": 0, **settings})
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("settings", [{"draws": -1}, {"resample_below": 2.0}])
-def test_wrong_settings_are_one_line(settings: Any) -> None:
-    with pytest.raises(bfn.UserError, match="expected"):
-        bfn.Particles(8, **settings)
