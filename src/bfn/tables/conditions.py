@@ -237,9 +237,8 @@ def constraints_of(constraints: Any, columns: TableColumns) -> list[Constraint]:
     """
     if constraints is None:
         return []
-    if isinstance(constraints, str) or callable(constraints) or isinstance(constraints, pandas().DataFrame):
-        constraints = [constraints]
-    return [_constraint(one, columns) for one in constraints]
+    several = constraints if isinstance(constraints, list | tuple | set | frozenset) else [constraints]
+    return [_constraint(one, columns) for one in several]
 
 
 def _constraint(rule: Any, columns: TableColumns) -> Constraint:

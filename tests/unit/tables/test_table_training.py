@@ -1,11 +1,8 @@
-"""Which weights a table's training keeps, and when it ends."""
+"""The weights that the training of a table keeps, and when it ends."""
 
-import pandas as pd
 import pytest
 import torch
 
-from bfn.core.errors import UserError
-from bfn.tables.synthesizer import TableSynthesizer
 from bfn.tables.training import TOLERANCE
 from bfn.training.trainer import HeldOutLoss
 
@@ -41,16 +38,3 @@ def test_the_newest_weights_near_the_lowest_loss_are_kept() -> None:
 def test_it_ends_if_no_weights_were_kept_for_long() -> None:
     rule, kept = kept_steps([1.0] + 100 * [1.5])
     assert (len(kept), rule.kept_step) == (1 + rule.patience, 1)
-
-
-def test_columns_that_cannot_be_learned_are_left_out_where_that_is_asked_for(capsys: pytest.CaptureFixture) -> None:
-    table = pd.DataFrame({"id": range(1, 101), "x": [i % 7 for i in range(100)], "y": ["a", "b"] * 50})
-    settings = {"steps": 2, "batch": 32, "width": 8, "n_blocks": 1}
-    with pytest.raises(UserError, match="column 'id'"):
-        TableSynthesizer(**settings, progress=False).fit(table)
-    synthesizer = TableSynthesizer(**settings, drop_unlearnable=True).fit(table)
-    assert list(synthesizer.left_out) == ["id"]
-    assert "left out: column 'id'" in capsys.readouterr().out
-    assert list(synthesizer.sample(3)) == ["x", "y"]
-    with pytest.raises(UserError, match="column 'id'"):
-        TableSynthesizer(**settings, drop_unlearnable=True, progress=False).fit(table[["id"]])
