@@ -1,9 +1,10 @@
-"""What a chain of letters knows of text8, and what it costs: bits a character of held-out text, seconds of a call.
+"""N-gram models of text8: bits per character of held-out text, and seconds for a posterior.
 
     python benchmarks/chains.py 3 5:32768 7:32768 7:65536
 
-``3``: all contexts of three symbols. ``5:32768``: contexts of up to five, and the 32,768 n-grams that tell most. Bits
-are those of 800 windows of 128 letters; the call is the posterior of 32 of them, on one thread.
+``3`` is the model of all n-grams with contexts of up to three symbols, ``5:32768`` the pruned one with contexts of up
+to five and 32,768 n-grams. Bits are those of 800 windows of 128 letters. The posterior is that of 32 windows, on one
+thread.
 """
 
 import argparse
@@ -13,26 +14,26 @@ import torch
 from torch.nn import functional as F
 
 from bfn import data
-from bfn.networks.ngram_counts import DenseAutomaton, FallingAutomaton, count_backoff
-from bfn.networks.ngram_posterior import Automaton, count_telling, posterior_logits
+from bfn.networks.ngram_counts import count_backoff, count_pruned
+from bfn.networks.ngram_posterior import Automaton, BackoffAutomaton, SparseAutomaton, posterior_logits
 
 LENGTH, WINDOWS, BATCH = 128, 800, 32
 
 
 def bits(chain: Automaton, x: torch.Tensor) -> float:
-    """Bits a symbol of texts, (n, length), by the sums of the forward pass."""
+    """Return the bits per symbol of texts, (n, length), from the sums of the forward pass."""
     total = 0.0
     for part in x.split(chain.batch):
         alpha = chain.start(len(part))
-        for d, symbols in enumerate(part.T):
-            alpha = chain.emit(chain.advance(alpha, d), F.one_hot(symbols, 27).float().T.contiguous())
+        for symbols in part.T:
+            alpha = chain.emit(chain.advance(alpha), F.one_hot(symbols, 27).float().T.contiguous())
             norm = alpha.sum(0)
             alpha, total = alpha / norm, total - float(norm.log2().sum())
     return total / x.numel()
 
 
 def seconds(chain: Automaton, x: torch.Tensor) -> float:
-    """Of one posterior under weak evidence; the better of three."""
+    """Return the seconds that a posterior given weak evidence takes, the least of three runs."""
     evidence = F.one_hot(x[:BATCH], 27).float()
     found = []
     for _ in range(3):
@@ -44,7 +45,7 @@ def seconds(chain: Automaton, x: torch.Tensor) -> float:
 
 
 def main() -> None:
-    """Count each chain, and print a row of it."""
+    """Count each model and print a row about it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("chains", nargs="+")
     options = parser.parse_args()
@@ -59,13 +60,12 @@ def main() -> None:
         context, _, most = name.partition(":")
         chain: Automaton
         if most:
-            tables = count_telling(train, int(context), 27, int(most))
-            chain, n = FallingAutomaton(tables, torch.float32), sum(map(len, tables.codes[1:]))
+            tables = count_pruned(train, int(context), 27, int(most))
+            chain = BackoffAutomaton(tables, torch.float32)
         else:
-            chain, n = (
-                DenseAutomaton.of(count_backoff(train, int(context), 27, 0.1), torch.float32),
-                27 ** (int(context) + 1),
-            )
+            tables = count_backoff(train, int(context), 27, 0.1)
+            chain = SparseAutomaton(tables, torch.float32)
+        n = sum(map(len, tables.codes[1:]))
         with torch.no_grad():
             row = f"{bits(chain, x):.3f} | {seconds(chain, x):.2f}"
         print(f"| {context} | {n:,} | {chain.n_states:,} | {row} |", flush=True)

@@ -20,8 +20,8 @@ from bfn.exact.base import (
     restore_log_zero,
     safe_log,
 )
-from bfn.networks.ngram_counts import BackoffTables, DenseAutomaton, SparseAutomaton, count_backoff
-from bfn.networks.ngram_posterior import Automaton, posterior_logits, scaled
+from bfn.networks.ngram_counts import BackoffTables, count_backoff
+from bfn.networks.ngram_posterior import SparseAutomaton, posterior_logits, scaled
 
 
 class StringSet(DiscreteExactModel):
@@ -201,18 +201,11 @@ class MarkovChain(DiscreteExactModel):
         return before, total
 
 
-_DENSE_STATES = 20_000
-"""Up to so many contexts all are kept: matrix products over all are faster than sparse ones over those seen."""
-
-
 class NGram(DiscreteExactModel):
     """A chain of memory ``context``, made by :meth:`from_text`.
 
-    dense: keep all contexts (True), only seen ones (False), or whichever is faster (None): the same model either way.
     memory: bytes that a posterior may use beyond the model; batches are worked on in parts that fit.
     """
-
-    automaton: Automaton
 
     def __init__(
         self,
@@ -221,15 +214,12 @@ class NGram(DiscreteExactModel):
         *,
         beta_1: float = 0.75**2,
         flow: DiscreteFlow | None = None,
-        dense: bool | None = None,
         dtype: torch.dtype = torch.float64,
         memory: int = 1 << 30,
     ) -> None:
         super().__init__(tables.n_classes, length, beta_1, flow)
         self.backoff = tables
-        if dense is None:
-            dense = tables.n_classes**tables.context <= _DENSE_STATES
-        self.automaton = DenseAutomaton.of(tables, dtype) if dense else SparseAutomaton(tables, dtype)
+        self.automaton = SparseAutomaton(tables, dtype)
         self.memory = memory
 
     @classmethod
@@ -243,13 +233,13 @@ class NGram(DiscreteExactModel):
         smoothing: float = 0.1,
         min_count: int = 1,
         **settings: Any,
-    ) -> "NGram":
+    ) -> NGram:
         """The chain that a text's n-grams make.
 
         text: (n,) integer classes, or a string of spaces and letters a-z. length: variables of a sample.
         smoothing: how readily a context gives way to a shorter one; 1 is the rule of Witten and Bell.
         min_count: n-grams seen fewer times count as not seen, which saves much of the memory of long contexts.
-        settings: those of the class, such as ``flow``, ``dense`` and ``dtype``.
+        settings: those of the class, such as ``flow`` and ``dtype``.
         """
         alphabet = None
         if isinstance(text, str):
@@ -306,8 +296,8 @@ class NGram(DiscreteExactModel):
         for part in self._parts(log_likelihood):
             evidence, peaks = scaled(part.permute(1, 2, 0).to(self.dtype))
             alpha, total = self.automaton.start(len(part)), peaks.sum(0)
-            for d, e in enumerate(evidence):
-                alpha = self.automaton.emit(self.automaton.advance(alpha, d), e)
+            for own in evidence:
+                alpha = self.automaton.emit(self.automaton.advance(alpha), own)
                 norm = alpha.sum(0)
                 alpha, total = alpha / norm, total + norm.log()
             totals.append(total)

@@ -1,6 +1,7 @@
 """Residual multilayer perceptrons: :class:`MLP` for vectors, :class:`TableMLP` for the rows of a table."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -98,12 +99,7 @@ class MLP(nn.Module):
         self.head = zeroed(nn.Linear(width, out_features * per_variable))
 
     def forward(
-        self,
-        inputs: Tensor,
-        t: Tensor,
-        label: Tensor | None = None,
-        present: Tensor | None = None,
-        **conditions: Tensor | None,
+        self, inputs: Tensor, t: Tensor, label: Tensor | None = None, present: Tensor | None = None, **conditions: Any
     ) -> Tensor:
         """Predict the data.
 

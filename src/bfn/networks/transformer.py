@@ -1,6 +1,7 @@
 """Bidirectional transformers with adaptive layer norm (Peebles & Xie, 2023), for sequences and for rows of tables."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -211,12 +212,7 @@ class Transformer(nn.Module):
         self.head = zeroed(nn.Linear(width, out_features or self.size_in))
 
     def forward(
-        self,
-        inputs: Tensor,
-        t: Tensor,
-        label: Tensor | None = None,
-        present: Tensor | None = None,
-        **conditions: Tensor | None,
+        self, inputs: Tensor, t: Tensor, label: Tensor | None = None, present: Tensor | None = None, **conditions: Any
     ) -> Tensor:
         """Predict the data.
 

@@ -1,6 +1,7 @@
 """A U-Net for images: residual blocks at several resolutions, joined by skip connections (Ronneberger et al., 2015)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -212,12 +213,7 @@ class UNet(nn.Module):
         self.head = zeroed(nn.Conv2d(width, out_channels * per_pixel, 3, padding=1))
 
     def forward(
-        self,
-        inputs: Tensor,
-        t: Tensor,
-        label: Tensor | None = None,
-        present: Tensor | None = None,
-        **conditions: Tensor | None,
+        self, inputs: Tensor, t: Tensor, label: Tensor | None = None, present: Tensor | None = None, **conditions: Any
     ) -> Tensor:
         """Predict the data.
 

@@ -47,7 +47,7 @@ def discrete_models() -> list:
         MixtureOfProducts(WEIGHTS, probs / probs.sum(-1, keepdim=True)),
         MarkovChain(torch.tensor([0.2, 0.3, 0.5]).double(), transition / transition.sum(1, keepdim=True), 4),
         NGram.from_text(text, 2, 4, n_classes=3),
-        NGram.from_text(text, 2, 4, n_classes=3, dense=False),
+        NGram.from_text(text, 2, 4, n_classes=3),
     ]
 
 

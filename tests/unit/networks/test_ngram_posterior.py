@@ -1,4 +1,4 @@
-"""The posterior of a chain of symbols inside a network: exact, differentiable, and counted where training begins."""
+"""The posterior of an n-gram model inside a network: exact, differentiable, and counted when training begins."""
 
 import copy
 import functools
@@ -7,15 +7,18 @@ import math
 
 import pytest
 import torch
+from scipy.stats import chisquare
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 import bfn
-from bfn.networks.ngram_posterior import NGramPosterior
+from bfn.networks.ngram_counts import count_pruned
+from bfn.networks.ngram_posterior import BackoffAutomaton, NGramPosterior, draw_strings
 from bfn.networks.transformer import Transformer
 
 
 def words(n: int, length: int, seed: int = 0) -> Tensor:
-    """Sequences of four symbols, each a noisy function of the two before it."""
+    """Return sequences of four symbols, each a noisy function of the two before it."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(4, (n, length), generator=generator)
     keep = torch.rand(n, length, generator=generator) < 0.85
@@ -24,94 +27,93 @@ def words(n: int, length: int, seed: int = 0) -> Tensor:
     return x
 
 
-def counted(context: int = 2, length: int = 400) -> NGramPosterior:
-    """The layer, with a chain of its own."""
+def counted(context: int = 2) -> NGramPosterior:
     layer = NGramPosterior(4, context).double()
-    layer.count(words(1, length))
+    layer.count(words(1, 400))
     return layer
 
 
-def said(layer: NGramPosterior, strings: Tensor) -> Tensor:
-    """Probabilities of strings, by walking the tables: from each context say the symbol, or fall and try again."""
-    tables = layer._tables(*(layer.get_buffer(name) for name in ("sizes", "codes", "log_share", "log_backoff")))
-    base = layer.n_classes
-    known = [{int(code): i for i, code in enumerate(codes)} for codes in tables.codes]
+def small_network(ngram: int) -> tuple[Transformer, NGramPosterior]:
+    """Return a network of four classes and its n-gram model, which is not counted yet."""
+    network = Transformer(n_classes=4, width=16, n_blocks=1, n_heads=2, ngram=ngram)
+    assert network.chain is not None
+    return network, network.chain
+
+
+def probabilities(layer: NGramPosterior, strings: Tensor) -> Tensor:
+    """Return the probabilities of strings, by recursion: in each context emit the symbol, or back off and try again."""
+    tables, base = layer.tables(), layer.n_classes
+    index = [{int(code): i for i, code in enumerate(codes)} for codes in tables.codes]
 
     @functools.cache
     def after(context: tuple[int, ...], string: tuple[int, ...]) -> float:
         if not string:
             return 1.0
         n, code = len(context), sum(symbol * base**i for i, symbol in enumerate(reversed(context)))
-        fall = float(tables.backoff[n][known[n][code]])
-        own = known[n + 1].get(code * base + string[0])
-        says = 0.0 if own is None else float(tables.share[n + 1][own])
-        falls = fall * (after(context[1:], string) if n else after((string[0],), string[1:]) / base)
-        return falls + (says and says * after(ending((*context, string[0])), string[1:]))
-
-    def ending(context: tuple[int, ...]) -> tuple[int, ...]:
-        return context[len(context) - layer.context :] if len(context) > layer.context else context
+        backoff = float(tables.backoff[n][index[n][code]])
+        own = index[n + 1].get(code * base + string[0])
+        share = 0.0 if own is None else float(tables.share[n + 1][own])
+        backed_off = backoff * (after(context[1:], string) if n else after((string[0],), string[1:]) / base)
+        extended = (*context, string[0])[-layer.context :]
+        return backed_off + (share and share * after(extended, string[1:]))
 
     return torch.tensor([after((), tuple(map(int, string))) for string in strings], dtype=torch.float64)
 
 
+def random_theta(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).softmax(-1)
+
+
 @pytest.mark.parametrize("context", [1, 2, 3])
-def test_the_posterior_is_that_of_all_strings(context: int) -> None:
-    layer = counted(context)
+def test_the_posterior_agrees_with_a_sum_over_all_strings(context: int) -> None:
+    layer, theta = counted(context), random_theta(6, 5, seed=1)
     strings = torch.tensor(list(itertools.product(range(4), repeat=5)))
-    prior = said(layer, strings)
+    prior = probabilities(layer, strings)
     assert float(prior.sum()) == pytest.approx(1, abs=1e-12)
-    theta = torch.randn(6, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).softmax(-1)
     joint = prior * theta.gather(2, strings.T.expand(6, 5, -1)).prod(1)  # (6, strings)
-    one_hot = torch.nn.functional.one_hot(strings, 4).double()
-    marginals = torch.einsum("bs,slk->blk", joint / joint.sum(1, keepdim=True), one_hot)
-    torch.testing.assert_close(layer(theta).softmax(-1), marginals, atol=1e-12, rtol=1e-9)
-    with torch.enable_grad():  # not in place
-        torch.testing.assert_close(layer(theta.requires_grad_()).softmax(-1), marginals, atol=1e-12, rtol=1e-9)
+    marginals = torch.einsum("bs,slk->blk", joint / joint.sum(1, keepdim=True), one_hot(strings, 4).double())
+    for evidence in (theta, theta.clone().requires_grad_()):  # in place, and not in place
+        torch.testing.assert_close(layer(evidence).softmax(-1), marginals, atol=1e-12, rtol=1e-9)
 
 
-def test_gradients_are_those_of_differences() -> None:
-    """In-place work is for where no gradient is asked for; likelihoods and steering ask for one."""
+def test_gradients_agree_with_finite_differences() -> None:
     layer = counted()
-    theta = torch.randn(2, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).softmax(-1)
-    assert torch.autograd.gradcheck(lambda x: layer(x.softmax(-1)), theta.log().requires_grad_())
+    assert torch.autograd.gradcheck(lambda x: layer(x.softmax(-1)), random_theta(2, 5, seed=2).log().requires_grad_())
 
 
-def test_what_is_absent_says_nothing() -> None:
-    layer = counted()
-    theta = torch.randn(3, 9, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)).softmax(-1)
+def test_absent_positions_give_no_evidence() -> None:
+    layer, theta = counted(), random_theta(3, 9, seed=3)
     present = torch.arange(9).expand(3, 9) < 6
     torch.testing.assert_close(layer(theta, present)[:, :6].softmax(-1), layer(theta[:, :6]).softmax(-1))
 
 
-def test_counts_of_sequences_do_not_reach_over_their_ends() -> None:
-    """After 0 always 1 and then the end; where rows were one text, 0 would follow 1."""
-    x = torch.tensor([[0, 1, -1]]).expand(50, 3)
+def test_n_grams_do_not_cross_the_ends_of_sequences() -> None:
+    """After 0 always 1 and then the end. If the rows were one text, 0 would follow 1."""
     layer = NGramPosterior(2, 1)
-    layer.count(x)
-    zero_zero, zero_one, one_zero, one_one = said(layer, torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])).tolist()
+    layer.count(torch.tensor([[0, 1, -1]]).expand(50, 3))
+    zero_zero, zero_one, one_zero, one_one = probabilities(
+        layer, torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
+    ).tolist()
     assert zero_one / (zero_zero + zero_one) > 0.98
-    assert one_one / (one_zero + one_one) == pytest.approx(0.5, abs=0.02)  # nothing was seen after 1
+    assert one_one / (one_zero + one_one) == pytest.approx(0.5, abs=0.02)  # nothing follows 1
 
 
-def test_an_untrained_network_is_the_chain_and_has_its_likelihood() -> None:
-    """The bound of an exact posterior is the log-likelihood: what the network starts from."""
-    text = words(400, 12)
-    network = Transformer(n_classes=4, width=16, n_blocks=1, n_heads=2, ngram=2)
-    network.chain.count(text)  # type: ignore[union-attr]
+def test_an_untrained_network_has_the_likelihood_of_its_n_gram_model() -> None:
+    """The bound of an exact posterior is the log-likelihood."""
+    network, chain = small_network(2)
+    chain.count(words(400, 12))
     model = bfn.BFN(network, bfn.DiscreteFlow(4, beta_1=8.0), "logits", (12,))
     held_out = words(128, 12, seed=5)
-    expected = -float(said(network.chain, held_out).log().mean()) / 12  # type: ignore[arg-type]
+    expected = -float(probabilities(chain, held_out).log().mean()) / 12
     with torch.no_grad():
         losses = torch.cat([model.loss(held_out, generator=torch.Generator().manual_seed(i)) for i in range(160)])
-    # Of the 160 x 128 stratified draws the mean is within 4 standard errors; what is left at t = 1 is below 1e-3.
+    # Four standard errors of the mean; what is left at t = 1 is below 1e-3.
     assert abs(float(losses.mean()) - expected) < 4 * float(losses.std()) / math.sqrt(len(losses)) + 1e-3
 
 
 def test_training_counts_the_data_once() -> None:
-    network = Transformer(n_classes=4, width=16, n_blocks=1, n_heads=2, ngram=1)
+    network, chain = small_network(1)
     model = bfn.BFN(network, bfn.DiscreteFlow(4), "logits", (12,))
-    chain = network.chain
-    assert chain is not None
     assert not chain.counted
     bfn.fit(model, words(200, 12), 2, progress=False)
     assert chain.counted
@@ -120,39 +122,64 @@ def test_training_counts_the_data_once() -> None:
     torch.testing.assert_close(chain.get_buffer("log_share"), before)
 
 
-def test_a_plain_network_grows_into_one_with_a_chain(tmp_path) -> None:
-    """The weights go on from the plain ones; the output starts as the chain's posterior."""
+def test_a_network_without_n_grams_grows_into_one_with_them() -> None:
+    """The blocks keep their weights, and the output starts as the posterior of the n-gram model."""
     plain = Transformer(n_classes=4, width=16, n_blocks=1, n_heads=2)
     with torch.no_grad():
         for parameter in plain.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    grown = Transformer(n_classes=4, width=16, n_blocks=1, n_heads=2, ngram=2)
-    grown.chain.count(words(100, 12))  # type: ignore[union-attr]
+    grown, chain = small_network(2)
+    chain.count(words(100, 12))
     grown.load_state_dict(grown.grown(plain.state_dict()))
     theta = torch.randn(3, 9, 4).softmax(-1)
-    torch.testing.assert_close(grown(theta, torch.rand(3)).softmax(-1), grown.chain(theta).softmax(-1))  # type: ignore[misc]
+    torch.testing.assert_close(grown(theta, torch.rand(3)).softmax(-1), chain(theta).softmax(-1))
     torch.testing.assert_close(grown.blocks.state_dict(), plain.blocks.state_dict())
 
 
-def test_a_stored_chain_is_read_back(tmp_path) -> None:
-    """Half precision keeps it up to its rounding; copies have steps of their own."""
-    network = Transformer(n_classes=4, width=16, n_blocks=1, n_heads=2, ngram=3)
-    network.chain.count(words(50, 30))  # type: ignore[union-attr]
+def test_n_gram_models_are_copied_and_stored(tmp_path) -> None:
+    """Half precision keeps the model up to rounding."""
+    network, chain = small_network(3)
+    chain.count(words(50, 30))
     model = bfn.BFN(network, bfn.DiscreteFlow(4), "logits", (12,))
-    theta = torch.randn(3, 12, 4, generator=torch.Generator().manual_seed(4)).softmax(-1)
-    before = network.chain(theta).softmax(-1)  # type: ignore[misc]
-    torch.testing.assert_close(copy.deepcopy(network).chain(theta).softmax(-1), before)  # type: ignore[misc]
+    theta = random_theta(3, 12, seed=4).float()
+    before = chain(theta).softmax(-1)
+    torch.testing.assert_close(copy.deepcopy(chain)(theta).softmax(-1), before)
     read = bfn.load(model.save(tmp_path / "model", dtype="float16"))
     torch.testing.assert_close(read.network.chain(theta).softmax(-1), before, atol=5e-3, rtol=0.0)
-    network.chain.get_buffer("sizes")[1] = 1  # type: ignore[union-attr]
-    with pytest.raises(bfn.UserError, match="not one that was counted"):
-        network(theta, torch.rand(3))
 
 
-def test_wrong_arguments_are_told() -> None:
-    with pytest.raises(bfn.UserError, match=r"ngram=13: with 27 classes expected contexts of at most 12 symbols"):
-        Transformer(n_classes=27, ngram=13)
-    with pytest.raises(bfn.UserError, match=r"ngram=2: a chain of symbols is for discrete sequences"):
-        Transformer(3, ngram=2)
-    with pytest.raises(bfn.UserError, match=r"data of shape \(3, 2\): a chain is counted in classes"):
-        NGramPosterior(4, 1).count(torch.randn(3, 2))
+def pruned_automaton(text: Tensor, context: int, n_classes: int) -> BackoffAutomaton:
+    return BackoffAutomaton(count_pruned(text, context, n_classes, 60), torch.float64)
+
+
+def shares(chain: BackoffAutomaton, log_likelihood: Tensor, strings: Tensor) -> Tensor:
+    """Return the posterior probability of each string, by a forward pass over it alone."""
+    alpha, weight = chain.start(len(strings)), torch.ones(len(strings), dtype=torch.float64)
+    for d, symbols in enumerate(strings.T):
+        alpha = chain.emit(chain.advance(alpha), one_hot(symbols, chain.base).double().T.contiguous())
+        weight = weight * log_likelihood[d].exp()[symbols]
+    weight = weight * alpha.sum(0)
+    return weight / weight.sum()
+
+
+def test_strings_are_drawn_from_the_posterior() -> None:
+    """Chi-square test with a false-alarm rate of 1e-3."""
+    generator = torch.Generator().manual_seed(0)
+    text = torch.randint(3, (400,), generator=generator).cumsum(0) % 3
+    text = torch.where(torch.rand(400, generator=generator) < 0.6, torch.arange(400) % 3, text)
+    chain, n = pruned_automaton(text, 3, 3), 20_000
+    log_likelihood = torch.randn(5, 3, dtype=torch.float64, generator=generator)
+    strings = torch.tensor(list(itertools.product(range(3), repeat=5)))
+    expected = n * shares(chain, log_likelihood, strings)
+    drawn = draw_strings(chain, log_likelihood.expand(n, 5, 3), generator)
+    found = torch.bincount((drawn * 3 ** torch.arange(4, -1, -1)).sum(1), minlength=len(strings)).double()
+    common = expected >= 5
+    observed, wanted = ([*values[common].tolist(), float(values[~common].sum())] for values in (found, expected))
+    assert chisquare(observed, wanted).pvalue > 1e-3
+
+
+def test_strong_evidence_determines_the_string() -> None:
+    generator = torch.Generator().manual_seed(1)
+    chain = pruned_automaton(torch.randint(4, (300,), generator=generator), 2, 4)
+    x = torch.randint(4, (20, 17), generator=generator)
+    assert torch.equal(draw_strings(chain, 60 * one_hot(x, 4).double(), generator), x)

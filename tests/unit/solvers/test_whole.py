@@ -26,8 +26,8 @@ def shares(model: bfn.BFN, strings: torch.Tensor) -> torch.Tensor:
     """Probabilities of all strings, by the chain's forward pass over each."""
     chain = model.network.chain._automaton(torch.zeros((), dtype=torch.float64))  # type: ignore[attr-defined]
     alpha = chain.start(len(strings))
-    for d, symbols in enumerate(strings.T):
-        alpha = chain.emit(chain.advance(alpha, d), torch.nn.functional.one_hot(symbols, 3).double().T.contiguous())
+    for symbols in strings.T:
+        alpha = chain.emit(chain.advance(alpha), torch.nn.functional.one_hot(symbols, 3).double().T.contiguous())
     return alpha.sum(0)
 
 
