@@ -2,11 +2,12 @@
 
 from bfn.training.building import build_model, default_settings, load_with_network
 from bfn.training.checkpoints import CheckpointError, read_log
-from bfn.training.fitting import Result, fit, train
+from bfn.training.fitting import Result, fit, recipe_trainer, train
 from bfn.training.settings import Settings, read_settings, recipe, recipes
-from bfn.training.trainer import TrainingError
+from bfn.training.trainer import OneProcess, TrainingError
 
 __all__ = [
-    "CheckpointError", "Result", "Settings", "TrainingError", "build_model", "default_settings", "fit",
-    "load_with_network", "read_log", "read_settings", "recipe", "recipes", "train",
+    "CheckpointError", "OneProcess", "Result", "Settings", "TrainingError", "build_model", "default_settings", "fit",
+    "load_with_network", "read_log", "read_settings", "recipe", "recipe_trainer",
+    "recipes", "train",
 ]  # fmt: skip

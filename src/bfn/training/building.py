@@ -49,27 +49,31 @@ def build_network(config: Mapping[str, Any], flow: Flow, head: Head, data_shape:
     Of these sizes it gets the ones that it takes and the config leaves out: data_shape, n_labels, conditions,
     n_classes, in_features, out_features, in_channels, max_length.
     """
-    name = config["name"]
+    name, known = config["name"], networks.NETWORKS
     is_own = ":" in name
-    make = _import_class(name) if is_own else networks.NETWORKS.get(name)
-    if make is None:
-        known = networks.NETWORKS
+    if not is_own and name not in known:
         hint = did_you_mean(name, known)
         raise UserError(f"network {name!r}: expected one of {', '.join(known)}, or module:Class of your own{hint}")
-    taken = inspect.signature(make).parameters
-    sizes = _sizes(flow, head, data_shape, info)
-    if not is_own:
-        _check_conditions(name, taken, info)
-    arguments = {key: size for key, size in sizes.items() if key in taken and size is not None}
+    make = _import_class(name) if is_own else known[name]
+    taken, sizes = inspect.signature(make).parameters, _sizes(flow, head, data_shape, info)
     if name == "transformer" and sizes["n_classes"]:  # the numbers of features are for data that are numbers
-        arguments = {key: size for key, size in arguments.items() if key not in ("in_features", "out_features")}
+        sizes |= {"in_features": None, "out_features": None}
+    arguments = {key: size for key, size in sizes.items() if key in taken and size is not None}
     arguments |= {key: value for key, value in config.items() if key != "name"}
-    if not is_own:
-        return networks.build({"name": name, **arguments})
+    if is_own:
+        return _build_own(name, make, arguments)
+    _check_conditions(name, taken, info)
+    return networks.build({"name": name, **arguments})
+
+
+def _build_own(name: str, make: Callable[..., Any], arguments: Mapping[str, Any]) -> nn.Module:
+    """Build a network of a class of the user."""
     try:
         inspect.signature(make).bind(**arguments)
     except TypeError as error:
-        raise UserError(f"network {name}: {error}; its arguments are {', '.join(taken)}") from None
+        raise UserError(
+            f"network {name}: {error}; its arguments are {', '.join(inspect.signature(make).parameters)}"
+        ) from None
     network = make(**arguments)
     if not isinstance(network, nn.Module):
         raise UserError(f"network {name}: made a {type(network).__name__}: expected a torch.nn.Module")

@@ -209,32 +209,33 @@ def shard(module: nn.Module) -> None:
     fully_shard(module, reshard_after_forward=True)
 
 
+def _distributed(call: str, *arguments: Any, **options: bool) -> Any:
+    """Call a function of torch for whole states of sharded modules."""
+    states = import_module("torch.distributed.checkpoint.state_dict")
+    return getattr(states, call)(*arguments, options=states.StateDictOptions(full_state_dict=True, **options))
+
+
 def whole_weights(module: nn.Module, sharded: bool) -> dict[str, Tensor]:
     """Return all weights; if they are sharded, on the main process only. All processes take part."""
-    if not sharded:
-        return module.state_dict()
-    states = import_module("torch.distributed.checkpoint.state_dict")
-    options = states.StateDictOptions(full_state_dict=True, cpu_offload=True)
-    weights: dict[str, Tensor] = states.get_model_state_dict(module, options=options)
+    weights: dict[str, Tensor] = (
+        _distributed("get_model_state_dict", module, cpu_offload=True) if sharded else module.state_dict()
+    )
     return weights
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], sharded: bool) -> None:
     """Load weights that every process has as a whole."""
-    if not sharded:
+    if sharded:
+        _distributed("set_model_state_dict", module, dict(weights))
+    else:
         module.load_state_dict(dict(weights))
-        return
-    states = import_module("torch.distributed.checkpoint.state_dict")
-    states.set_model_state_dict(module, dict(weights), options=states.StateDictOptions(full_state_dict=True))
 
 
 def whole_optimiser(module: nn.Module, optimiser: torch.optim.Optimizer, sharded: bool) -> dict[str, Any]:
     """Return the state of the optimiser, like :func:`whole_weights`."""
     if not sharded:
         return optimiser.state_dict()
-    states = import_module("torch.distributed.checkpoint.state_dict")
-    options = states.StateDictOptions(full_state_dict=True, cpu_offload=True)
-    state: dict[str, Any] = states.get_optimizer_state_dict(module, optimiser, options=options)
+    state: dict[str, Any] = _distributed("get_optimizer_state_dict", module, optimiser, cpu_offload=True)
     return state
 
 
@@ -242,9 +243,7 @@ def load_optimiser(
     module: nn.Module, optimiser: torch.optim.Optimizer, state: Mapping[str, Any], sharded: bool
 ) -> None:
     """Load the state of an optimiser that every process has as a whole."""
-    if not sharded:
+    if sharded:
+        _distributed("set_optimizer_state_dict", module, optimiser, dict(state))
+    else:
         optimiser.load_state_dict(dict(state))
-        return
-    states = import_module("torch.distributed.checkpoint.state_dict")
-    options = states.StateDictOptions(full_state_dict=True)
-    states.set_optimizer_state_dict(module, optimiser, dict(state), options=options)

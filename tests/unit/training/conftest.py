@@ -1,5 +1,7 @@
 """A run small enough for a test."""
 
+from pickle import UnpicklingError
+
 import numpy as np
 import pytest
 
@@ -20,24 +22,21 @@ def images(tmp_path_factory):
 
 
 @pytest.fixture
+def refuses():
+    """A function that checks that a call raises a one-line error with this text."""
+
+    def check(message, call, *arguments, **options):
+        with pytest.raises((ValueError, RuntimeError, OSError, UnpicklingError)) as error:
+            call(*arguments, **options)
+        assert message in str(error.value)
+
+    return check
+
+
+@pytest.fixture
 def settings(images):
-    return Settings.from_dict(
-        {
-            "data": str(images),
-            "network": {**UNET, "condition_features": 8},
-            "flow": {"name": "continuous", "sigma_1": 0.01},
-            "head": "preconditioned",
-            "weighting": "edm",
-            "batch": 8,
-            "steps": 12,
-            "warmup": 3,
-            "log_every": 2,
-            "eval_every": 6,
-            "eval_count": 4,
-            "sample_every": 0,
-            "sample_count": 4,
-            "sample_nfe": 4,
-            "checkpoint_every": 5,
-            "tensorboard": False,
-        }
-    )
+    flow, network = {"name": "continuous", "sigma_1": 0.01}, {**UNET, "condition_features": 8}
+    return Settings(
+        str(images), network, flow, "preconditioned", "edm", batch=8, steps=12, warmup=3, log_every=2, eval_every=6,
+        eval_count=4, sample_every=0, sample_count=4, sample_nfe=4, checkpoint_every=5, tensorboard=False,
+    )  # fmt: skip

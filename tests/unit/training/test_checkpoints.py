@@ -1,12 +1,23 @@
+"""Checkpoints: a run never destroys its own good state, whatever happens to it."""
+
 import json
+import multiprocessing
 import os
+import random
+import resource
+import time
 import warnings
 
 import pytest
 import torch
 
+import bfn
+import tiny
+from bfn.data import loading as own_paths
 from bfn.training import checkpoints
-from bfn.training.checkpoints import CheckpointError
+from bfn.training.checkpoints import CheckpointError, is_finite, read_log
+from bfn.training.fitting import train
+from bfn.training.trainer import Trainer, TrainingError
 
 
 def write(run, step):
@@ -44,24 +55,18 @@ def test_a_checkpoint_cut_to_any_length_is_refused_and_the_one_before_used(tmp_p
         assert checkpoints.latest(tmp_path) == new
 
 
-def test_what_is_wrong_is_said(tmp_path):
+def test_damaged_files_are_named(tmp_path, refuses):
     folder = write(tmp_path, 3)
     state = folder / "state.pt"
     whole = state.read_bytes()
     state.write_bytes(whole[:-5])
-    with pytest.raises(CheckpointError, match=rf"state.pt: {len(whole) - 5} bytes instead of {len(whole)}"):
-        checkpoints.verify(folder)
+    refuses(f"state.pt: {len(whole) - 5} bytes instead of {len(whole)}", checkpoints.verify, folder)
     state.write_bytes(whole[:-5] + b"12345")
-    with pytest.raises(CheckpointError, match=r"state.pt: its SHA-256 is not the one in manifest.json"):
-        checkpoints.verify(folder)
+    refuses("state.pt: its SHA-256 is not the one in manifest.json", checkpoints.verify, folder)
     state.unlink()
-    with pytest.raises(CheckpointError, match=r"state.pt: missing"):
-        checkpoints.verify(folder)
-    with (
-        pytest.warns(UserWarning, match="state.pt"),
-        pytest.raises(CheckpointError, match="none of its 1 checkpoints is whole"),
-    ):
-        checkpoints.latest(tmp_path)
+    refuses("state.pt: missing", checkpoints.verify, folder)
+    with pytest.warns(UserWarning, match="state.pt"):
+        refuses("none of its 1 checkpoints is whole", checkpoints.latest, tmp_path)
     assert checkpoints.latest(tmp_path / "elsewhere") is None
 
 
@@ -70,14 +75,13 @@ class Harmful:
         return os.system, ("true",)
 
 
-def test_a_state_that_would_run_code_is_not_unpickled(tmp_path):
+def test_code_in_a_state_is_not_run(tmp_path, refuses):
     folder = write(tmp_path, 4)
     torch.save({"step": Harmful()}, folder / "state.pt")
-    with pytest.raises(Exception, match=r"[Ww]eights.only"):
-        checkpoints.read(folder)
+    refuses("eights", checkpoints.read, folder)
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch, refuses):
     old = write(tmp_path, 1)
 
     def full(state, path):
@@ -85,16 +89,155 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        write(tmp_path, 2)
+    refuses("No space left", write, tmp_path, 2)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == [old.name]
     assert checkpoints.latest(tmp_path) == old
 
 
-def test_a_manifest_cannot_leave_out_what_is_needed(tmp_path):
+def test_a_manifest_lists_all_files(tmp_path, refuses):
     folder = write(tmp_path, 1)
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["files"]["state.pt"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(CheckpointError, match=r"does not list state.pt"):
+    refuses("does not list state.pt", checkpoints.verify, folder)
+
+
+WILD = {"lr": 1e18, "grad_clip": 0.0, "warmup": 0}
+
+
+def states(run):
+    """The steps of the checkpoints, all of which must be good."""
+    for folder in checkpoints.existing(run):
         checkpoints.verify(folder)
+        assert is_finite(list(checkpoints.read(folder)))
+        bfn.load(folder)
+    return [int(folder.name[-8:]) for folder in checkpoints.existing(run)]
+
+
+def test_a_run_that_diverges_keeps_its_last_good_state_and_goes_on_with_a_lower_rate(settings, tmp_path, capsys):
+    calm = settings.override({"steps": 4, "checkpoint_every": 2, "log_every": 50})
+    train(calm, tmp_path, progress=False)
+    wild = calm.override({**WILD, "steps": 100, "checkpoint_every": 1})
+    with pytest.raises(TrainingError) as error:
+        train(wild, tmp_path, resume=True, progress=False)
+    last = states(tmp_path)[-1]
+    assert f"step-{last:08d}, is kept" in str(error.value)
+    assert f"bfn train --out {tmp_path} --resume lr=1e+17 grad_clip=1" in str(error.value)
+    done = wild.override({"lr": 1e-4, "grad_clip": 1.0, "steps": last + 3})
+    assert train(done, tmp_path, resume=True, progress=False).step == last + 3
+    changes = [line for line in read_log(tmp_path) if line["kind"] == "settings"]
+    assert changes[-1]["lr"] == {"before": 1e18, "now": 1e-4}
+    assert bfn.load(tmp_path).info.card["changed settings"] == changes
+    assert states(tmp_path)
+
+
+def test_a_run_that_diverges_at_once_stores_nothing(settings, tmp_path, refuses):
+    wild = settings.override({**WILD, "checkpoint_every": 1, "log_every": 50})
+    refuses("nothing was stored yet; go on with a lower learning rate", train, wild, tmp_path, progress=False)
+    assert states(tmp_path) == []
+
+
+def test_a_state_with_an_infinite_next_loss_is_not_stored(settings, tmp_path, monkeypatch, refuses):
+    def explode(self):
+        original(self)
+        if self.step == 3:
+            with torch.no_grad():
+                for parameter in self.objective.model.parameters():
+                    parameter.mul_(1e30)
+
+    original = Trainer.train_step
+    monkeypatch.setattr(Trainer, "train_step", explode)
+    settings = settings.override({"checkpoint_every": 1, "log_every": 50})
+    message = "NaN or infinite numbers at step 3: the last good state, step-00000002"
+    refuses(message, train, settings, tmp_path, progress=False)
+    assert states(tmp_path) == [1, 2]
+
+
+def diverge(settings, run):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train(settings, run, resume=True, progress=False)
+
+
+@pytest.mark.long
+def test_a_diverging_run_that_is_killed_and_restarted_keeps_a_good_state(settings, tmp_path):
+    train(settings.override({"steps": 3, "checkpoint_every": 1}), tmp_path, progress=False)
+    wild = settings.override({**WILD, "steps": 10_000, "checkpoint_every": 1, "log_every": 50})
+    chance = random.Random(0)
+    for _ in range(20):
+        process = multiprocessing.get_context("fork").Process(target=diverge, args=(wild, tmp_path))
+        process.start()
+        time.sleep(chance.random())
+        process.kill()
+        process.join()
+        assert states(tmp_path)
+
+
+def test_two_processes_do_not_train_in_one_folder(settings, tmp_path, refuses):
+    first = multiprocessing.get_context("fork").Process(
+        target=diverge, args=(settings.override({"steps": 10_000, "eval_every": 0}), tmp_path)
+    )
+    first.start()
+    try:
+        while not (tmp_path / "log.jsonl").exists():
+            time.sleep(0.05)
+        refuses("another process is training there", train, settings, tmp_path, resume=True, progress=False)
+    finally:
+        first.kill()
+        first.join()
+    assert train(settings.override({"steps": 1}), tmp_path / "other", progress=False).step == 1
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_model_without_checkpoints_is_not_written_over(settings, tmp_path, resume, refuses):
+    tiny.save("vectors", tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    refuses("holds a model and no checkpoints", train, settings, tmp_path, resume=resume, progress=False)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def limited(run, answer):
+    """A disk that is full after 200,000 bytes of a file, as the system tells it."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    weights = {"w": torch.zeros(10)}
+    try:
+        state = {"optimiser": {"m": torch.ones(100_000)}}
+        checkpoints.write(run, 2, weights, state, lambda folder: tiny.save("vectors", folder))
+    except Exception as error:
+        answer.put((type(error).__name__, str(error)))
+
+
+def test_a_disk_that_is_full_within_the_optimisers_state_is_one_line(tmp_path):
+    context = multiprocessing.get_context("fork")
+    answer = context.Queue()
+    process = context.Process(target=limited, args=(tmp_path, answer))
+    process.start()
+    kind, line = answer.get(timeout=60)
+    process.join()
+    assert kind == CheckpointError.__name__
+    assert "could not be written, is the disk full?" in line
+    assert "\n" not in line
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_removed(settings, tmp_path):
+    left = tmp_path / "checkpoints" / ".step-00000099.tmp"
+    left.mkdir(parents=True)
+    (left / "state.pt").write_bytes(b"half")
+    (tmp_path / ".settings.json.abc.tmp").write_text("{")
+    train(settings.override({"steps": 1}), tmp_path, progress=False)
+    assert not [path for path in tmp_path.rglob(".*") if path.name.endswith((".tmp", ".lock"))]
+
+
+def test_a_path_in_a_card_is_opened_only_if_the_user_trained_on_it(tmp_path, monkeypatch, refuses):
+    monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
+    (tmp_path / "secret.txt").write_text("words")
+    refuses("you have not trained", own_paths.from_card, str(tmp_path / "secret.txt"))
+    own_paths.remember_path(str(tmp_path / "secret.txt"))
+    own_paths.remember_path("digits")
+    assert own_paths.from_card(str(tmp_path / "secret.txt")) == str(tmp_path / "secret.txt")
+    monkeypatch.chdir(tmp_path)
+    assert own_paths.from_card("secret.txt") == "secret.txt"
+    assert own_paths.from_card("digits") == "digits"
+    for name in (None, 5, os.devnull):
+        refuses("", own_paths.from_card, name)

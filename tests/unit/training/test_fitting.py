@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,13 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import bfn
+from bfn.core.losses import noised_output, weighting_of
+from bfn.exact.joint import JointMixture
 from bfn.networks.mlp import MLP
 from bfn.networks.transformer import Transformer
-from bfn.training.source import DataOptions, open_data
-from bfn.training.source import take_batch
+from bfn.training.objective import Batch, DenoisingObjective
+from bfn.training.source import DataOptions, open_data, take_batch
+from bfn.training.trainer import OneProcess, StoppingRule, Trainer
 
 Y = torch.arange(300) % 3
 X = torch.randn(300, 2, generator=torch.Generator().manual_seed(0)) * 0.1 + torch.stack([Y - 1.0, (Y == 1) * 1.0], 1)
@@ -144,51 +148,21 @@ def test_an_interrupt_keeps_the_averaged_weights_so_far(capsys):
     assert "stopped at step" in "".join(capsys.readouterr())
 
 
-@pytest.mark.parametrize(
-    ("data", "options", "message"),
-    [
-        (torch.zeros(0, 2), {}, "no data: expected at least 1 sample"),
-        (torch.zeros(5, 3), {}, r"data of shape \(5, 3\)"),
-        (X, {"label": Y[:7]}, "label of shape"),
-        (X, {"weighting": "cross-entropy"}, "it is for classes"),
-        (X, {"batch": 0}, "batch=0: expected at least 1"),
-        (X, {"optimiser": "sgd"}, "optimiser"),
-        (X, {"warmup": torch.zeros(2)}, "warmup=tensor.*: expected a whole number"),
-        (X, {"grad_clip": float("-inf")}, "grad_clip=-inf: expected at least 0"),
-        (X, {"batch": 1e18}, "batch=10+: expected a whole number from 1 to"),
-    ],
-)
-def test_wrong_input_is_one_line(data, options, message):
-    with pytest.raises(bfn.UserError, match=message):
-        bfn.fit(points(), data, 3, progress=False, **options)
-
-
-def test_a_table_of_another_shape_is_refused_and_leaves_the_model_as_it_was():
+def test_refused_data_leave_the_model_as_it_was(refuses):
     pd = pytest.importorskip("pandas")
     model = points()
     before = model.info
-    table = pd.DataFrame({"a": [1.0, 2.0]})
-    with pytest.raises(bfn.UserError, match=r"a of shape \(\): the model's data are \(2,\)"):
-        bfn.fit(model, table, 3, progress=False)
-    with pytest.raises(bfn.UserError, match="condition of type Tensor: of a table expected the names of its columns"):
-        bfn.fit(model, table, 3, condition=torch.zeros(2, 2), progress=False)
+    refuses("the model's data are (2,)", bfn.fit, model, pd.DataFrame({"a": [1.0, 2.0]}), 3, progress=False)
     assert model.info is before
 
 
-def test_a_model_without_weights_is_refused():
-    model = bfn.BFN(lambda x, t: x, bfn.ContinuousFlow(), "data", (2,))
-    with pytest.raises(bfn.UserError, match="has no weights to train"):
-        bfn.fit(model, X, 3)
-
-
-def test_flows_by_the_data():
+def test_flows_by_the_data(refuses):
     assert bfn.DiscreteFlow(50).schedule.beta_1 == pytest.approx(18 / 50)
     assert bfn.DiscreteFlow(50) == bfn.DiscreteFlow.with_separation(50)
     assert bfn.DiscreteFlow(27, 0.75**2).schedule.beta_1 == 0.5625
     assert bfn.ContinuousFlow.for_data(X).schedule.sigma_1 == pytest.approx(0.01 * float(X.std(correction=0)))
     for wrong in (X * 1000, X + 1000, X + 12 * max(1.0, float(X.std())), X * 0):
-        with pytest.raises(bfn.UserError, match="subtract the mean and divide"):
-            bfn.ContinuousFlow.for_data(wrong)
+        refuses("subtract the mean and divide", bfn.ContinuousFlow.for_data, wrong)
 
 
 def test_the_quick_starts_lines_run(tmp_path, monkeypatch):
@@ -199,3 +173,59 @@ def test_the_quick_starts_lines_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(block.replace("steps=900", "steps=2, progress=False"), "index.md", "exec"), {})
     assert bfn.load(tmp_path / "runs" / "my-digits").info.classes.shares == pytest.approx([0.1] * 10, abs=0.01)
+
+
+def test_the_time_budget_plans_the_number_of_steps():
+    rule = StoppingRule(10_000, minutes=1.0)
+    for step, seconds, planned in (
+        (1, 0.5, 10_000),  # the first step is slow, and not counted
+        (2, 0.6, 10_000),
+        (31, 3.5, 31 + 565),  # 0.1 seconds for each step
+        (91, 9.5, 91 + 505),
+        (116, 15.5, 116 + 185),  # slower
+    ):
+        rule.plan(step, seconds)
+        assert rule.steps == planned
+    assert rule.is_done(301)
+    assert StoppingRule(100).steps == 100
+
+
+def test_the_learning_rate_falls_to_zero_when_minutes_end_the_run(monkeypatch):
+    rates = []
+    step = Trainer.train_step
+
+    def recorded(self):
+        step(self)
+        rates.append(self.optimiser.param_groups[0]["lr"])
+
+    monkeypatch.setattr(Trainer, "train_step", recorded)
+    began = time.monotonic()
+    model = bfn.fit(points(), X, 10**6, minutes=0.03, progress=False)
+    assert time.monotonic() - began < 10
+    assert model.info.card["steps"] == len(rates) < 10**5
+    assert max(rates) > 0.5e-3
+    assert rates[-1] < 0.1e-3
+
+
+@pytest.mark.parametrize("times", ["shared", "separate"])
+def test_the_error_curve_of_joint_data_is_that_of_the_part_whose_schedule_it_is_read_with(times):
+    flows = {"x": bfn.ContinuousFlow(0.02), "kind": bfn.DiscreteFlow(3, 6.0)}
+    numbers = {"x": (torch.tensor([[-1.0, 0.5], [1.0, -0.5]]), torch.full((2, 2), 0.2))}
+    model = JointMixture(numbers, {"kind": torch.tensor([[0.9, 0.05, 0.05], [0.1, 0.2, 0.7]])}, flows=flows)
+    model.flow = bfn.JointFlow(flows, times=times).for_shape(model.data_shape) if times == "separate" else model.flow
+    n, generator = 3000, torch.Generator().manual_seed(0)
+    x = model.as_data(model.sample_data(n, generator))
+    weighting = weighting_of(model, "bound")
+    t, factor = weighting.draw(model.flow, n, generator)
+    eps = torch.randn((n, *model.flow.state_shape(model.data_shape)), generator=generator, dtype=model.dtype)
+    objective = DenoisingObjective(model, None, weighting, n, OneProcess(torch.device("cpu")))
+    objective.loss(objective.module, Batch(x, t, eps, factor, {}))
+    own, found = (t[:, 0] if times == "separate" else t), objective.record.recent
+    mean = noised_output(model, x, t, None, {}, eps)[0].mean
+    errors = model.flow.split(model.flow.errors(x, mean))
+    error, slope = errors["x"].flatten(1).mean(1), flows["x"].schedule.slope(own)
+    bins = (own * 64).long().clamp(max=63)
+    for row, values in enumerate((torch.ones(n), error, (error * slope / 2).square())):
+        torch.testing.assert_close(found[row], torch.zeros(64).double().index_add(0, bins, values.double()))
+    # The mean over all parts is another curve: that of the classes falls along another schedule.
+    assert abs(float(errors["kind"].mean() / error.mean()) - 1) > 0.2

@@ -8,11 +8,10 @@ import torch
 
 import bfn
 from bfn import training
-from bfn.core.errors import UserError
 from bfn.core.schedules import QuadraticSchedule
 from bfn.data.loading import read_model_data
-from bfn.training.source import open_recipe_data as open_source
 from bfn.training.source import TensorSource, batch_rows, take_batch
+from bfn.training.source import open_recipe_data as open_source
 
 QUICK = {
     "steps": 6, "batch": 8, "warmup": 2, "log_every": 3, "eval_every": 0, "eval_count": 8, "sample_every": 0,
@@ -153,29 +152,6 @@ def test_numbers_are_scaled_in_training_and_come_back_in_their_own_units(folder)
     assert held_out.facts is source.facts
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("smiles,gap\nCC,0.1\nCO,high\n", {"sequence": ["smiles"], "conditions": ["gap"]}, "line 3: gap is 'high'"),
-        ("smiles,gap\nCC,0.1\n,0.2\n", {"sequence": ["smiles"]}, "line 3: smiles is empty"),
-        ("smiles,gap\nCC,0.1\nCCO\n", {"sequence": ["smiles"]}, "line 3: has 1 values: expected 2"),
-        ("smiles,gap\nCC,0.1\n", {"sequence": ["smile"]}, "no column 'smile'.*did you mean 'smiles'"),
-        ("a,b\n" + "CC,C\nCO,OO\nC,OO\n" * 5, {"sequence": ["a", "b"]}, "the lengths of a and b differ"),
-    ],
-)
-def test_wrong_records_are_told_with_their_place(tmp_path, text, options, message):
-    (tmp_path / "wrong.csv").write_text(text)
-    with pytest.raises(bfn.UserError, match=message):
-        training.default_settings({"name": str(tmp_path / "wrong.csv"), **options})
-
-
-def test_a_flow_of_another_kind_than_the_data_is_refused(folder):
-    with pytest.raises(bfn.UserError, match="has samples of x: give flow continuous, not discrete"):
-        open_source({"name": str(folder / "points.npz")}, "discrete", "train")
-    with pytest.raises(bfn.UserError, match=r"data.levels: .* is records, which take sequence, parts"):
-        open_source({"name": str(folder / "points.npz"), "levels": 4}, "continuous", "train")
-
-
 OWN = """
 import torch
 
@@ -191,31 +167,27 @@ class Own(torch.nn.Module):
 """
 
 
-def test_a_network_of_the_users_own_is_made_with_the_sizes_it_takes(folder, tmp_path, monkeypatch):
+def test_a_network_of_the_users_own_is_made_with_the_sizes_it_takes(folder, tmp_path, monkeypatch, refuses):
     (tmp_path / "mine.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     settings = training.default_settings({"name": str(folder / "points.npz")}, "mine:Own")
     settings = settings.override({**QUICK, "network.width": 5})
     training.train(settings, tmp_path / "run", progress=False, cpu=True)
-    with pytest.raises(bfn.UserError, match="stored with a network of its own"):
-        bfn.load(tmp_path / "run")
+    refuses("stored with a network of its own", bfn.load, tmp_path / "run")
     model = training.load_with_network(str(tmp_path / "run"), f"{tmp_path / 'mine.py'}:Own")
     assert model.network.hidden.out_features == 5
     assert model.sample(3, nfe=2, label=1).x.shape == (3, 2)
     for wrong, message in (
         ("nowhere_to_be_found:Own", "no module 'nowhere_to_be_found'"),
-        ("mine:Owm", "has no class 'Owm'.*did you mean 'Own'"),
-        ("mlq", "expected one of .*did you mean 'mlp'"),
+        ("mine:Owm", "has no class 'Owm'"),
     ):
-        with pytest.raises(bfn.UserError, match=message):
-            training.load_with_network(str(tmp_path / "run"), wrong)
+        refuses(message, training.load_with_network, str(tmp_path / "run"), wrong)
 
 
-def test_a_schedule_of_joint_data_is_that_of_a_part(folder, tmp_path):
+def test_a_schedule_of_joint_data_is_that_of_a_part(folder, tmp_path, refuses):
     settings = settings_of(folder, "parts.npz", parts=["place", "kind", "count"])
     wrong = settings.override({"flow.schedule.name": "quadratic"})
-    with pytest.raises(UserError, match=r"flow\.schedule: a joint flow has .* of one part it is flow\.parts\.place\."):
-        training.train(wrong, tmp_path / "wrong", progress=False, cpu=True)
+    refuses("of one part it is flow.parts.place.schedule", training.train, wrong, tmp_path / "wrong", progress=False)
     own = {"flow.parts.place.schedule.name": "quadratic", "flow.parts.place.schedule.beta_1": 9.0, "steps": 1}
     training.train(settings.override(own), tmp_path / "run", progress=False, cpu=True)
     assert bfn.load(tmp_path / "run").flow.parts["place"].schedule == QuadraticSchedule(9.0)

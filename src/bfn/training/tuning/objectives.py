@@ -21,7 +21,6 @@ from bfn.core.conditions import ConditionTensors, conditions_in_turn, rows_of
 from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.model import Model
-from bfn.core.multistep import Multistep
 from bfn.core.sampling import sample
 from bfn.core.solver import Solver
 from bfn.data.loading import read_model_data
@@ -31,6 +30,7 @@ from bfn.quality.judge import without_padding
 from bfn.quality.judge_choice import features_for, metric_for
 from bfn.quality.metrics import class_ngram_counts, divergence
 from bfn.quality.molecules import Molecules, is_of_molecules
+from bfn.solvers.multistep import Multistep
 from bfn.solvers.named import get
 
 Method = Literal["gradients", "search", "grid"]

@@ -117,13 +117,6 @@ def test_shared_directions_move_one_thing_in_all_rows(kind):
     torch.testing.assert_close(moved(mix)[4], final + torch.tensor([-0.1, 0.1, 0.0], dtype=torch.float64))
 
 
-def test_stages_of_runge_kutta_and_drawn_classes_are_refused():
-    flow = FLOWS["discrete"]
-    for solver in ("bfn-solver2-singlestep", "bfn"):
-        with pytest.raises(ValueError, match="tune from a multistep solver"):
-            TableParameters(flow, make_table(flow, solver, 6))
-
-
 def batch_of(model, nfe, n=5):
     return Draws.make(model, n, nfe, torch.Generator().manual_seed(1))
 

@@ -7,8 +7,8 @@ from bfn._utils.pieces import derived_seed
 from bfn.core.conditions import Classes
 from bfn.core.info import ModelInfo
 from bfn.kinds.discretised import quantise
-from bfn.training.source import open_recipe_data as open_source
 from bfn.training.source import ImageSource, Position, TextSource, run_rows
+from bfn.training.source import open_recipe_data as open_source
 
 
 def taken(source, seed, start, count):
@@ -73,17 +73,6 @@ def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):
     assert classes.n_values == 256
 
 
-def test_wrong_data_options_are_named(tmp_path):
-    (tmp_path / "t.txt").write_text("hello world " * 50)
-    name = str(tmp_path / "t.txt")
-    with pytest.raises(ValueError, match=r"data.binarise: .* is text, which take length"):
-        open_source({"name": name, "binarise": True}, "discrete", "train")
-    with pytest.raises(ValueError, match="is text: give flow discrete, not continuous"):
-        open_source({"name": name}, "continuous", "train")
-    with pytest.raises(ValueError, match=r"data.length=9999: the text's train part has"):
-        open_source({"name": name, "length": 9999}, "discrete", "train")
-
-
 @pytest.fixture
 def gradient(tmp_path):
     """Forty pictures that hold each of the 256 levels once, as a file."""
@@ -116,11 +105,22 @@ def test_dynamic_binarisation_is_fresh_at_each_draw_and_the_same_however_a_batch
     assert torch.equal(source.first(3)[0], source.first(5)[0][:3])
 
 
-def test_wrong_image_options_are_named(gradient):
-    for change, message in (
-        ({"levels": 300}, "levels=300: expected 2 to 256"),
-        ({"binarise": "static"}, "binarise='static': expected true, false, a seed, or 'dynamic'"),
-        ({"colour": 1}, r"data.colour: .* is images, which take levels, centres, binarise, labels"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            open_source({"name": gradient, **change}, "discrete", "train")
+def test_images_are_mirrored_at_random_by_their_number_in_the_run():
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 4, 4)).astype(np.uint8)
+    plain, flipped = (ImageSource(data.from_array(pixels), True, False, flip=flip) for flip in (False, True))
+    x, y = (taken(source, 7, 0, 40)[0] for source in (plain, flipped))
+    mirrored = torch.tensor([bool(derived_seed(7, "flip", number) & 1) for number in range(40)])
+    assert torch.equal(y, torch.where(mirrored[:, None, None, None], x.flip(-1), x))
+    assert 10 < int(mirrored.sum()) < 30
+    assert torch.equal(taken(flipped, 7, 5, 4)[0], y[5:9])
+    assert torch.equal(flipped.first(9)[0], plain.first(9)[0])
+
+
+def test_the_whole_data_are_all_but_the_test_part(images):
+    def rows(part, **options):
+        source = open_source({"name": str(images), **options}, "continuous", part)
+        return {tuple(image.flatten().tolist()) for image in source.first(1000)[0]}
+
+    assert rows("train", whole=True) == rows("train") | rows("validation")
+    assert rows("validation", whole=True) == rows("validation")
+    assert not rows("train", whole=True) & rows("test", whole=True)
