@@ -20,7 +20,7 @@ from torch import Tensor
 from bfn import data, solvers
 from bfn._utils.files import atomic_write
 from bfn.core.model import Model
-from bfn.core.multistep import Multistep
+from bfn.solvers.multistep import Multistep
 from bfn.core.solver import Solver
 from bfn.exact.numbers import GaussianMixture, Points
 from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, StringSet

@@ -19,7 +19,7 @@ import bfn
 from bfn import solvers
 from bfn._utils.files import atomic_write
 from bfn.core import grids
-from bfn.core.multistep import Multistep
+from bfn.solvers.multistep import Multistep
 from bfn.quality.comparison import Setting, markdown_table, measure
 from bfn.quality.judge_choice import judge_for
 from bfn.solvers import paper

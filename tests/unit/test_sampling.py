@@ -15,7 +15,7 @@ from bfn.core.flows import NoiseLevel
 from bfn.core.heads import Categorical, Output, Point
 from bfn.core.info import ErrorCurve
 from bfn.core.model import Model
-from bfn.core.multistep import COORDINATES, Multistep, basis_over, step_moments
+from bfn.solvers.multistep import COORDINATES, Multistep, basis_over, step_moments
 from bfn.solvers.sde import message_from_data
 from planned import make_table
 
@@ -187,7 +187,7 @@ def test_an_initial_state_replaces_the_first_draw() -> None:
 
 
 def test_an_initial_state_that_is_no_state_is_one_line() -> None:
-    model = bfn.exact.numbers.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1])
+    model = bfn.exact.GaussianMixture([[0.0], [0.5]], stds=[0.1, 0.1])
     for initial, message in ((lambda *_: None, "initial gives NoneType"), (lambda *_: torch.ones(3), r"gives \(3,\)")):
         with pytest.raises(bfn.UserError, match=message):
             model.sample(2, nfe=2, initial=initial)

@@ -18,10 +18,10 @@ from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.grids import Log1pEarly, Power, Uniform
 from bfn.core.info import ErrorCurve
-from bfn.core.multistep import Multistep
 from bfn.core.solver import Solver
 from bfn.core.table import Table
 from bfn.solvers.few_step import Fixed
+from bfn.solvers.multistep import Multistep
 
 if TYPE_CHECKING:
     from bfn.core.info import ModelInfo
@@ -54,7 +54,7 @@ class OptimalVariance(Multistep):
         if self.curve is None:
             raise UserError(
                 f"solver={self.name!r}: the model has no error curve; training stores one, or set "
-                "model.info.error_curve = bfn.core.losses.error_curve(model, x)"
+                "model.info.error_curve = bfn.losses.error_curve(model, x)"
             )
         plain = super().table(flow, nodes)
         errors = self.curve.at(torch.tensor(plain.times, dtype=torch.float64)).tolist()

@@ -17,9 +17,9 @@ from bfn.core.errors import UserError
 from bfn.core.flows import PartFlow
 from bfn.core.grids import Grid, Log1p, Power, Uniform
 from bfn.core.info import ERROR_CURVE, EXACT, SPREADS, VALUE_RANGE, Fact, Spread
-from bfn.core.multistep import Multistep
 from bfn.core.solver import Sharing, Solver
 from bfn.core.table import Table
+from bfn.solvers.multistep import Multistep
 
 if TYPE_CHECKING:
     from bfn.core.info import ModelInfo
@@ -100,7 +100,7 @@ def interpolated(anchors: Sequence[Anchor], calls: int) -> Anchor:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Anchors found for one model (``bfn.training.tuning.calibration.calibrate``), and the objective's value at each."""
+    """Anchors found for one model (``bfn.tuning.calibrate``), and the objective's value at each."""
 
     anchors: tuple[Anchor, ...]
     losses: tuple[float, ...] = ()

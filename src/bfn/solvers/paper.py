@@ -12,9 +12,9 @@ from torch import Tensor
 from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.grids import Grid, Uniform
-from bfn.core.multistep import Multistep
 from bfn.core.solver import Solver, check_nfe
 from bfn.core.table import Row, Table
+from bfn.solvers.multistep import Multistep
 from bfn.solvers.sde import LinearSDE
 
 

@@ -18,7 +18,7 @@ from bfn import solvers
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.heads import Output, Point
 from bfn.core.model import Model
-from bfn.core.multistep import Multistep
+from bfn.solvers.multistep import Multistep
 from planned import make_table
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.02)

@@ -10,11 +10,11 @@ import bfn
 from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.info import ModelInfo, Spread
-from bfn.core.multistep import Multistep
 from bfn.core.solver import plan
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import MarkovChain
 from bfn.solvers.few_step import Anchor, Calibration, interpolated
+from bfn.solvers.multistep import Multistep
 from bfn.solvers.named import SOLVERS
 from planned import make_table
 

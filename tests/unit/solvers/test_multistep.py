@@ -6,8 +6,8 @@ import torch
 import bfn
 from bfn import solvers
 from bfn.core.info import ErrorCurve
-from bfn.core.multistep import Multistep
 from bfn.exact.numbers import GaussianMixture
+from bfn.solvers.multistep import Multistep
 from planned import make_table
 
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}
@@ -26,7 +26,7 @@ FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.Discret
         ({"quiet": -1}, "quiet=-1: expected numbers from 0 up"),
         ({"g": 1.0, "interpolates": "noise"}, "g=1 with interpolates='noise': that is a rule for the ODE"),
         ({"g": 1.0, "extrapolates_end": True}, "g=1 with extrapolates_end=True: that is a rule for the ODE"),
-        ({"corrector": True, "interpolates": "noise"}, "only steps in the data are mended"),
+        ({"corrector": True, "interpolates": "noise"}, "only steps in the data are corrected"),
     ],
 )
 def test_what_is_no_solver(settings, message):
@@ -95,7 +95,7 @@ def test_old_nodes_close_together_beside_a_long_step_are_left_out() -> None:
     """Through them the weights would be some 1e10 times the step, and so would rounding and the network's errors."""
     flow = bfn.ContinuousFlow(1 / 256)
     times = [0.25, 0.25 + 1e-9, 0.25 + 2e-9, 1.0]
-    rows = solvers.plan(bfn.exact.numbers.Points(torch.zeros(1, 2), flow=flow), "fast-ode", grid=times).table.rows
+    rows = solvers.plan(bfn.exact.Points(torch.zeros(1, 2), flow=flow), "fast-ode", grid=times).table.rows
     step = flow.schedule.s_of([1.0])[0] - flow.schedule.s_of([times[2]])[0]
     assert sum(map(abs, rows[2].b)) < 2e3 * step
     assert sum(rows[2].b) == pytest.approx(step, rel=1e-9)

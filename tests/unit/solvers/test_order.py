@@ -7,7 +7,7 @@ import torch
 
 import bfn
 from bfn import solvers
-from bfn.core.multistep import Multistep
+from bfn.solvers.multistep import Multistep
 from linear import LinearModel, final_variance, slope
 from planned import make_table
 

@@ -56,7 +56,7 @@ def both(x: bfn.Flow, kind: bfn.Flow) -> bfn.BFN:
 
 def ours(model: bfn.BFN, solver: Any = "multistep:1:s", **settings: Any) -> tuple[list[Any], bfn.Samples]:
     given = {"generator": generator(), "class_generator": generator(1), **settings}
-    out = model.sample(N, solver, None if isinstance(solver, bfn.core.table.Table) else STEPS + 1, **given)
+    out = model.sample(N, solver, None if isinstance(solver, bfn.solvers.Table) else STEPS + 1, **given)
     return model.network.shown, out
 
 
@@ -221,8 +221,8 @@ def test_crysbfns_angles_add_up_as_pairs_do_but_by_another_message() -> None:
     c, alpha = (5 * torch.rand(2, 100, generator=own, dtype=torch.float64)).unbind()
     mean = torch.atan2(alpha * y.sin() + c * m.sin(), alpha * y.cos() + c * m.cos())
     concentration = torch.sqrt(alpha**2 + c**2 + 2 * alpha * c * torch.cos(y - m))
-    total = c.unsqueeze(1) * bfn.kinds.angles.pairs_of(m) + alpha.unsqueeze(1) * bfn.kinds.angles.pairs_of(y)
-    torch.testing.assert_close(concentration.unsqueeze(1) * bfn.kinds.angles.pairs_of(mean), total)
+    total = c.unsqueeze(1) * bfn.heads.pairs_of(m) + alpha.unsqueeze(1) * bfn.heads.pairs_of(y)
+    torch.testing.assert_close(concentration.unsqueeze(1) * bfn.heads.pairs_of(mean), total)
     share = torch.special.i1e(alpha) / torch.special.i0e(alpha)
     assert bool((share < 1).all())
     assert float(share[alpha < 0.5].max()) < 0.25  # early messages of its kind say little; ours are longer and noisier

@@ -1,4 +1,4 @@
-"""Multistep solvers: one rule for nearly all of the zoo.
+"""Multistep solvers, a family that has most of the known ones as members.
 
 With the stochasticity dial g (0 the probability-flow ODE, 1 the reverse SDE, infinity full re-noising) generation is
 
@@ -9,17 +9,18 @@ and from s_0 to s_1, with r = s_0 / s_1, exactly
     u_1 = r^(g^2) u_0 + s_1 int_{r^k}^1 w_hat(s_1 v^(1/k)) dv + sqrt(kappa (1 - r^(2 g^2))) xi,     k = 1 + g^2
 
 A multistep method replaces w_hat along the path by a polynomial through its last values, in some coordinate c(s), and
-integrates that. The methods differ in g, in the number of values (their order), in c, and in how the integral is taken:
-exactly, or, where there are but two values, by the shortcut of DPM-Solver++ and UniPC that takes the interpolant half
-a step ahead for the whole of it.
+integrates that. The methods differ in g, in the number of values (their order), in c, and in the integral: it is exact,
+or, for two values, the shortcut of DPM-Solver++ and UniPC, which takes the value of the interpolant half a step ahead.
 
-DEIS and its kin put the polynomial through eps_hat = u - s w_hat instead, on the ODE: u_1 = u_0/r + the same integral
-of eps_hat with k = -1 and no factor. The past states in it are no free numbers: the rows that led from them tell what
-they were, so that this too is a table of weights of predictions.
+DEIS and similar methods put the polynomial through eps_hat = u - s w_hat instead, on the ODE: u_1 = u_0/r + the same
+integral of eps_hat with k = -1 and no factor. The past states in it follow from the rows that led from them, so this is
+a table of weights of predictions as well.
 
-A corrector costs no call: once w_hat at the new state is known, the step that led there is taken again with that value
-among the nodes, and the next step starts from the mended state. Both steps are linear, so this too is one row.
+A corrector costs no call: once w_hat at the new state is known, the step that led there is repeated with that value
+among the nodes, and the next step starts from the corrected state. Both steps are linear, so they are one row.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
@@ -32,19 +33,19 @@ import torch
 from torch import Tensor
 
 from bfn.core.errors import UserError
-from bfn.core.flows import Flow
+from bfn.core.flows import PartFlow
 from bfn.core.solver import Solver
 from bfn.core.table import Row, Table
 
 Weights = tuple[float, ...]
-"""Of predictions, newest first."""
+"""Weights of predictions, newest first."""
 
 ORDERS = range(1, 5)
-"""Orders there are: with a fifth prediction the weights of extrapolation exceed any error they could mend."""
+"""Orders of the solvers. With a fifth prediction, extrapolation amplifies errors more than it reduces them."""
 
 LARGEST_SHARES = 1e3
-"""Sum of the sizes of shares that a step may have. Two old nodes close together beside a long step give more: rounding
-and a network's errors would be multiplied by it, so that the step then does without the oldest."""
+"""Maximum sum of the absolute shares of a step. Two old nodes close together before a long step give more, which would
+multiply rounding and the network's errors; such a step leaves out the oldest node."""
 
 COORDINATES: dict[str, Callable[..., Tensor]] = {
     "s": lambda schedule, s, scale=0.5: s,
@@ -53,22 +54,26 @@ COORDINATES: dict[str, Callable[..., Tensor]] = {
     "t": lambda schedule, s, scale=0.5: schedule.time_of_s(s),
     "beta": lambda schedule, s, scale=0.5: s.square(),
 }
-"""Functions of (schedule, s, scale) in which predictions are interpolated, beside any power, "s^3".
+"""Coordinates in which predictions are interpolated, functions of (schedule, s, scale); any power is one too, "s^3".
 
-asinh(s / scale) joins s (below the scale) and log s (above)."""
+asinh(s / scale) is like s below the scale and like log s above it."""
 
 
 @dataclass(frozen=True)
 class Multistep(Solver):
-    """Multistep solver of any order, dial and coordinate.
+    """Multistep solver of any order, stochasticity and coordinate.
 
-    integral: "exact", or "shortcut": two values by the interpolant half way in log s, more of them exactly.
-    interpolates: "data", or "noise" (g = 0 only).
-    corrector: mend each step with the prediction made after it.
-    quiet: how many of the first steps are taken without noise, at g = 0 whatever the dial.
-    extrapolates_end: the sample is the flow's end at s = infinity, by a last second-order step without a call (g = 0).
-    draws: predictions are replaced by draws from the output distribution. whole: by those of all variables together.
-    scale: of the coordinate asinh(s / scale).
+    Args:
+        coordinate: a name from COORDINATES, or a power such as "s^3".
+        integral: "exact", or "shortcut", which takes two values at the middle in log s, and more of them exactly.
+        interpolates: "data", or "noise" (g = 0 only).
+        corrector: whether each step is corrected with the prediction made after it.
+        quiet: number of first steps without noise, at g = 0.
+        extrapolates_end: whether the sample is the flow's end at s = infinity, by a last second-order step without a
+            call (g = 0).
+        draws: whether predictions are replaced by draws from the output distribution.
+        whole: whether these draws are of all variables of a sample together.
+        scale: of the coordinate asinh(s / scale).
     """
 
     coordinate: str = "s"
@@ -82,10 +87,10 @@ class Multistep(Solver):
     scale: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse what is no solver."""
+        coordinates = (*COORDINATES, *([self.coordinate] if power_of(self.coordinate) else []))
         for name, value, known in (
             ("order", self.order, ORDERS),
-            ("coordinate", self.coordinate, (*COORDINATES, *((self.coordinate,) if power_of(self.coordinate) else ()))),
+            ("coordinate", self.coordinate, coordinates),
             ("integral", self.integral, ("exact", "shortcut")),
             ("interpolates", self.interpolates, ("data", "noise")),
         ):
@@ -93,44 +98,49 @@ class Multistep(Solver):
                 raise UserError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")
         if not self.g >= 0 or self.quiet < 0:
             raise UserError(f"g={self.g}, quiet={self.quiet}: expected numbers from 0 up")
-        if self.g and (self.interpolates == "noise" or self.extrapolates_end):
-            what = "interpolates='noise'" if self.interpolates == "noise" else "extrapolates_end=True"
+        noise = self.interpolates == "noise"
+        if self.g and (noise or self.extrapolates_end):
+            what = "interpolates='noise'" if noise else "extrapolates_end=True"
             raise UserError(f"g={self.g:g} with {what}: that is a rule for the ODE, g = 0")
-        if self.corrector and self.interpolates == "noise":
-            raise UserError("corrector=True with interpolates='noise': only steps in the data are mended")
+        if self.corrector and noise:
+            raise UserError("corrector=True with interpolates='noise': only steps in the data are corrected")
 
-    def with_dial(self, g: float) -> "Solver":
-        """The same at another stochasticity, in all steps; what is a rule for the ODE alone is left with it."""
+    def with_dial(self, g: float) -> Solver:
+        """Return the solver with another stochasticity in all steps, without the rules for the ODE."""
         plain = replace(self, quiet=0, extrapolates_end=self.extrapolates_end and g == 0)
         return super(Multistep, plain).with_dial(g)
 
-    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
         s = flow.schedule.s_of(nodes)
-        noise = self.interpolates == "noise"
-        two_nodes = len(s) > 2 and (self.order > 1 or self.corrector)
-        if s[0] == 0 and len(s) > 1 and (noise or (self.coordinate == "log s" and two_nodes)):
-            where = "the noise" if noise else "in log s"
-            raise UserError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
-        make = self._noise_rows if noise else self._data_rows
+        if s[0] == 0 and len(s) > 1:
+            self._check_start(len(s))
+        make = self._noise_rows if self.interpolates == "noise" else self._data_rows
         rows = [Row(t, *row) for t, row in zip(nodes, make(flow, s), strict=False)]
         final = end_weights(s[-2], s[-1], rows[-1].b) if self.extrapolates_end and rows else (1.0,)
         return Table((*rows, Row(nodes[-1])), final, self.draws, whole=self.whole)
 
-    def _data_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
-        """(a, b, c) of each step."""
+    def _check_start(self, calls: int) -> None:
+        """Raise a UserError if the solver cannot start at t = 0."""
+        two_nodes = calls > 2 and (self.order > 1 or self.corrector)
+        if self.interpolates == "noise" or (self.coordinate == "log s" and two_nodes):
+            where = "the noise" if self.interpolates == "noise" else "in log s"
+            raise UserError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
+
+    def _data_rows(self, flow: PartFlow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
+        """Return (a, b, c) of each step."""
         rows = []
         for i in range(len(s) - 1):
             decay, _, noise = step_moments(s[i], s[i + 1], self._dial(i))
             b = self._weights(flow, s, i, i)
             if self.corrector and i > 0:
                 # (corrected - predicted) step to s_i, carried on to s_{i+1}.
-                mended, taken = self._weights(flow, s, i - 1, i), (0.0, *self._weights(flow, s, i - 1, i - 1))
-                b = add(b, scaled(decay, add(mended, scaled(-1, taken))))
+                corrected, taken = self._weights(flow, s, i - 1, i), (0.0, *self._weights(flow, s, i - 1, i - 1))
+                b = add(b, scaled(decay, add(corrected, scaled(-1, taken))))
             rows.append((decay, b, noise * sqrt(flow.kappa)))
         return rows
 
-    def _weights(self, flow: Flow, s: Sequence[float], i: int, newest: int) -> Weights:
-        """Weights of the predictions at s_newest, s_{newest-1}, ... in the step from s_i to s_{i+1}."""
+    def _weights(self, flow: PartFlow, s: Sequence[float], i: int, newest: int) -> Weights:
+        """Return the weights of the predictions at s_newest, s_{newest-1}, ... in the step from s_i to s_{i+1}."""
         history = s[max(0, i + 1 - self.order) : newest + 1][::-1]
         mass = step_moments(s[i], s[i + 1], self._dial(i))[1]
         while len(history) > 1:
@@ -144,16 +154,16 @@ class Multistep(Solver):
             history = history[:-1]
         return (mass,)
 
-    def _noise_rows(self, flow: Flow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
-        """The same for a polynomial through eps_hat_j = u_j - s_j w_hat_j, the old states u_j written in u_i."""
+    def _noise_rows(self, flow: PartFlow, s: Sequence[float]) -> list[tuple[float, Weights, float]]:
+        """Return the same for a polynomial through eps_hat_j = u_j - s_j w_hat_j, the old states u_j written in u_i."""
         rows = []
         past: list[tuple[float, Weights]] = [(1.0, ())]
         for i in range(len(s) - 1):
             history = s[max(0, i + 1 - self.order) : i + 1][::-1]
             mass = 1 - s[i + 1] / s[i]
             shares = basis_over(history, s[i], s[i + 1], -1.0, self._coordinate(flow))
-            # s_{i+1} / s_i + mass sum_j share_j of_u_j; shares add up to 1. Summed as it stands it would cancel to 0
-            # where the first time is next to 0.
+            # a = s_{i+1} / s_i + mass sum_j share_j of_u_j. The shares sum to 1; this form does not cancel if the first
+            # time is close to 0.
             a = 1.0
             b: Weights = ()
             for j, (share, (of_u, of_w)) in enumerate(zip(shares, past, strict=False)):
@@ -168,26 +178,26 @@ class Multistep(Solver):
     def _dial(self, i: int) -> float:
         return self.g if i >= self.quiet else 0.0
 
-    def _coordinate(self, flow: Flow) -> Callable[[Tensor], Tensor]:
+    def _coordinate(self, flow: PartFlow) -> Callable[[Tensor], Tensor]:
         power = power_of(self.coordinate)
         return lambda s: s**power if power else COORDINATES[self.coordinate](flow.schedule, s, self.scale)
 
 
 def power_of(coordinate: str) -> float | None:
-    """3 for "s^3"; None for what is no power of s."""
+    """Return the exponent of a power of s, 3 for "s^3"; None for other coordinates."""
     found = re.fullmatch(r"s\^(\d+(?:\.\d+)?)", coordinate)
     return float(found[1]) or None if found else None
 
 
 def log_of_ratio(s_start: float, s_end: float) -> float:
-    """log(s_start / s_end), exact for steps of any size."""
+    """Return log(s_start / s_end), precise for steps of any size."""
     if s_start > 1e-9 * s_end:
         return log1p((s_start - s_end) / s_end)
-    return log(s_start) - log(s_end) if s_start > 0 else -inf  # there the difference would forget s_start
+    return log(s_start) - log(s_end) if s_start > 0 else -inf  # the difference would lose s_start
 
 
 def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, float]:
-    """(decay of u, total weight of a constant w_hat, standard deviation of the noise / sqrt(kappa)) of one step."""
+    """Return the decay of u, the weight of a constant w_hat, and the noise / sqrt(kappa) of a step."""
     log_ratio = log_of_ratio(s_start, s_end)
     g2 = g * g
     decay = exp(g2 * log_ratio) if g2 else 1.0
@@ -196,17 +206,17 @@ def step_moments(s_start: float, s_end: float, g: float) -> tuple[float, float, 
 
 
 def add(a: Weights, b: Weights) -> Weights:
-    """Sum of two rows of weights, the shorter one filled up with zeros."""
+    """Return the sum of two rows of weights; the shorter one is padded with zeros."""
     return tuple(x + y for x, y in zip_longest(a, b, fillvalue=0.0))
 
 
 def scaled(factor: float, weights: Weights) -> Weights:
-    """A row of weights times a number."""
+    """Return a row of weights times a number."""
     return tuple(factor * x for x in weights)
 
 
 def end_weights(s_before: float, s_last: float, b: Weights) -> Weights:
-    """Weights, newest first, of the predictions in the end of the ODE at s = infinity.
+    """Return the weights, newest first, of the predictions in the end of the ODE at s = infinity.
 
     x = u/s - int_0^(1/s) eps_hat d(1/s) with eps_hat = u - s w_hat linear in 1/s through the last two nodes. The
     states cancel: u_last - u_before is the last step, sum_j b_j w_j.
@@ -218,7 +228,7 @@ def end_weights(s_before: float, s_last: float, b: Weights) -> Weights:
 
 
 def lagrange(nodes: Tensor, at: Tensor) -> Tensor:
-    """Values of the Lagrange basis polynomials of these nodes: (nodes, points)."""
+    """Return the values of the Lagrange basis polynomials of these nodes, (nodes, points)."""
     own = torch.eye(len(nodes), dtype=torch.bool)
     apart = (nodes.unsqueeze(1) - nodes).masked_fill(own, 1.0)
     factors = (at - nodes.unsqueeze(1)).expand(len(nodes), -1, -1) / apart.unsqueeze(2)
@@ -227,7 +237,7 @@ def lagrange(nodes: Tensor, at: Tensor) -> Tensor:
 
 @cache
 def tanh_sinh(n: int = 40, width: float = 3.2) -> tuple[Tensor, Tensor]:
-    """Double-exponential quadrature on (0, 1): points, and weights summing to 1; ends may be singular."""
+    """Return points and weights of double-exponential quadrature on (0, 1), for integrands with singular ends."""
     z = torch.arange(-n, n + 1, dtype=torch.float64) * (width / n)
     x = torch.tanh(pi / 2 * torch.sinh(z))
     weights = (1 - x.square()) * torch.cosh(z)
@@ -235,7 +245,7 @@ def tanh_sinh(n: int = 40, width: float = 3.2) -> tuple[Tensor, Tensor]:
 
 
 def basis_at(history: Sequence[float], s: Tensor, weights: Tensor, coordinate: Callable[[Tensor], Tensor]) -> Weights:
-    """Weighted mean over the points s of each Lagrange polynomial of the history: shares that sum to 1."""
+    """Return the weighted mean over the points s of each Lagrange polynomial of the history; they sum to 1."""
     nodes = coordinate(torch.tensor(history, dtype=torch.float64))
     return tuple((lagrange(nodes, coordinate(s)) @ weights).tolist())
 
@@ -243,7 +253,7 @@ def basis_at(history: Sequence[float], s: Tensor, weights: Tensor, coordinate: C
 def basis_over(
     history: Sequence[float], s_start: float, s_end: float, k: float, coordinate: Callable[[Tensor], Tensor]
 ) -> Weights:
-    """Mean over the step, in v = (s / s_end)^k, of each Lagrange polynomial of the history: shares that sum to 1."""
+    """Return the mean over the step, in v = (s / s_end)^k, of each Lagrange polynomial of the history."""
     points, weights = tanh_sinh()
     log_ratio = log_of_ratio(s_start, s_end)
     s = s_end * (1 + expm1(k * log_ratio) * (1 - points)) ** (1 / k)
