@@ -1,4 +1,4 @@
-"""The schedulers do what diffusers asks of a scheduler, and take the steps of the library's own loop."""
+"""Schedulers of diffusers: the steps of the library's own loop, in the interface that diffusers expects."""
 
 import inspect
 from collections.abc import Callable
@@ -62,7 +62,7 @@ CASES += [("discrete", "logits", name) for name in solvers.names("discrete")]
 
 
 @pytest.mark.parametrize(("kind", "predicts", "solver"), CASES)
-def test_it_steps_as_the_librarys_own_loop(kind: str, predicts: str, solver: str) -> None:
+def test_steps_are_those_of_sample(kind: str, predicts: str, solver: str) -> None:
     model = reference(kind, predicts)
     ours = model.sample(4, solver, CALLS, initial=noise_for(kind), generator=torch.Generator().manual_seed(0))
     scheduler = type(MAKE[kind]()).from_model(model, solver=solver)
@@ -73,7 +73,7 @@ def test_it_steps_as_the_librarys_own_loop(kind: str, predicts: str, solver: str
 
 
 @kinds
-def test_tuned_tables_of_a_model_are_taken(kind: str) -> None:
+def test_tuned_tables_of_a_model_are_used(kind: str) -> None:
     model = reference(kind, "data" if kind == "continuous" else "logits")
     table = solvers.plan(model, "bfn-solver1", CALLS, grid="uniform", t_start=0.05).table
     model.info.tables = {CALLS: table}
@@ -84,7 +84,7 @@ def test_tuned_tables_of_a_model_are_taken(kind: str) -> None:
 
 @kinds
 @pytest.mark.parametrize("solver", ["auto", "fast-ode", "bfn"])
-def test_saved_and_loaded_it_gives_the_same_samples(kind: str, solver: str, tmp_path: Path) -> None:
+def test_a_loaded_scheduler_gives_the_same_samples(kind: str, solver: str, tmp_path: Path) -> None:
     scheduler = MAKE[kind](solver=solver)
     scheduler.save_pretrained(tmp_path)
     loaded = type(scheduler).from_pretrained(tmp_path)
@@ -135,7 +135,7 @@ def test_tuple_and_dict_hold_the_same(kind: str) -> None:
 
 @kinds
 @pytest.mark.parametrize("solver", ["auto", "fast-ode"])
-def test_runs_do_not_see_each_other(kind: str, solver: str) -> None:
+def test_runs_are_independent(kind: str, solver: str) -> None:
     """Anew, after set_timesteps, straight after a whole run, and after one that was given up."""
     scheduler = MAKE[kind](solver=solver)
     scheduler.set_timesteps(CALLS)
@@ -149,35 +149,13 @@ def test_runs_do_not_see_each_other(kind: str, solver: str) -> None:
     assert not torch.equal(generate(scheduler, kind), first)
     scheduler.set_timesteps(CALLS)
     assert torch.equal(generate(scheduler, kind), first)
-    assert torch.equal(generate_fresh(kind, solver), first)
-
-
-def generate_fresh(kind: str, solver: str) -> Tensor:
-    scheduler = MAKE[kind](solver=solver)
-    scheduler.set_timesteps(CALLS)
-    return generate(scheduler, kind)
+    fresh = MAKE[kind](solver=solver)
+    fresh.set_timesteps(CALLS)
+    assert torch.equal(generate(fresh, kind), first)
 
 
 @kinds
-def test_wrong_orders_of_calls_are_refused_in_a_line(kind: str) -> None:
-    scheduler, sample = MAKE[kind](), noise_for(kind)
-    with pytest.raises(ValueError, match="step before set_timesteps"):
-        scheduler.step(sample, 500, sample)
-    scheduler.set_timesteps(CALLS)
-    with pytest.raises(ValueError, match="timestep=123"):
-        scheduler.step(sample, 123, sample)
-    scheduler.step(sample, scheduler.timesteps[0], sample)
-    with pytest.raises(ValueError, match=r"expected .*, the next one"):
-        scheduler.step(sample, scheduler.timesteps[2], sample)
-    for settings in ({}, {"num_inference_steps": 5, "timesteps": [900, 500]}):
-        with pytest.raises(ValueError, match="exactly one"):
-            scheduler.set_timesteps(**settings)
-    with pytest.raises(ValueError, match="solver='bfn-solver3'"):
-        MAKE[kind](solver="bfn-solver3").set_timesteps(CALLS)
-
-
-@kinds
-def test_timesteps_run_down_from_noise_to_data(kind: str) -> None:
+def test_timesteps_decrease_from_noise_to_data(kind: str) -> None:
     scheduler = MAKE[kind](solver="fast-ode", t_start=0.1)
     scheduler.set_timesteps(CALLS)
     assert scheduler.timesteps[0] == pytest.approx(900)
@@ -187,7 +165,7 @@ def test_timesteps_run_down_from_noise_to_data(kind: str) -> None:
 
 
 @kinds
-def test_timesteps_of_the_users_own(kind: str) -> None:
+def test_given_timesteps(kind: str) -> None:
     scheduler = MAKE[kind](solver="bfn-solver1")
     own = [990.0, 700.5, 400.0, 20.0]
     scheduler.set_timesteps(timesteps=own)
@@ -197,8 +175,6 @@ def test_timesteps_of_the_users_own(kind: str) -> None:
     ours = model.sample(4, "bfn-solver1", grid=grid, initial=noise_for(kind)).x
     theirs = generate(scheduler, kind)
     torch.testing.assert_close(ours, theirs if kind == "continuous" else theirs.argmax(-1), rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="increasing"):
-        scheduler.set_timesteps(timesteps=own[::-1])
 
 
 @pytest.mark.parametrize("solver", ["fast-ode", "sde-bfn-solver++2", "bfn"])
@@ -219,14 +195,6 @@ def test_a_run_may_begin_later_as_from_a_noised_image(solver: str) -> None:
         output = network(scheduler.scale_model_input(sample, t), t)
         sample = scheduler.step(output, t, sample, generator=generator).prev_sample
     torch.testing.assert_close(sample, ours, rtol=1e-4, atol=1e-4)
-
-
-def test_a_solver_with_stages_cannot_begin_later() -> None:
-    scheduler = DiscreteBFNScheduler(5, solver="bfn-solver2-singlestep")
-    scheduler.set_timesteps(CALLS)
-    sample = noise_for("discrete")
-    with pytest.raises(ValueError, match="must begin at the first timestep"):
-        scheduler.step(sample, scheduler.timesteps[4], sample)
 
 
 def test_added_noise_is_that_of_a_variance_preserving_diffusion() -> None:
@@ -274,11 +242,10 @@ def test_predicted_data_are_clipped_to_the_range_of_the_model(limits: tuple[floa
     assert (float(ours.min()), float(ours.max())) == limits
 
 
-def test_predicted_data_can_be_clipped() -> None:
+def test_predicted_data_are_clipped_to_a_symmetric_range() -> None:
     scheduler = BFNScheduler(prediction_type="sample", clip_sample=True, clip_sample_range=0.5)
     scheduler.set_timesteps(CALLS)
-    sample = noise_for("continuous")
-    out = scheduler.step(3 * sample, scheduler.timesteps[0], sample)
+    out = scheduler.step(3 * noise_for("continuous"), scheduler.timesteps[0], noise_for("continuous"))
     assert float(out.pred_original_sample.abs().max()) == 0.5
 
 
@@ -292,8 +259,7 @@ def test_the_public_surface_of_a_scheduler(kind: str) -> None:
     assert scheduler.anything == 5
     with pytest.warns(FutureWarning):
         assert scheduler.solver == scheduler.config.solver
-    with pytest.raises(AttributeError, match="no attribute 'does_not_exist'"):
-        scheduler.does_not_exist
+    assert not hasattr(scheduler, "does_not_exist")
 
 
 def test_a_list_of_generators_gives_each_sample_its_own_noise() -> None:
@@ -306,17 +272,6 @@ def test_a_list_of_generators_gives_each_sample_its_own_noise() -> None:
         return scheduler.step(first, scheduler.timesteps[1], first, generator=generators).prev_sample
 
     assert torch.equal(step([1, 2, 3, 4])[2], step([5, 6, 3, 8])[2])
-    scheduler = BFNScheduler(solver="bfn")
-    scheduler.set_timesteps(CALLS)
-    with pytest.raises(ValueError, match="a list of generators"):
-        scheduler.step(sample, scheduler.timesteps[0], sample, generator=[torch.Generator()] * 4)
-
-
-def test_a_flow_that_is_not_the_schedulers_is_refused() -> None:
-    with pytest.raises(ValueError, match="BFNScheduler is for continuous flows"):
-        BFNScheduler.from_model(reference("discrete", "logits"))
-    with pytest.raises(ValueError, match="DiscreteBFNScheduler is for discrete flows"):
-        DiscreteBFNScheduler.from_model(reference("continuous", "noise"))
 
 
 # Ordinary diffusion models.
@@ -366,8 +321,3 @@ def test_the_schedule_of_a_model_without_noise_at_its_end() -> None:
     scheduler = VPSolverScheduler(rescale_betas_zero_snr=True, prediction_type="v_prediction")
     scheduler.set_timesteps(CALLS)
     assert bool(torch.isfinite(generate(scheduler, "continuous")).all())
-
-
-def test_a_scheduler_of_diffusion_models_is_not_made_from_a_bfn() -> None:
-    with pytest.raises(ValueError, match="from_config"):
-        VPSolverScheduler.from_model(bfn.load("digits"))

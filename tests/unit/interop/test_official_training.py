@@ -13,8 +13,8 @@ from bfn.interop.official import configuration
 from bfn.training.building import build_model
 from bfn.training.checkpoints import read_log
 from bfn.training.fitting import train
-from bfn.training.source import open_recipe_data as open_source
 from bfn.training.settings import Settings, recipe
+from bfn.training.source import open_recipe_data as open_source
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "official-checkpoints" / "small-cases.json").read_text())
 RECIPES = {
@@ -37,16 +37,8 @@ def tiny(name: str, folder: Path) -> Settings:
     else:
         path = folder / "images.npz"
         np.savez(path, x=rng.integers(0, 256, (40, *chosen.data_shape)).astype(np.uint8), labels=np.arange(40) % 10)
-    change: dict[str, Any] = {
-        "data.name": str(path),
-        "network": chosen.network,
-        "batch": 4,
-        "steps": 2,
-        "eval_count": 4,
-        "sample_count": 4,
-        "sample_nfe": 3,
-        "tensorboard": False,
-    }
+    counts = {"batch": 4, "steps": 2, "eval_count": 4, "sample_count": 4, "sample_nfe": 3}
+    change: dict[str, Any] = {"data.name": str(path), "network": chosen.network, "tensorboard": False, **counts}
     if len(chosen.data_shape) == 1:
         change["data.length"] = chosen.data_shape[0]
     return recipe(name).override(change)
@@ -81,7 +73,9 @@ def test_a_recipe_that_was_stopped_ends_with_the_same_weights(name: str, tmp_pat
     assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
 
 
-def test_a_network_without_labels_says_what_to_do_about_them(tmp_path: Path) -> None:
+def test_labels_for_a_network_without_labels_are_refused(tmp_path: Path) -> None:
     settings = tiny("cifar10-continuous-256", tmp_path).override({"data.labels": True})
-    with pytest.raises(ValueError, match=r"network official-flat-unet: takes no labels, .* 10; set data.labels=false"):
+    with pytest.raises(bfn.UserError) as error:
         train(settings, tmp_path / "run", progress=False)
+    assert "network official-flat-unet: takes no labels" in str(error.value)
+    assert "set data.labels=false" in str(error.value)
