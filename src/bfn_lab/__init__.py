@@ -1,4 +1,4 @@
-"""What the authors do with the library: the paper's experiments, benchmarks, user studies and Bayesian networks.
+"""Work that uses the library: the paper's experiments, benchmarks, user studies and Bayesian networks.
 
 This package uses public names of ``bfn`` only. It is a plugin: the entry points of the distribution add the commands
 ``bfn reproduce`` and ``bfn bench``, the metrics "inception" and "second", and ``bfn compare --blind``.

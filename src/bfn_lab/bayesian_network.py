@@ -1,16 +1,26 @@
-"""Discrete Bayesian networks in files: the Bayesian interchange format (.bif, .bif.gz).
+"""Bayesian networks of categories: exact models of rows, read from files in the Bayesian interchange format.
 
-network NAME { ... }
-variable A { type discrete [ 2 ] { yes, no }; }
-probability ( A | B, C ) { ( yes, low ) 0.2, 0.8; ... }      or  { table 0.2, 0.8; }, or { default 0.5, 0.5; }
+    network = BayesianNetwork.fetch("child")               # or BayesianNetwork.read("child.bif")
+    rows = network.decode(network.sample_data(20_000))     # a DataFrame
+
+Files (.bif, .bif.gz) look like this:
+
+    network NAME { ... }
+    variable A { type discrete [ 2 ] { yes, no }; }
+    probability ( A | B, C ) { ( yes, low ) 0.2, 0.8; ... }      or  { table 0.2, 0.8; }, or { default 0.5, 0.5; }
+
+Posteriors are exact by message passing on a tree of cliques.
 """
 
 from __future__ import annotations
 
+import gzip
 import math
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,24 +28,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn._utils.files import open_file
-from bfn.core.errors import UserError, did_you_mean
-from bfn.core.flows import DiscreteFlow, Flow, NoiseLevel
-from bfn.core.heads import Categorical, Output
-from bfn.core.info import ModelInfo
-from bfn.core.joint import JointFlow, JointOutput
-from bfn.data.sources import fetch
-from bfn.data.table_columns import CellType, TableColumn, TableColumns
-from bfn.exact.base import ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
+from bfn import DiscreteFlow, Flow, JointFlow, ModelInfo, UserError, heads
+from bfn.data import CellType, TableColumn, TableColumns, fetch
+from bfn.exact import ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
 
 MOST_BYTES = 64 << 20
-MOST_NODES, MOST_LEVELS, MOST_NUMBERS = 10_000, 10_000, 10_000_000
+MOST_NODES, MOST_LEVELS, MOST_PROBABILITIES = 10_000, 10_000, 10_000_000
+"""Limits of a file."""
+
+MOST_NUMBERS = 2_000_000
+"""Maximum number of entries of all cliques, for each sample, for exact posteriors."""
+
+AT_A_TIME = 8_000_000
+"""Number of entries of the cliques of all samples that are computed together."""
+
 _TOKEN = re.compile(r'//[^\n]*|/\*.*?\*/|"([^"\n]*)"|[{}()\[\],;|]|[^\s{}()\[\],;|"]+|\n|[^\S\n]+', re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A variable: its levels, its parents by name, and p(level | levels of the parents), (*parents' levels, levels)."""
+    """A variable: its levels, names of its parents, and p(level | parents), (*levels of the parents, levels)."""
 
     name: str
     levels: tuple[str, ...]
@@ -44,12 +56,15 @@ class Node:
 
 
 def read_bif(path: Path | str) -> list[Node]:
-    """The nodes of a file in its order, checked; whatever is wrong is told in one line with the line's number."""
+    """Read the nodes of a file, in its order. Raises UserError with the number of the line if something is wrong."""
     path = Path(path).expanduser()
     if not path.is_file():
         raise UserError(f"{path}: no such file: expected a Bayesian network in a .bif or .bif.gz file")
-    with open_file(path) as file:
-        stored = file.read(MOST_BYTES + 1)
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            stored = file.read(MOST_BYTES + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: a damaged file ({error}): get it again") from None
     if len(stored) > MOST_BYTES:
         raise UserError(f"{path}: more than {MOST_BYTES:,} bytes: too large for a Bayesian network")
     try:
@@ -60,7 +75,7 @@ def read_bif(path: Path | str) -> list[Node]:
 
 
 class _Parser:
-    """Reads tokens one after the other, and knows on which line it is."""
+    """Reads tokens one after the other, and counts lines."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name, self.line = name, 1
@@ -75,7 +90,7 @@ class _Parser:
         while at < len(text):
             match = _TOKEN.match(text, at)
             if match is None:
-                self.fail(f"{text[at]!r} is no part of the format")
+                self.fail(f"{text[at]!r} is not part of the format")
             assert match is not None
             found, at = match.group(0), match.end()
             if not found.isspace() and not found.startswith(("//", "/*")):
@@ -88,7 +103,7 @@ class _Parser:
         raise UserError(f"{self.name}, line {self.line}: {what}")
 
     def take(self, expected: str | None = None) -> str:
-        """The token, which goes by; expected: what it must be, None for a word."""
+        """Return the current token and go to the next one. It must be ``expected``, or a word if that is None."""
         found = self.token
         if expected is None and (not found or found in "{}()[],;|"):
             self.fail(f"{found or 'the end'!r}: expected a word")
@@ -98,14 +113,14 @@ class _Parser:
         return found
 
     def words(self, end: str) -> list[str]:
-        """Words with commas between them, or without, and the bracket after them."""
+        """Return words, with or without commas between them, up to a bracket."""
         found: list[str] = []
         while self.token != end:
             if found and self.token == ",":
                 self.take(",")
             found.append(self.take())
-            if len(found) > MOST_NUMBERS:
-                self.fail(f"more than {MOST_NUMBERS:,} values")
+            if len(found) > MOST_PROBABILITIES:
+                self.fail(f"more than {MOST_PROBABILITIES:,} values")
         self.take(end)
         return found
 
@@ -148,7 +163,7 @@ class _Parser:
     def _variable(self) -> None:
         name = self.take()
         if name in self.levels:
-            self.fail(f"variable {name!r} for the second time")
+            self.fail(f"variable {name!r} is defined twice")
         self.take("{")
         levels: list[str] = []
         while self.token != "}":
@@ -176,14 +191,15 @@ class _Parser:
 
     def _known(self, name: str) -> str:
         if name not in self.levels:
-            self.fail(f"{name!r}: no such variable{did_you_mean(name, self.levels)}")
+            hint = "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, self.levels, 1))
+            self.fail(f"{name!r}: no such variable{hint}")
         return name
 
     def _probability(self) -> None:
         self.take("(")
         name = self._known(self.take())
         if name in self.tables:
-            self.fail(f"probability of {name!r} for the second time")
+            self.fail(f"probability of {name!r} is defined twice")
         parents: list[str] = []
         if self.token == "|":
             self.take("|")
@@ -191,12 +207,12 @@ class _Parser:
         else:
             self.take(")")
         if len({name, *parents}) <= len(parents):
-            self.fail(f"probability of {name!r}: a variable stands there twice")
+            self.fail(f"probability of {name!r}: a variable is named twice")
         sizes = [len(self.levels[parent]) for parent in parents]
         n_levels, n_rows = len(self.levels[name]), math.prod(sizes)
         self.n_numbers += n_rows * n_levels
-        if self.n_numbers > MOST_NUMBERS:
-            self.fail(f"more than {MOST_NUMBERS:,} probabilities")
+        if self.n_numbers > MOST_PROBABILITIES:
+            self.fail(f"more than {MOST_PROBABILITIES:,} probabilities")
         table = torch.full((n_rows, n_levels), math.nan, dtype=torch.float64)
         default: Tensor | None = None
         self.take("{")
@@ -210,7 +226,7 @@ class _Parser:
             if word == "property":
                 self._property()
             elif word == "table":
-                # The levels of the variable itself come slowest, as the format has it.
+                # In the format, the levels of the variable itself change slowest.
                 table = self._numbers(n_rows * n_levels).reshape(n_levels, n_rows).T.clone()
             elif word == "default":
                 default = self._numbers(n_levels)
@@ -260,7 +276,7 @@ class _Parser:
 
 @dataclass(frozen=True, eq=False)
 class _Clique:
-    """of: the variable that it eliminates. scope: its variables, increasing. parent: the clique that it tells."""
+    """A clique: the variable that it eliminates, its variables, and the clique that it sends its message to."""
 
     of: int
     scope: tuple[int, ...]
@@ -269,18 +285,23 @@ class _Clique:
 
 
 class CliqueTree:
-    """sizes: levels of each variable. scopes: the variables of each factor, increasing."""
+    """Sums of products of factors over many variables, by message passing on a tree of cliques.
+
+    Args:
+        sizes: number of levels of each variable.
+        scopes: variables of each factor, in increasing order.
+    """
 
     def __init__(self, sizes: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> None:
         self.sizes = tuple(sizes)
         self.order, self.scopes = _eliminated(self.sizes, scopes)
         self.factor_scopes = tuple(scopes)
         self.n_numbers = sum(math.prod(self.sizes[v] for v in self.scopes[of]) for of in self.order)
-        """Numbers in all cliques together: what a sum costs, for each piece of evidence."""
+        """Number of entries of all cliques: the cost of a sum for each piece of evidence."""
         self._cliques: list[_Clique] = []
 
     def set_factors(self, log_factors: Sequence[Tensor]) -> None:
-        """The factors' logarithms, each with an axis a variable of its scope."""
+        """Set the logarithms of the factors, each with an axis for each variable of its scope."""
         place = {v: i for i, v in enumerate(self.order)}
         own: dict[int, Tensor] = {
             of: torch.zeros([self.sizes[v] for v in self.scopes[of]], dtype=log_factors[0].dtype) for of in self.order
@@ -295,20 +316,21 @@ class CliqueTree:
             self._cliques.append(_Clique(of, self.scopes[of], parent, own[of]))
 
     def log_sum(self, evidence: Mapping[int, Tensor]) -> Tensor:
-        """log of the sum over all values of the factors times the evidence, (batch,).
+        """Return the log of the sum over all values of the factors times the evidence, (batch,).
 
-        evidence: of each variable the log-weights of its levels, (batch, levels).
+        Args:
+            evidence: log-weights of the levels of each variable, (batch, levels).
         """
         return self._collected(evidence)[1]
 
     def log_marginals(self, evidence: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """The same sum with one variable held, for each variable and level: (batch, levels), unnormalised."""
+        """Return the same sum with one variable fixed, for each variable and level: (batch, levels), unnormalised."""
         tables, _, messages = self._collected(evidence)
         found: dict[int, Tensor] = {}
         for clique in reversed(self._cliques):
             table = tables[clique.of]
             if clique.parent is not None:
-                # What the parent knows by all others: its own sum, without what this clique has told it.
+                # The sum of the parent without the message of this clique.
                 rest = tuple(v for v in clique.scope if v != clique.of)
                 parent = self.scopes[clique.parent]
                 known = _summed(tables[clique.parent], parent, rest) - messages[clique.of]
@@ -317,7 +339,7 @@ class CliqueTree:
         return found
 
     def _collected(self, evidence: Mapping[int, Tensor]) -> tuple[dict[int, Tensor], Tensor, dict[int, Tensor]]:
-        """Cliques with all that they are told by those before them, the whole sum, and the messages."""
+        """Return the tables of the cliques with the messages to them, the log of the sum, and the messages."""
         n = len(next(iter(evidence.values())))
         tables = {
             clique.of: clique.log_factor.unsqueeze(0) + _spread(evidence[clique.of], (clique.of,), clique.scope)
@@ -340,7 +362,7 @@ class CliqueTree:
 def _eliminated(
     sizes: Sequence[int], scopes: Sequence[tuple[int, ...]]
 ) -> tuple[list[int], dict[int, tuple[int, ...]]]:
-    """An order in which variables go, always the one whose clique is smallest, and the clique of each."""
+    """Return an order of elimination, always of the variable with the smallest clique, and the clique of each."""
     neighbours: dict[int, set[int]] = {v: set() for v in range(len(sizes))}
     for scope in scopes:
         for v in scope:
@@ -359,32 +381,30 @@ def _eliminated(
 
 
 def _spread(table: Tensor, scope: tuple[int, ...], over: tuple[int, ...], batch: bool = True) -> Tensor:
-    """A view with an axis for each variable of a larger scope; both increase."""
+    """Return a view with an axis for each variable of a larger scope; both scopes are in increasing order."""
     sizes = iter(table.shape[1:] if batch else table.shape)
     shape = [next(sizes) if v in scope else 1 for v in over]
     return table.reshape(len(table), *shape) if batch else table.reshape(shape)
 
 
 def _summed(table: Tensor, scope: tuple[int, ...], onto: tuple[int, ...]) -> Tensor:
-    """Summed over all variables but some."""
+    """Return the log of the sum over all variables that are not kept."""
     away = [1 + i for i, v in enumerate(scope) if v not in onto]
     return torch.logsumexp(table, away) if away else table
 
 
-MOST_NUMBERS_BAYESIAN_NETWORK = 2_000_000
-"""Numbers in the cliques, for each sample, up to which posteriors are computed."""
-AT_A_TIME = 8_000_000
-"""Numbers in the cliques of all samples that are computed together."""
-
-
 class BayesianNetwork(ExactModel):
-    """A network of nodes with tables of probabilities; each node of more than one level is a discrete part.
+    """A Bayesian network of categories. Each node with more than one level is a discrete part of the data.
 
-        network = BayesianNetwork.read("child.bif")            # or BayesianNetwork.fetch("child")
+        network = BayesianNetwork.read("child.bif")
         rows = network.decode(network.sample_data(20_000))     # a DataFrame
         network.log_prob(network.encode(rows))                 # nats, exact
 
-    flows: of the nodes; those whose evidence at t = 1 tells few and many levels apart alike if left out.
+    Args:
+        nodes: the nodes, in any order.
+        name: name of the network, for messages.
+        flows: flows of the nodes. By default, the separation of levels at t = 1 does not depend on their number.
+        dtype: type of the states.
     """
 
     flow: JointFlow
@@ -412,17 +432,17 @@ class BayesianNetwork(ExactModel):
 
     @classmethod
     def read(cls, path: Path | str, **settings: Any) -> BayesianNetwork:
-        """From a .bif or .bif.gz file."""
+        """Read a .bif or .bif.gz file."""
         return cls(read_bif(path), name=Path(path).name.partition(".")[0], **settings)
 
     @classmethod
     def fetch(cls, name: str, **settings: Any) -> BayesianNetwork:
-        """One of the standard networks, such as alarm, child or insurance: ``bfn data fetch child``."""
+        """Download a standard network, such as alarm, child or insurance, as ``bfn data fetch child`` does."""
         return cls.read(fetch(name, verify=False) / f"{name}.bif.gz", **settings)
 
     @cached_property
     def info(self) -> ModelInfo:
-        """That it is exact, and its nodes as columns of a table, in the file's order."""
+        """The fact that the model is exact, and its nodes as columns of a table, in the order of the file."""
         nodes = {node.name: node for node in self.nodes}
         text = CellType("text", "object")
         columns = TableColumns(tuple(TableColumn(name, text, nodes[name].levels) for name in self._columns))
@@ -430,17 +450,17 @@ class BayesianNetwork(ExactModel):
 
     @cached_property
     def cliques(self) -> CliqueTree:
-        """The tree by which sums over all nodes are taken, without its factors."""
+        """The tree of cliques, without its factors."""
         families = [tuple(sorted(self._family(i))) for i in range(len(self.nodes))]
         return CliqueTree([len(node.levels) for node in self.nodes], families)
 
     @property
     def has_posterior(self) -> bool:
-        """Whether exact posteriors are within reach."""
-        return self.cliques.n_numbers <= MOST_NUMBERS_BAYESIAN_NETWORK
+        """True if exact posteriors need little enough memory."""
+        return self.cliques.n_numbers <= MOST_NUMBERS
 
     def encode(self, rows: Any) -> dict[str, Tensor]:
-        """The parts of a DataFrame with a column a node."""
+        """Return the parts of a DataFrame that has a column for each node."""
         columns = self.info.columns
         assert columns is not None
         return columns.encode(rows)
@@ -460,16 +480,16 @@ class BayesianNetwork(ExactModel):
             total = total + self._log_probs(i)[(*(values[parent] for parent in node.parents), values[node.name])]
         return restore_log_zero(total)
 
-    def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
+    def posterior_output(self, u: Tensor, level: heads.NoiseLevel) -> heads.Output:
         tree, pieces = self._tree, []
         for rows in torch.split(torch.arange(len(u)), max(1, AT_A_TIME // tree.n_numbers)):
             found = tree.log_marginals(self._evidence(u, level, rows))
             pieces.append({part.name: found[self.place[part.name]] for part in self.flow.layout})
         whole = {part.name: torch.cat([piece[part.name] for piece in pieces]) for part in self.flow.layout}
-        return JointOutput(self.flow.layout, {name: Categorical(logits) for name, logits in whole.items()})
+        return heads.JointOutput(self.flow.layout, {name: heads.Categorical(logits) for name, logits in whole.items()})
 
-    def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
-        """The density at w = 0 times exp(s u . w / K - s^2 |w|^2 / 2K), as of :class:`JointMixture`."""
+    def log_evidence(self, u: Tensor, level: heads.NoiseLevel) -> Tensor:
+        """Sum the density at w = 0 times exp(s u . w / K - s^2 |w|^2 / 2K), as :class:`bfn.exact.JointMixture` does."""
         tree, rows = self._tree, torch.arange(len(u))
         pieces = torch.split(rows, max(1, AT_A_TIME // tree.n_numbers))
         total = torch.cat([tree.log_sum(self._evidence(u, level, some)) for some in pieces])
@@ -479,7 +499,7 @@ class BayesianNetwork(ExactModel):
         return total
 
     def marginals(self) -> dict[str, Tensor]:
-        """The probabilities of each node's levels."""
+        """Return the probabilities of the levels of each node."""
         flat = {i: torch.zeros(1, len(node.levels), dtype=self.dtype) for i, node in enumerate(self.nodes)}
         found = self._tree.log_marginals(flat)
         return {name: found[self.place[name]][0].softmax(-1) for name in self.flow.parts}
@@ -489,7 +509,7 @@ class BayesianNetwork(ExactModel):
         if not self.has_posterior:
             raise UserError(
                 f"{self.name}: exact posteriors need tables of {self.cliques.n_numbers:.3g} numbers a sample, more "
-                f"than {MOST_NUMBERS_BAYESIAN_NETWORK:,}; its rows (sample_data) and their log_prob are exact all the same"
+                f"than {MOST_NUMBERS:,}; its rows (sample_data) and their log_prob are exact all the same"
             )
         factors = []
         for i in range(len(self.nodes)):
@@ -498,14 +518,14 @@ class BayesianNetwork(ExactModel):
         self.cliques.set_factors(factors)
         return self.cliques
 
-    def _evidence(self, u: Tensor, level: NoiseLevel, rows: Tensor) -> dict[int, Tensor]:
+    def _evidence(self, u: Tensor, level: heads.NoiseLevel, rows: Tensor) -> dict[int, Tensor]:
         found = {i: u.new_zeros(len(rows), 1) for i, node in enumerate(self.nodes) if len(node.levels) == 1}
         for part in self.flow.layout:
             found[self.place[part.name]] = u[rows][:, part.state] * self._s(part, level, rows)
         return found
 
-    def _s(self, part: Any, level: NoiseLevel, rows: Tensor) -> Tensor:
-        """The part's s, (rows, 1) or (1, 1)."""
+    def _s(self, part: Any, level: heads.NoiseLevel, rows: Tensor) -> Tensor:
+        """Return s of a part, (rows, 1) or (1, 1)."""
         s = torch.as_tensor(level.s, dtype=self.dtype, device=self.device)
         if not s.ndim:
             return s.reshape(1, 1)

@@ -1,4 +1,4 @@
-"""Ratios of times that were measured in turn within one run: machines are shared and noisy, ratios much less so."""
+"""Benchmarks: ratios of times that are measured in turn in one run, since times on shared machines are noisy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -21,25 +22,23 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from bfn import networks
-from bfn.core.control import Batch, Control, Stage
-from bfn.core.errors import UserError, did_you_mean
-from bfn.core.flows import ContinuousFlow, DiscreteFlow
-from bfn.core.joint import JointFlow, JointHead
-from bfn.core.model import BFN
-from bfn.core.sampling import Request
-from bfn.core.table import BoundRow
-from bfn.storage.sample_files import sample_to
+from bfn import BFN, ContinuousFlow, DiscreteFlow, JointFlow, UserError, heads, networks, sample_to, solvers
+from bfn.training import OneProcess, recipe, recipe_trainer
 
 
 @dataclass(frozen=True)
 class Figure:
     """A measured ratio: the median over rounds, with the 95 % interval of the median by order statistics.
 
-    Of fewer than 6 rounds it is their whole range, which is less sure.
+    With fewer than 6 rounds the interval is their whole range, whose coverage is lower.
 
-    part: of the bench. name: what is compared. unit: where it is not a ratio. goal: what it is to be at least or at
-    most, None where it is only told. note: what a reader should know.
+    Attributes:
+        part, name: part of the benchmark, and what is compared.
+        value, low, high: the median and its interval.
+        rounds: number of rounds.
+        goal, side: limit of the value, and on which side of it the value should be; None for no limit.
+        unit: unit, for figures that are no ratios.
+        note: remark for the reader.
     """
 
     part: str
@@ -55,17 +54,17 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether it is what it is to be."""
+        """True if the goal is met; None without a goal."""
         if self.goal is None:
             return None
         return self.value <= self.goal if self.side == "at most" else self.value >= self.goal
 
     def asdict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return plain values for JSON."""
         return {**asdict(self), "met": self.met}
 
     def line(self) -> str:
-        """For people."""
+        """Return the figure in one line."""
         goal = "" if self.goal is None else f"{self.side} {self.goal:g}: {'met' if self.met else 'MISSED'}"
         interval = f"[{self.low:.3g}, {self.high:.3g}]" if self.rounds > 1 else ""
         note = f"  ({self.note})" if self.note else ""
@@ -75,10 +74,9 @@ class Figure:
 def contest(
     contestants: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float] = process_time
 ) -> dict[str, list[float]]:
-    """Seconds of each in each round, after one that does not count; every other round goes the other way round.
+    """Return the seconds of each contestant in each round. The first round is discarded, every other one reversed.
 
-    The clock is that of the process's own work: what others on the machine do counts only by what they take of caches
-    and memory.
+    The default clock is the processor time of this process, which other processes influence only by caches and memory.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
     for round_ in range(rounds + 1):
@@ -91,7 +89,7 @@ def contest(
 
 
 def ratio_of(part: str, name: str, over: list[float], under: list[float], factor: float = 1.0, **about: Any) -> Figure:
-    """The figure of the times ``over`` those ``under``, round by round, times a factor."""
+    """Return the figure of the ratio of times, ``over`` to ``under``, round by round, times a factor."""
     ratios = sorted(factor * a / b for a, b in zip(over, under, strict=True))
     n = len(ratios)
     k = int(stats.binom.ppf(0.025, n, 0.5))  # the interval is from the k-th to the k-th last
@@ -99,10 +97,11 @@ def ratio_of(part: str, name: str, over: list[float], under: list[float], factor
 
 
 TWICE = 1.7
+"""Goal of the speed-up by two processes."""
 
 
 def processes(quick: bool) -> Iterator[Figure]:
-    """The speed of two processes over that of one, each with one core, by the wall clock: take an idle machine."""
+    """Speed of two processes over that of one, each on one core, by the wall clock; needs an idle machine."""
     n, rounds = (512, 1) if quick else (1024, 3)
     seconds: dict[int, list[float]] = {1: [], 2: []}
     for round_ in range(rounds):
@@ -111,12 +110,12 @@ def processes(quick: bool) -> Iterator[Figure]:
     ratios = sorted(one / two for one, two in zip(seconds[1], seconds[2], strict=True))
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     name = f"{n:,} digits of 20 calls, two processes over one"
-    note = f"{os.cpu_count()} cores, load {busy:.1f} in the end"
+    note = f"{os.cpu_count()} cores, load {busy:.1f} at the end"
     yield Figure("processes", name, median(ratios), ratios[0], ratios[-1], rounds, TWICE, "at least", note=note)
 
 
 def _seconds(count: int, n: int) -> float:
-    """Of drawing alone: not of starting Python, nor of loading the model."""
+    """Return the seconds of sampling, without starting Python and loading the model."""
     with tempfile.TemporaryDirectory() as folder:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
         command = ["-m", "bfn", "--", "sample", "digits", "--n", str(n), "--nfe", "20", "--batch", "64"]
@@ -132,10 +131,14 @@ def _seconds(count: int, n: int) -> float:
 
 
 MOST_GIGABYTES, FLAT = 2.0, 1.1
+"""Goals of the peak memory and of the time of a late file over that of an early one."""
+
+NFE = 10
+"""Network calls of the samples that are written."""
 
 
 def growth(quick: bool) -> Iterator[Figure]:
-    """Sampling over its network alone as one thing after another grows."""
+    """Time of sampling over that of its network as calls, batch, length and classes grow."""
     model, rounds = text_model(), 3 if quick else 9
     for calls in (5, 20) if quick else (5, 20, 100):
         yield over_network("growth", f"calls {calls} (batch 4)", model, "fast-ode", 4, calls, rounds)
@@ -149,7 +152,7 @@ def growth(quick: bool) -> Iterator[Figure]:
 
 
 def memory(quick: bool) -> Iterator[Figure]:
-    """The most memory of a process with 50,000 classes, length 64, batch 4; torch alone is a third of a GB."""
+    """Peak memory of a process with 50,000 classes, length 64, batch 4; torch alone needs a third of a GB."""
     for what in ("loss", "sampling"):
         command = [sys.executable, "-c", f"from bfn_lab.bench import peak; print(peak({what!r}))"]
         found = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -158,13 +161,13 @@ def memory(quick: bool) -> Iterator[Figure]:
 
 
 def peak(what: str) -> float:
-    """The most memory of this process, GB, after one loss with its gradients, or a sample; for a process of its own."""
+    """Return the peak memory of this process in GB after one loss with gradients, or one sample."""
     import resource
 
     torch.set_num_threads(1)
     model = text_model(n_classes=50_000)
     if what == "loss":
-        model.loss(torch.randint(50_000, (4, 64))).mean().backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(model.loss(torch.randint(50_000, (4, 64))).mean())
     else:
         model.sample(4, nfe=5, seed=0)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -172,38 +175,39 @@ def peak(what: str) -> float:
 
 
 def written(quick: bool) -> Iterator[Figure]:
-    """The time of a hundred samples and their file where many have been written, over that where few have.
+    """Time of a hundred samples and their file after many files, over that after few files.
 
-    Each is taken over the time of a hundred samples that are not written, drawn just before: what else the machine does
-    changes while so many are written.
+    Each is divided by the time of a hundred samples that are not written, drawn just before, since the load of the
+    machine changes while many files are written.
     """
     n, few, model = (10_000 if quick else 100_000), 20 if quick else 50, point_model()
     ratios: list[float] = []
     unwritten = start = 0.0
-    number = 0
+    n_calls, own = 0, False
 
-    @dataclass(frozen=True)
-    class Clock(Control):
-        """A control that changes nothing; it is begun with each batch, which is a file."""
+    def before_call(*_: object) -> None:
+        """Take the time at the first network call of each file, when the file before it is complete."""
+        nonlocal unwritten, start, n_calls, own
+        if own:
+            return
+        number, first = divmod(n_calls, NFE)
+        n_calls += 1
+        if first:
+            return
+        now = process_time()
+        if unwritten:
+            ratios.append((now - start) / unwritten)
+        unwritten = 0.0
+        if 0 < number <= few or number >= n // 100 - few - 1:
+            own = True
+            model.sample(100, "fast-ode", NFE, seed=0)
+            own, unwritten = False, process_time() - now
+        start = process_time()
 
-        stage = Stage.NOISE
-
-        def begin(self, batch: Batch) -> Control:
-            """Measure the file before this one."""
-            nonlocal unwritten, start, number
-            now = process_time()
-            if unwritten:
-                ratios.append((now - start) / unwritten)
-            unwritten = 0.0
-            if 0 < number <= few or number >= n // 100 - few - 1:
-                model.sample(100, "fast-ode", 10, seed=0)
-                unwritten = process_time() - now
-            number, start = number + 1, process_time()
-            return self
-
+    assert isinstance(model.network, nn.Module)
+    model.network.register_forward_pre_hook(before_call)
     with tempfile.TemporaryDirectory() as folder:
-        request = Request("fast-ode", 10, controls=(Clock(),))
-        sample_to(model, folder, n, request, batch=100, per_file=100)
+        sample_to(model, folder, n, "fast-ode", NFE, batch=100, per_file=100)
     name = f"a sample after {n:,} over one after 100 written"
     yield ratio_of("written", name, ratios[-few:], ratios[:few], goal=FLAT)
 
@@ -212,48 +216,45 @@ BANDWIDTH, TRAINING = 0.6, 0.95
 
 
 def kernel(quick: bool) -> Iterator[Figure]:
-    """A row's bandwidth, each number read and written once, over that of a copy.
+    """Bandwidth of a row of a solver's table, each number read and written once, over that of a copy.
 
-    States larger than the caches: below, what counts is the time to start an operation, some microseconds a step.
+    States are larger than the caches. For smaller ones, the time to start an operation dominates: microseconds a step.
     """
     for size in (1 << 22,) if quick else (1 << 22, 1 << 24):
         u, copied, out = torch.randn(size), torch.zeros(size), torch.zeros(size)
         predictions = [torch.randn(size) for _ in range(3)]
-        for depth, a, offset in (
-            (1, 1.0, None),
-            (2, 1.0, None),
-            (2, 0.9, None),
-            (2, 1.0, torch.tensor(-0.3)),
-            (3, 0.9, None),
-        ):
-            row = BoundRow(a, (0.3,) * depth, 0.0, offset)
+        for depth, a, discrete in ((1, 1.0, False), (2, 1.0, False), (2, 0.9, False), (2, 1.0, True), (3, 0.9, False)):
+            row = _bound_row(a, depth, discrete)
             seconds = contest(
                 {
-                    "copy": lambda u=u, copied=copied: copied.copy_(u),  # type: ignore[misc]
-                    "row": lambda row=row, u=u, p=predictions, out=out: row(u, p, lambda: u, out),  # type: ignore[misc]
+                    "copy": partial(copied.copy_, u),
+                    "row": partial(row, u, predictions[:depth], partial(torch.clone, u), out),
                 },
                 9 if quick else 21,
             )
-            kind = "numbers" if offset is None else "classes"
+            kind = "classes" if discrete else "numbers"
             name = f"2^{size.bit_length() - 1} of {kind}, {depth} predictions, a = {a:g}"
             yield ratio_of("kernel", name, seconds["copy"], seconds["row"], (2 + depth) / 2,
                            goal=BANDWIDTH, side="at least")  # fmt: skip
 
 
+def _bound_row(a: float, depth: int, discrete: bool) -> Callable[..., Tensor]:
+    """Return a row with ``depth`` predictions, bound to a flow. Rows of discrete data also add a constant."""
+    flow = DiscreteFlow(27) if discrete else ContinuousFlow()
+    rows = [solvers.Row((k + 1) / 10, a, (0.3,) * (k + 1)) for k in range(depth)]
+    return solvers.Table((*rows, solvers.Row(0.9))).bind(flow, torch.zeros(1)).rows[depth - 1]
+
+
 def training(quick: bool) -> Iterator[Figure]:
     """A bare loop of forward pass, backward pass and optimiser step over the trainer's step."""
-    from bfn.training.fitting import recipe_trainer
-    from bfn.training.settings import recipe
-    from bfn.training.trainer import OneProcess, Trainer
-
     for name, batch in (("digits", 64),) if quick else (("digits", 64), ("digits", 256)):
         with tempfile.TemporaryDirectory() as folder:
             settings = recipe(name).override({"threads": 1, "tensorboard": False, "batch": batch})
             trainer = recipe_trainer(settings, Path(folder), OneProcess(torch.device("cpu")), False)
-            batch_0 = trainer.objective.batch(0, trainer.rows)
+            first = trainer.objective.batch(0, trainer.rows)
 
-            def plain(trainer: Trainer = trainer) -> None:
-                trainer.devices.backward(trainer.objective.next_loss(trainer.module, batch_0))
+            def plain(trainer: Any = trainer, batch: Any = first) -> None:
+                trainer.devices.backward(trainer.objective.next_loss(trainer.module, batch))
                 trainer.optimiser.step()
                 trainer.optimiser.zero_grad(set_to_none=True)
 
@@ -263,13 +264,13 @@ def training(quick: bool) -> Iterator[Figure]:
 
 
 AT_BATCH_1, ABOVE = 1.15, 1.02
-"""The most that sampling may take over its network alone."""
+"""Maximum time of sampling over that of its network alone, at batch 1 and above."""
 FASTER = 1.15
-"""How much faster a compiled network is to be, at least."""
+"""Minimum speed-up by a compiled network."""
 
 
 def bare(model: BFN, batch: int, nfe: int) -> Callable[[], None]:
-    """As many calls of the network alone."""
+    """Return a function that makes nfe calls of the network alone."""
     inputs, t = inputs_of(model, batch)
 
     @torch.no_grad()
@@ -281,7 +282,7 @@ def bare(model: BFN, batch: int, nfe: int) -> Callable[[], None]:
 
 
 def over_own_calls(network: Any, run: Callable[[], object]) -> float:
-    """The time of something over that of the network's calls in it: what slows one slows both."""
+    """Return the time of a function over that of the network calls in it, which are slowed by the same load."""
     assert isinstance(network, nn.Module)
     before: list[float] = []
     after: list[float] = []
@@ -302,7 +303,7 @@ def over_own_calls(network: Any, run: Callable[[], object]) -> float:
 def over_network(
     part: str, name: str, model: BFN, solver: str, batch: int, nfe: int, rounds: int, **about: Any
 ) -> Figure:
-    """The time of a sampler over that of the network's calls in it, in so many rounds."""
+    """Return the figure of the time of a sampler over that of the network calls in it."""
     rounded = [
         over_own_calls(model.network, partial(model.sample, batch, solver, nfe, seed=0)) for _ in range(rounds + 1)
     ]
@@ -310,12 +311,12 @@ def over_network(
 
 
 def sampling(quick: bool) -> Iterator[Figure]:
-    """Sampling over its network alone, at several batches."""
+    """Time of sampling over that of its network alone, at several batch sizes."""
     cases = {"text 64 x 27": (text_model(), ("fast-ode", "sde-bfn-solver2", "bfn")),
              "images 3 x 32 x 32": (image_model(), ("fast-ode", "sde-bfn-solver++2", "bfn"))}  # fmt: skip
-    for case, (model, solvers) in cases.items():
+    for case, (model, names) in cases.items():
         for batch, nfe, rounds in ((1, 20, 15), (16, 4, 7), *(() if quick else ((256, 2, 3),))):
-            for solver in solvers[:1] if quick or batch > 16 else solvers:
+            for solver in names[:1] if quick or batch > 16 else names:
                 name = f"{case}, {solver}, batch {batch}"
                 goal = AT_BATCH_1 if batch == 1 else ABOVE
                 yield over_network("sampling", name, model, solver, batch, nfe, 5 if quick else rounds, goal=goal)
@@ -326,7 +327,7 @@ def sampling(quick: bool) -> Iterator[Figure]:
 
 
 def compiled(quick: bool) -> Iterator[Figure]:
-    """The same with torch.compile, where there is a compiler: sampling compiled over sampling as it is."""
+    """The same with torch.compile, if there is a compiler, and the speed-up of sampling by it."""
     if shutil.which("g++") is None and shutil.which("clang++") is None:
         return
     for case, model in (("text 64 x 27", text_model()), ("images 3 x 32 x 32", image_model()))[: 1 if quick else 2]:
@@ -350,9 +351,9 @@ def compiled(quick: bool) -> Iterator[Figure]:
 
 
 def against(quick: bool) -> Iterator[Figure]:
-    """Our loop over those of others, with the same network and as many calls: with that network, and without.
+    """Time of our loop over those of others, with the same network and number of calls, and with an idle network.
 
-    With the network, each is taken over its own calls of it, which differ from run to run by more than the loops do.
+    With the network, each loop is divided by its own network calls, which vary more from run to run than the loops.
     """
     model = image_model()
     for batch, nfe, rounds in ((16, 4, 3),) if quick else ((1, 10, 15), (16, 4, 7)):
@@ -373,7 +374,7 @@ def against(quick: bool) -> Iterator[Figure]:
 
 @torch.no_grad()
 def _plain_loop(model: BFN, batch: int, nfe: int) -> Tensor:
-    """BFN-Solver++2 as papers write it: in mu, each coefficient where it is needed."""
+    """Run BFN-Solver++2 as papers write it: in mu, with each coefficient computed where it is needed."""
     flow = model.flow
     assert isinstance(flow, ContinuousFlow)
     generator = torch.Generator().manual_seed(0)
@@ -407,7 +408,7 @@ def _plain(model: BFN, batch: int, nfe: int) -> Callable[[], Tensor]:
 
 
 def _diffusers(model: BFN, batch: int, nfe: int) -> dict[str, Callable[[], object]]:
-    """The loops of diffusers' schedulers; none where it is not installed."""
+    """Return the loops of the schedulers of diffusers, if it is installed."""
     try:
         from diffusers import DPMSolverMultistepScheduler, UniPCMultistepScheduler
     except ImportError:
@@ -427,42 +428,42 @@ def _diffusers(model: BFN, batch: int, nfe: int) -> dict[str, Callable[[], objec
 
 
 def image_model() -> BFN:
-    """Images of 3 x 32 x 32, by a small U-Net that predicts noise."""
+    """Make a model of images of 3 x 32 x 32: a small U-Net that predicts noise."""
     return BFN(networks.build({"name": "unet", "in_channels": 3}), ContinuousFlow(1e-3), "noise", (3, 32, 32)).eval()
 
 
 def text_model(length: int = 64, n_classes: int = 27) -> BFN:
-    """Sequences of classes, by a small transformer."""
+    """Make a model of sequences of classes: a small transformer."""
     network = networks.build({"name": "transformer", "n_classes": n_classes})
     return BFN(network, DiscreteFlow(n_classes), "logits", (length,)).eval()
 
 
 def point_model() -> BFN:
-    """Vectors of 16 numbers, by a perceptron: what is cheap to draw, so that all else shows."""
+    """Make a model of vectors of 16 numbers, a perceptron, whose samples are cheap."""
     network = networks.build({"name": "mlp", "in_features": 16, "width": 64, "n_blocks": 2})
     return BFN(network, ContinuousFlow(0.01), "preconditioned", (16,)).eval()
 
 
 def table_model(width: int = 192) -> BFN:
-    """A table of 15 columns of 2 to 40 classes and 5 of numbers, with the network of one vector that tables get."""
+    """Make a model of a table with 15 columns of 2 to 40 classes and 5 columns of numbers."""
     sizes = (2, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 18, 24, 32, 40)
     classes = {f"class {i}": DiscreteFlow.with_separation(k) for i, k in enumerate(sizes)}
     numbers = {f"number {i}": ContinuousFlow(0.02) for i in range(5)}
     flow = JointFlow({**classes, **numbers})
-    heads = {name: "logits" if name in classes else "preconditioned" for name in flow.parts}
+    predicts = {name: "logits" if name in classes else "preconditioned" for name in flow.parts}
     network = networks.build({"name": "mlp", "in_features": sum(sizes) + len(numbers), "width": width, "n_blocks": 3})
-    return BFN(network, flow, JointHead.make(heads, flow, flat=True), {name: () for name in flow.parts}).eval()
+    return BFN(network, flow, heads.JointHead.make(predicts, flow, flat=True), {name: () for name in flow.parts}).eval()
 
 
 def inputs_of(model: BFN, batch: int) -> tuple[Tensor, Tensor]:
-    """What the model's network is shown at t = 0.5: its input and times."""
+    """Return inputs and times of the network at t = 0.5."""
     u = torch.randn(batch, *model.flow.state_shape(model.data_shape), generator=torch.Generator().manual_seed(0))
     level = model.flow.noise_level(0.5, batch, u.ndim - 1, u)
     return model.head.inputs(model.flow, u, level), level.t
 
 
 def idle(model: BFN, batch: int) -> BFN:
-    """The same model with a network whose answer is ready: sampling from it costs the loop and nothing else."""
+    """Return the model with a network that returns a constant, so that sampling costs the loop alone."""
     answer = model.network(*inputs_of(model, batch)).detach()
     return BFN(lambda inputs, t: answer, model.flow, model.head, model.data_shape)
 
@@ -478,7 +479,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
     "compiled": compiled,
     "processes": processes,
 }
-"""By name; each takes whether to be quick, and gives its figures as it has them."""
+"""Parts of the benchmark by name. Each takes whether to be quick, and yields its figures."""
 
 
 def run(
@@ -488,13 +489,19 @@ def run(
     on_part: Callable[[str, str], object] | None = None,
     on_figure: Callable[[Figure], object] | None = None,
 ) -> list[Figure]:
-    """Measure all parts, or only some. threads: of torch; more of them wait for each other on a busy machine.
+    """Measure all parts, or some of them.
 
-    on_part is told a part's name and what it measures, on_figure each figure, as soon as they are there.
+    Args:
+        only: names of parts.
+        quick: whether to measure fewer cases in fewer rounds.
+        threads: number of CPU threads of torch.
+        on_part: called with the name of each part and what it measures.
+        on_figure: called with each figure.
     """
     for name in only:
         if name not in PARTS:
-            raise UserError(f"only={name!r}: expected some of {', '.join(PARTS)}{did_you_mean(name, PARTS)}")
+            hint = "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, PARTS, 1))
+            raise UserError(f"only={name!r}: expected some of {', '.join(PARTS)}{hint}")
     before, figures = torch.get_num_threads(), []
     torch.set_num_threads(threads)
     try:

@@ -1,4 +1,4 @@
-"""Where the paper's grid starts, its eta: tables 7 and 8, and the choice of the best."""
+"""Experiments on quality against network calls: tables 3 and 5 to 8 of the paper, and its comparison of bits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bfn._utils.estimate import Estimate
-from bfn.core.model import Model
-from bfn.likelihood.bits import bits_estimate, held_out_bits
-from bfn.quality.comparison import markdown_table
-from bfn.quality.judge import Measure
+from bfn import Model
+from bfn.likelihood import bits_estimate, held_out_bits
+from bfn.quality import Estimate, Measure, markdown_table
 from bfn_lab import report as printed
 from bfn_lab.measuring import (
     JudgedModel,
@@ -31,13 +29,13 @@ from bfn_lab.quality_tables import judge_pair, quality_section, with_lines
 from bfn_lab.report import Column, Options, PrintedTable, Section
 
 ETAS = (5e-2, 1e-2, 1e-3, 1e-4)
-"""Where the paper's grid may start on images, tuned for every number of calls as the paper did it."""
+"""Starts of the paper's grid on images, of which the best is chosen for each number of calls, as in the paper."""
 TUNING_SEED = 1_000_003
-"""Added to the seed for choosing eta: the figures reported are of other samples than those it was chosen on."""
+"""Added to the seed to choose eta, so that reported figures are of other samples than those of the choice."""
 
 
 def eta_continuous(judged: JudgedModel, options: Options) -> Section:
-    """Table 7: where the grid starts, on images."""
+    """Measure table 7: the start of the grid on images."""
     table = printed.printed_table("eta-continuous")
     calls = options.nfe or (5, 10, 20, 50)
     measured, notes = _measure_etas(judged, samplers_named(table.solvers), calls, options)
@@ -52,7 +50,7 @@ def eta_continuous(judged: JudgedModel, options: Options) -> Section:
 
 
 def eta_discrete(judged: JudgedModel, options: Options) -> Section:
-    """Table 8: where the grid starts, on text."""
+    """Measure table 8: the start of the grid on text."""
     table = printed.printed_table("eta-discrete")
     calls = options.nfe or (20, 200)
     etas = sorted({c.eta for c in table.columns if c.eta is not None}, reverse=True)
@@ -82,7 +80,7 @@ def eta_discrete(judged: JudgedModel, options: Options) -> Section:
 def best_etas(
     judged: JudgedModel, samplers: Sequence[Sampler], calls: Sequence[int], options: Options
 ) -> tuple[dict[tuple[str, int], float], list[str]]:
-    """The eta with the best value of the main measure, by sampler and calls."""
+    """Return the eta with the best value of the main measure, by sampler and calls."""
     measured, notes = _measure_etas(judged, samplers, calls, options)
     main = main_measure(judged.judge, measured)
     chosen: dict[tuple[str, int], tuple[float, Estimate]] = {}
@@ -94,13 +92,13 @@ def best_etas(
 
 
 def tuning_n(judged: JudgedModel, options: Options) -> int:
-    """Samples for choosing eta."""
+    """Return the number of samples to choose eta."""
     n = options.n or judged.n
     return min(n, max(judged.least, n * 2 // 5))
 
 
 def share_left(judged: JudgedModel) -> list[str]:
-    """What a start at eta costs ODE solvers by itself: how much of the data's widest direction is left.
+    """Return the share of the standard deviation of the widest direction of the data that a start at eta leaves.
 
     Started at N(0, I) instead of N(0, (1 + s_0^2 v)), a direction of data variance v keeps 1 / sqrt(1 + v s_0^2) of
     its standard deviation along the ODE; an SDE forgets its start.
@@ -122,13 +120,13 @@ def share_left(judged: JudgedModel) -> list[str]:
 def _measure_etas(
     judged: JudgedModel, samplers: Sequence[Sampler], calls: Sequence[int], options: Options
 ) -> tuple[list[Measurement], list[str]]:
-    """Every solver at every eta, on the samples that eta is chosen on."""
+    """Measure every solver at every eta, on the samples that eta is chosen on."""
     wanted = [Wanted(sampler, Column(nfe, eta)) for nfe in calls for eta in ETAS for sampler in samplers]
     return measure_all(judged, wanted, options, options.seed + TUNING_SEED, tuning_n(judged, options))
 
 
 def _against_original(measured: Sequence[Measurement], originals: Sequence[Measurement], main: Measure) -> list[str]:
-    """At each number of calls, which eta beats the original sampler, by the intervals."""
+    """Return a table of the etas that are better than the original sampler, by the intervals."""
     rows = []
     for original in originals:
         reference = original.record.measures[main.key]
@@ -145,13 +143,13 @@ def _against_original(measured: Sequence[Measurement], originals: Sequence[Measu
 
 
 def _printed_spread(table: PrintedTable, solver: str, nfe: int) -> str:
-    """The paper's own spread over eta at that many calls, where it prints one."""
+    """Return the largest difference between the printed figures over eta, if the paper prints them."""
     values = [f.value for f in table.figures if f.solver == solver and f.column.nfe == nfe]
     return f"{max(values) - min(values):.2f} {table.measure.partition(', ')[2]}" if values else ""
 
 
 def fid_nfe(judged: JudgedModel, options: Options) -> Section:
-    """Table 5: the original sampler against the paper's three, each at its best eta, over the number of calls."""
+    """Measure table 5: the original sampler and the paper's three, each at its best eta, against network calls."""
     table = printed.printed_table("fid-nfe")
     calls = options.nfe or (5, 10, 20, 50)
     original, *rest = samplers_named(dict.fromkeys(("bfn", *table.solvers)))
@@ -171,7 +169,7 @@ def fid_nfe(judged: JudgedModel, options: Options) -> Section:
 
 
 def grid_lines(measured: Sequence[Measurement], main: Measure) -> list[str]:
-    """Where a solver of the ODE does not beat the original sampler, whether the ODE or the grid is to blame."""
+    """Return for ODE solvers that are not better than the original sampler whether the ODE or the grid is the cause."""
     lines = []
     for column in dict.fromkeys(each.column for each in measured):
         here = {m.label: m.record.measures[main.key] for m in measured if m.column == column}
@@ -179,20 +177,20 @@ def grid_lines(measured: Sequence[Measurement], main: Measure) -> list[str]:
                 if name in here and judge_pair(here[name], here["bfn"], main) != "agrees"]  # fmt: skip
         if lost and "fast-ode" in here:
             names = " and ".join(f"`{name}`" for name in lost)
-            told = {
+            verdict = {
                 "agrees": "is better, so the loss comes from the grid and the rule and not from the ODE",
                 "opposite": "is worse too, so the ODE itself is worse here than sampling with noise",
                 "not told apart": "is not distinguishable from it either",
             }[judge_pair(here["fast-ode"], here["bfn"], main)]
             lines.append(
                 f"- At {column.nfe} calls, {names} {'is' if len(lost) == 1 else 'are'} not better than the original "
-                f"sampler. `fast-ode`, which solves the same ODE from t = 0 on another grid, {told}."
+                f"sampler. `fast-ode`, which solves the same ODE from t = 0 on another grid, {verdict}."
             )
     return ["### Where are ODE solvers not better than the original sampler?", "", *lines] if lines else []
 
 
 def sa_nfe(judged: JudgedModel, options: Options) -> Section:
-    """Table 6: spelling accuracy over the number of calls; beside it the original sampler without drawn classes."""
+    """Measure table 6: spelling accuracy against network calls, with the original sampler without drawn classes."""
     table = printed.printed_table("sa-nfe")
     calls = options.nfe or (10, 20, 50, 100)
     samplers = samplers_named(dict.fromkeys(("bfn", "sde-bfn-solver1", *table.solvers)))
@@ -205,9 +203,10 @@ def sa_nfe(judged: JudgedModel, options: Options) -> Section:
 
 
 def cs_ablation(judged: JudgedModel, options: Options) -> Section:
-    """Table 3: the original sampler with and without drawn classes.
+    """Measure table 3: the original sampler with and without drawn classes.
 
-    Without them on the paper's grid, as SDE-BFN-Solver1, and also on the original's own, where nothing else differs.
+    The sampler without them, SDE-BFN-Solver1, runs on the paper's grid and also on that of the original sampler, where
+    nothing else differs.
     """
     table = printed.printed_table("cs-ablation")
     calls = options.nfe or (10, 20, 50, 100)
@@ -218,11 +217,11 @@ def cs_ablation(judged: JudgedModel, options: Options) -> Section:
     section = quality_section(judged, table, measured, options, notes=notes)
     main = main_measure(judged.judge, measured)
     value = {(each.label, each.nfe): each.record.measures[main.key] for each in measured}
-    told = {"agrees": "better without", "opposite": "worse without", "not told apart": "not distinguishable"}
+    words = {"agrees": "better without", "opposite": "worse without", "not told apart": "not distinguishable"}
     rows = []
     for nfe in calls:
         pair = value[own.label, nfe], value["bfn", nfe]
-        rows.append([f"{nfe}", *(main.show(each) for each in pair), told[judge_pair(*pair, main)]])
+        rows.append([f"{nfe}", *(main.show(each) for each in pair), words[judge_pair(*pair, main)]])
     lines = [
         "### Is sampling better without drawn classes when all else is equal?",
         "",
@@ -234,19 +233,19 @@ def cs_ablation(judged: JudgedModel, options: Options) -> Section:
 
 
 REPEATS = 4
-"""The n-step loss of a text is estimated from so many of its steps."""
+"""Number of steps from which the n-step loss of a text is estimated."""
 TEXTS = 200
-"""Held-out texts that the bound is measured on, at most."""
+"""Maximum number of held-out texts that the bound is measured on."""
 
 
 def bits(model: Model, x: Tensor, n_steps: int | None, seed: int) -> dict[str, Estimate]:
-    """Bits a character of texts x, (n, length), in parts: by the n-step loss, or the continuous-time one."""
+    """Return bits per character of texts x, (n, length), in parts, by the n-step or the continuous-time loss."""
     generator = torch.Generator(model.device).manual_seed(seed)
     return held_out_bits(model, x, n_steps=n_steps, repeats=REPEATS, generator=generator)
 
 
 def efficiency(judged: JudgedModel, options: Options) -> Section:
-    """The bound at n steps, and what samplers give at n calls."""
+    """Measure the bound at n steps and the spelling accuracy at n calls."""
     accuracy, likelihood = printed.printed_table("efficiency-sa"), printed.printed_table("efficiency-bpc")
     calls = options.nfe or (20, 25, 50)
     wanted = over_calls(samplers_named(accuracy.solvers), calls)

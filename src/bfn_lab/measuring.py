@@ -1,4 +1,4 @@
-"""What an experiment is run on: a bundled model, an exact model of real data, or a published checkpoint."""
+"""Models that experiments are run on, with their judges, and the measurement of many settings."""
 
 from __future__ import annotations
 
@@ -9,42 +9,40 @@ from typing import Any, Literal
 
 import torch
 
-from bfn import data, solvers
-from bfn.core.errors import UserError
-from bfn.core.model import BFN, Model, load
-from bfn.exact.base import ExactModel
-from bfn.exact.numbers import Points
-from bfn.exact.strings import NGram
-from bfn.interop.official import load_official
-from bfn.quality.judge import Judge, Measure
-from bfn.quality.judge_choice import judge_for
-from bfn.quality.comparison import Record, Setting, measure
+from bfn import BFN, Model, UserError, data, load, solvers
+from bfn.exact import ExactModel, NGram, Points
+from bfn.interop import load_official
+from bfn.quality import Judge, Measure, Record, Setting, judge_for, measure
 from bfn_lab.report import Column, Options
 
 Form = Literal["images", "text"]
 Place = Literal["bundled", "exact", "official"]
 
 BUNDLED: Mapping[Form, tuple[str, ...]] = {"images": ("mnist", "digits"), "text": ("text8-plain",)}
-"""The bundled models that stand for CIFAR-10 and for the paper's text8 model, a plain transformer too."""
+"""Bundled models instead of the paper's models of CIFAR-10 and text8; the latter is a plain transformer too."""
 OFFICIAL: Mapping[Form, str] = {"images": "cifar10_continuous_256bins", "text": "text8_discrete"}
-"""What a checkpoint is taken for where its configuration is not named."""
+"""Default configuration of a published checkpoint."""
 JUDGED_BY: Mapping[str, tuple[str, str]] = {"images": ("inception", "cifar10"), "text": ("text", "text8")}
-"""Metric and real data by which the paper judged its models."""
+"""Metric and real data of the paper."""
 DRAWN: Mapping[str, int] = {"images": 10_000, "text": 1000}
-"""Samples that the paper drew for each figure."""
+"""Number of samples of the paper for each figure."""
 POINTS = 10_000
-"""Training images in the exact model: each call compares every sample with all of them."""
+"""Number of training images in the exact model. Each call compares every sample with all of them."""
 LENGTH = 64
-"""Symbols of a text of the exact n-gram model."""
+"""Number of symbols in a text of the exact n-gram model."""
 
 
 @dataclass(frozen=True)
 class JudgedModel:
-    """A model with its judge, and what the model does not know itself.
+    """A model with its judge.
 
-    identity: names the model in the store of measurements; None where its weights do.
-    n: samples to draw where the user names no number; at many calls fewer, but not below ``least``.
-    batch: samples that go through the network at a time.
+    Attributes:
+        name, title: for the report.
+        model, judge: the model and its judge.
+        n: default number of samples at few calls.
+        least: minimum number of samples at many calls.
+        batch: number of samples that go through the network together.
+        identity: name of the model in the store of measurements; None for a hash of its weights.
     """
 
     name: str
@@ -58,12 +56,12 @@ class JudgedModel:
 
     @property
     def exact(self) -> ExactModel | None:
-        """The model, if it has exact answers."""
+        """The model, if it is an exact one."""
         return self.model if isinstance(self.model, ExactModel) else None
 
 
 def stored(name: str, forms: Sequence[Form]) -> JudgedModel:
-    """A bundled model, or one in a directory; refused if its samples are of none of the forms."""
+    """Load a bundled model or one in a directory. Raises UserError if its samples have none of the forms."""
     model = load(name)
     _check_form(name, model, forms)
     title = f"The model `{Path(name).name}` ({_parameters(model):,} parameters)"
@@ -71,12 +69,12 @@ def stored(name: str, forms: Sequence[Form]) -> JudgedModel:
 
 
 def exact(form: Form, context: int = 2) -> JudgedModel:
-    """An exact model of real data: no model error, so that the solvers' own differences show."""
+    """Make an exact model of real data, which has no model error, so that differences are due to the solvers."""
     return {"images": exact_points, "text": lambda: exact_ngram(context)}[form]()
 
 
 def exact_points(n_points: int = POINTS) -> JudgedModel:
-    """The first training images of MNIST and nothing between them."""
+    """Make the distribution of the first training images of MNIST."""
     images = data.load("mnist", "train")
     if not isinstance(images, data.Images):
         raise TypeError("mnist: expected images")
@@ -88,7 +86,7 @@ def exact_points(n_points: int = POINTS) -> JudgedModel:
 
 
 def exact_ngram(context: int) -> JudgedModel:
-    """The chain of text8's training part whose next symbol depends on the last few."""
+    """Make the n-gram model of the training part of text8."""
     text = data.load("text8", "train")
     if not isinstance(text, data.Text):
         raise TypeError("text8: expected text")
@@ -104,9 +102,12 @@ def exact_ngram(context: int) -> JudgedModel:
 
 
 def official(checkpoint: Path, forms: Sequence[Form], settings: str | Mapping[str, Any] | None = None) -> JudgedModel:
-    """A published checkpoint, judged as the paper judged it: FID by Inception, or spelling accuracy.
+    """Load a published checkpoint with the judge of the paper: FID, or spelling accuracy.
 
-    settings: its configuration, as ``load_official`` takes it; that of the paper for the first of the forms if None.
+    Args:
+        checkpoint: the file.
+        forms: forms of samples that the experiment takes.
+        settings: its configuration, for ``load_official``; by default that of the paper for the first form.
     """
     chosen = settings or OFFICIAL[forms[0]]
     name = chosen if isinstance(chosen, str) else checkpoint.stem
@@ -114,7 +115,7 @@ def official(checkpoint: Path, forms: Sequence[Form], settings: str | Mapping[st
     _check_form(name, model, forms)
     n = DRAWN[model.form]
     title = f"The published checkpoint `{checkpoint.name}` as `{name}`"
-    # As many as the paper drew, at all numbers of calls.
+    # The number of the paper at all numbers of calls.
     return JudgedModel(name, title, model, judge_for(model, *JUDGED_BY[model.form]), n=n, least=n)
 
 
@@ -122,8 +123,8 @@ def _check_form(name: str, model: BFN, forms: Sequence[Form]) -> None:
     if model.form not in forms:
         fitting = [known for form in forms for known in BUNDLED[form]]
         raise UserError(
-            f"{name}: a model of {model.form}, and this experiment is about {' or '.join(forms)}; "
-            f"{' or '.join(fitting)} would do"
+            f"{name}: a model of {model.form}, but this experiment needs {' or '.join(forms)}, "
+            f"such as {' or '.join(fitting)}"
         )
 
 
@@ -132,27 +133,27 @@ def _parameters(model: BFN) -> int:
 
 
 FEW_CALLS = 10
-"""Up to so many calls all samples are drawn; above it fewer, so that every column costs the same."""
+"""Number of calls above which fewer samples are drawn, so that every column has the same cost."""
 BEYOND = ("auto", "fast-ode", "fast-sde")
-"""Our own solvers beside the paper's, if no others are asked for."""
+"""Default solvers of this library beside the paper's."""
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """A solver with settings. label: how the report calls it; solver: our name, by which the paper's row is found."""
+    """A solver with settings: ``label`` is its name in reports, ``solver`` its name in this library."""
 
     label: str
     solver: str
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, nfe: int, t_start: float | None = None) -> Setting:
-        """What to measure at that many calls."""
+        """Return the setting for a number of calls."""
         return Setting(self.solver, nfe, t_start, **self.settings)
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """One figure to measure. column: where it stands. t_start: where the grid starts; the column's eta if None."""
+    """A figure to measure: its sampler, its column, and the start of its grid, by default the eta of the column."""
 
     sampler: Sampler
     column: Column
@@ -160,18 +161,18 @@ class Wanted:
 
     @property
     def nfe(self) -> int:
-        """Network calls."""
+        """Number of network calls."""
         return self.column.nfe or 0
 
     @property
     def setting(self) -> Setting:
-        """What to measure."""
+        """The setting to measure."""
         return self.sampler.at(self.nfe, self.column.eta if self.t_start is None else self.t_start)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One figure that was measured, with everything else that the judge said of the same samples."""
+    """A figure that was measured, with all other figures of the same samples."""
 
     sampler: Sampler
     column: Column
@@ -179,57 +180,58 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        """How the report calls the sampler."""
+        """Name of the sampler in reports."""
         return self.sampler.label
 
     @property
     def nfe(self) -> int:
-        """Network calls."""
+        """Number of network calls."""
         return self.record.setting.nfe
 
     @property
     def eta(self) -> float | None:
-        """Where its grid started, if that was set."""
+        """Start of the grid, if it was set."""
         return self.record.setting.t_start
 
     def is_stochastic(self, model: Model) -> bool:
-        """Whether it draws anything after the start."""
+        """Return True if the sampler draws noise after the first state."""
         settings = self.sampler.settings
         return solvers.plan(model, self.sampler.solver, self.nfe, t_start=self.eta, **settings).table.stochastic
 
 
 def samplers_named(names: Iterable[str]) -> list[Sampler]:
-    """Solvers as they come."""
+    """Return samplers with the default settings of solvers."""
     return [Sampler(name, name) for name in names]
 
 
 def over_calls(samplers: Iterable[Sampler], calls: Iterable[int]) -> list[Wanted]:
-    """Each sampler at each number of calls."""
+    """Return the figures of all samplers at all numbers of calls."""
     columns = [Column(nfe) for nfe in calls]
     return [Wanted(sampler, column) for sampler in samplers for column in columns]
 
 
 def beyond(judged: JudgedModel, theirs: Sequence[Sampler], calls: Sequence[int], options: Options) -> list[Wanted]:
-    """Our own solvers beside the paper's, where they are wanted."""
+    """Return the figures of solvers of this library beside the paper's."""
     known = {sampler.solver for sampler in theirs}
     names = [name for name in (BEYOND if options.beyond is None else options.beyond) if name not in known]
     for name in names:
         for nfe in calls:
-            solvers.plan(judged.model, name, nfe)  # what this model cannot do is told before hours of measuring
+            solvers.plan(judged.model, name, nfe)  # reports a solver that does not fit before anything is measured
     return over_calls(samplers_named(names), calls)
 
 
 def samples_at(n: int, nfe: int, least: int = 100) -> int:
-    """How many samples are drawn at that many calls: n up to 10 calls, 10 n / nfe above, but not below ``least``."""
+    """Return the number of samples at a number of calls: n up to 10 calls, 10 n / nfe above, but at least ``least``."""
     return n if nfe <= FEW_CALLS else min(n, max(least, n * FEW_CALLS // nfe))
 
 
 def measure_all(
     judged: JudgedModel, wanted: Sequence[Wanted], options: Options, seed: int, n: int | None = None
 ) -> tuple[list[Measurement], list[str]]:
-    """Measure all, those with equal numbers of samples together; what is in the store already is taken from it.
+    """Measure all figures, those with the same number of samples together.
 
-    Returns also lines on parts of the judgement that so few samples do not allow.
+    Returns:
+        The measurements, and remarks on measures that need more samples.
     """
     whole = n or options.n or judged.n
     counts = [samples_at(whole, figure.nfe, judged.least) for figure in wanted]
@@ -250,7 +252,7 @@ def measure_all(
 
 
 def main_measure(judge: Judge, measured: Sequence[Measurement]) -> Measure:
-    """The first measure that all of them have: with few samples a judge leaves some out."""
+    """Return the first measure that all have: with few samples a judge leaves some out."""
     shared = [m for m in judge.measures if all(m.key in each.record.measures for each in measured)]
     if not shared:
         raise UserError(f"judge {judge.name!r}: no measure that all numbers of samples allow; give a larger --n")

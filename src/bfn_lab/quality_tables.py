@@ -1,6 +1,6 @@
-"""What measurements say about the paper's ordering, by their intervals alone.
+"""Tables of measurements beside the paper's, and comparisons with the order of solvers in the paper.
 
-Two solvers differ where their 95 % intervals do not overlap; everything else is "not told apart", never a tie.
+Two solvers differ if their 95 % intervals do not overlap. Otherwise the order is undecided; it is never called a tie.
 """
 
 from __future__ import annotations
@@ -16,31 +16,35 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bfn import solvers
-from bfn._utils.estimate import Estimate
-from bfn.core.model import Model
-from bfn.quality.comparison import markdown_table
-from bfn.quality.judge import Judge, Measure
-from bfn.quality.comparison import Record, Setting, draw
+from bfn import Model, solvers, viz
+from bfn.quality import Estimate, Judge, Measure, Record, Setting, draw, markdown_table
 from bfn_lab import report as printed
 from bfn_lab.measuring import BEYOND, JudgedModel, Measurement, main_measure, measure_all, over_calls, samplers_named
 from bfn_lab.report import Column, Options, PrintedTable, Section
 
 Outcome = Literal["agrees", "opposite", "not told apart"]
 Values = Mapping[tuple[str, Column], Estimate]
-"""What was measured, by solver and column."""
+"""Figures by solver and column."""
 
 RESOLUTION = {"FID": 0.03, "SA, %": 0.008}
-"""Printed figures nearer than this share of themselves are not taken for an ordering.
+"""Relative difference below which two printed figures have no order, by measure.
 
-The paper gives no intervals. 1,000 texts of 256 symbols hold some 45,000 words, whose share of correct ones is known to
-about half a point; FIDs of 10,000 images scatter by a percent or two.
+The paper has no intervals. The share of correct words among the 45,000 words of 1,000 texts is known to about half a
+percentage point; FIDs of 10,000 images vary by one or two percent.
 """
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Whether the paper's order of two solvers is found. better, worse: as printed; at: our column."""
+    """Two solvers whose order is printed, and whether the measurements have the same order.
+
+    Attributes:
+        better, worse: names of the solvers, as printed.
+        at, printed_at: column of the measurements, and of the paper.
+        printed, measured: figures of both.
+        outcome: whether the orders agree.
+        reason: why the order is undecided, if it is known.
+    """
 
     better: str
     worse: str
@@ -52,24 +56,29 @@ class Pair:
     reason: str = ""
 
     def sentence(self, measure: Measure) -> str:
-        """One line."""
+        """Return the result in one line."""
         ours = " against ".join(measure.show(value) for value in self.measured)
         paper = f"{self.printed[0]:g} against {self.printed[1]:g}"
-        told = {
+        verdict = {
             "agrees": f"`{self.better}` is better than `{self.worse}`",
             "opposite": f"`{self.better}` is worse than `{self.worse}`",
             "not told apart": f"`{self.better}` and `{self.worse}` are not distinguishable",
         }[self.outcome]
-        return f"{told}: {ours} (paper: {paper})" + (f"; {self.reason}" if self.reason else "")
+        return f"{verdict}: {ours} (paper: {paper})" + (f"; {self.reason}" if self.reason else "")
 
 
 def compare_pairs(
     table: PrintedTable, measured: Values, measure: Measure, ceiling: Mapping[str, Estimate] | None = None
 ) -> list[Pair]:
-    """The paper's order of every pair of its solvers, found or not, at each of our columns.
+    """Compare the order of all pairs of solvers with that of the paper, at each column of the measurements.
 
-    At fewer calls than the paper measured, its fewest are what is compared with. ceiling: by solver, what the model
-    gives with very many calls: a pair that has reached it can no longer differ.
+    At fewer calls than the paper has, its smallest number of calls is compared with.
+
+    Args:
+        table: the printed table.
+        measured: the figures.
+        measure: the measure.
+        ceiling: figure of the model at very many calls, by solver. Solvers that have reached it can no longer differ.
     """
     found = []
     for column in dict.fromkeys(column for _, column in measured):
@@ -92,17 +101,14 @@ def compare_pairs(
 
 
 def judge_pair(better: Estimate, worse: Estimate, measure: Measure) -> Outcome:
-    """Whether the first is better than the second, by their intervals."""
+    """Return whether the first is better than the second, by their intervals."""
     if better.overlaps(worse):
         return "not told apart"
     return "agrees" if (better.value < worse.value) == (measure.better == "low") else "opposite"
 
 
 def nearest(table: PrintedTable, column: Column) -> Column | None:
-    """The printed column that one of ours is compared with: the same calls, or the nearest that is printed.
-
-    None if the table has no such eta, or if it is about step sizes.
-    """
+    """Return the printed column with the nearest number of calls; None if the table lacks the eta or has step sizes."""
     if column.nfe is None:
         return None
     nfe = column.nfe
@@ -111,7 +117,7 @@ def nearest(table: PrintedTable, column: Column) -> Column | None:
 
 
 def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Estimate], ceiling: Mapping[str, Estimate]) -> str:
-    """Why two solvers are not told apart, where the ceiling explains it."""
+    """Return why the order of two solvers is undecided, if both have reached the limit of the model."""
     limits = [ceiling.get(solver) for solver in pair]
     at_ceiling = all(limit is not None and limit.overlaps(value) for limit, value in zip(limits, values, strict=True))
     explained = outcome == "not told apart" and at_ceiling
@@ -119,7 +125,7 @@ def _reason(outcome: Outcome, pair: Sequence[str], values: Sequence[Estimate], c
 
 
 def summary(found: Sequence[Pair], measure: Measure) -> list[str]:
-    """Markdown: a table that counts the pairs at each column, then a table of those without the paper's order."""
+    """Return a table of the number of pairs at each column, and one of the pairs without the paper's order."""
     rows = []
     for column in dict.fromkeys(v.at for v in found):
         here = [v for v in found if v.at == column]
@@ -162,7 +168,7 @@ def quality_section(
     ceiling: bool = False,
     pairs: bool = True,
 ) -> Section:
-    """The measurements as tables, a plot, and what they say about the paper's ordering."""
+    """Return the section of a report: tables, a plot, and the comparison with the paper's order."""
     main = main_measure(judged.judge, measured)
     limits, limit_records, limit_lines = ceilings(judged, options) if ceiling else ({}, [], [])
     lines = ["### How good are the samples?", "", *notes, *([""] if notes else [])]
@@ -192,21 +198,19 @@ def quality_section(
     }
 
     def draw(path: Path) -> None:
-        from bfn_lab.report import quality_plot
-
         curves = [(m.label, m.column, m.record.measures[main.key]) for m in measured]
-        quality_plot(curves, table, main, limits, path)
+        printed.quality_plot(curves, table, main, limits, path)
 
     return Section(judged.name, judged.title, "\n".join(lines), results, {f"{judged.name}.png": draw})
 
 
 def with_lines(section: Section, lines: Sequence[str]) -> Section:
-    """The section with more text at its end."""
+    """Return the section with lines added."""
     return dataclasses.replace(section, markdown="\n".join([section.markdown, "", *lines])) if lines else section
 
 
 def ceilings(judged: JudgedModel, options: Options) -> tuple[dict[str, Estimate], list[Record], list[str]]:
-    """What the model gives at very many calls, by the kind of solver: "sde" and "ode"; exactly, where that is known."""
+    """Return the limits of the model at very many calls, exact if possible, for "sde" and "ode" solvers."""
     if judged.exact is not None:
         n = options.n or judged.n
         x = judged.exact.sample_data(n, torch.Generator().manual_seed(options.seed))
@@ -245,7 +249,7 @@ def ceilings(judged: JudgedModel, options: Options) -> tuple[dict[str, Estimate]
 def _limit_of_each(
     judged: JudgedModel, measured: Sequence[Measurement], limits: Mapping[str, Estimate]
 ) -> dict[str, Estimate]:
-    """The ceiling of each sampler: that of samplers with noise if it ever draws any."""
+    """Return the limit of each sampler: that of "sde" solvers if it draws noise."""
     if not limits:
         return {}
     noisy = {each.label for each in measured if each.is_stochastic(judged.model)}
@@ -253,13 +257,13 @@ def _limit_of_each(
 
 
 def _real(judge: Judge, measured: Sequence[Measurement]) -> dict[int, dict[str, Estimate]]:
-    """What real samples get, by their number: distances depend on it."""
+    """Return the figures of real samples by their number, since distances depend on it."""
     counts = dict.fromkeys(each.record.n for each in measured)
     return {n: judge.suited(n)[0].real(n) for n in counts}
 
 
 def _tables(judge: Judge, table: PrintedTable, measured: Sequence[Measurement], main: Measure) -> list[str]:
-    """The main measure with intervals beside the paper's figures, then the others."""
+    """Return the table of the main measure beside the paper's figures, and one of the other measures."""
     columns = list(dict.fromkeys(each.column for each in measured))
     labels = list(dict.fromkeys(each.label for each in measured))
     found = {(each.label, each.column): each for each in measured}
@@ -314,7 +318,7 @@ def _printed(table: PrintedTable, solver: str, column: Column) -> str:
 
 
 def _gap_table(measured: Sequence[Measurement], ceiling: Mapping[str, Estimate], main: Measure) -> list[str]:
-    """How far each solver is from what the model gives at very many calls."""
+    """Return the table of distances to the limit of the model."""
     columns = list(dict.fromkeys(each.column for each in measured))
     found = {(each.label, each.column): each.record.measures[main.key] for each in measured}
 
@@ -340,9 +344,9 @@ def _beyond_lines(
     names: Sequence[str],
     truth: Estimate | None = None,
 ) -> list[str]:
-    """Our own solvers against the best of the paper's at the same calls. truth: what exact samples get."""
+    """Return the table of this library's solvers against the best of the paper's; ``truth`` is of exact samples."""
 
-    def told(value: Estimate, best: Estimate) -> str:
+    def verdict(value: Estimate, best: Estimate) -> str:
         if truth is not None and judge_pair(value, truth, main) == "agrees":
             return "beyond exact samples"
         return {"agrees": "better", "opposite": "worse", "not told apart": "not distinguishable"}[
@@ -358,7 +362,7 @@ def _beyond_lines(
             continue
         best = min(theirs, key=lambda name: main.loss(theirs[name].value))
         labels = list(ours)
-        shown = [f"{main.show(value)}, {told(value, theirs[best])}" for value in ours.values()]
+        shown = [f"{main.show(value)}, {verdict(value, theirs[best])}" for value in ours.values()]
         rows.append([f"{column.nfe}", f"`{best}` {main.show(theirs[best])}", *shown])
     if not rows:
         return []
@@ -371,11 +375,11 @@ CALLS: Mapping[str, tuple[int, ...]] = {"images": (10, 50), "text": (10, 100)}
 COUNT: Mapping[str, int] = {"images": 30, "text": 4}
 
 Drawn = dict[tuple[str, int], Tensor]
-"""Samples by solver and calls."""
+"""Samples by solver and number of calls."""
 
 
 def samples(judged: JudgedModel, options: Options) -> Section:
-    """A sheet of images a solver and number of calls, or lines of text."""
+    """Draw a sheet of images, or lines of text, for each solver and number of calls."""
     model = judged.model
     calls, n = options.nfe or CALLS[model.form], options.n or COUNT[model.form]
     names = dict.fromkeys((*_papers_solvers(model), *(BEYOND[:1] if options.beyond is None else options.beyond)))
@@ -392,7 +396,7 @@ def samples(judged: JudgedModel, options: Options) -> Section:
 
 
 def _papers_solvers(model: Model) -> tuple[str, ...]:
-    """Those of the paper's table that is about this kind of data."""
+    """Return the solvers of the paper's table for this kind of data."""
     tables = [printed.printed_table(name).solvers for name in ("fid-nfe", "sa-nfe")]
     fitting = solvers.names(model.flow.kind)
     return next(names for names in tables if all(name in fitting for name in names))
@@ -406,16 +410,14 @@ def _texts(model: Model, drawn: Drawn) -> list[str]:
 
 
 def _sheet(model: Model, drawn: Drawn, path: Path) -> None:
-    """A row of sheets for each number of calls."""
+    """Write a picture with a row of sheets for each number of calls."""
     from PIL import Image
-
-    from bfn.viz.pictures import sheet, side_by_side
 
     rows = []
     for nfe in dict.fromkeys(nfe for _, nfe in drawn):
         here = {name: model.flow.values(x) for (name, at), x in drawn.items() if at == nfe}
-        parts = [(name, sheet(values, columns=5).reduce(2)) for name, values in here.items()]
-        rows.append(side_by_side(parts, f"{nfe} calls"))
+        parts = [(name, viz.sheet(values, columns=5).reduce(2)) for name, values in here.items()]
+        rows.append(viz.side_by_side(parts, f"{nfe} calls"))
     page = Image.new(rows[0].mode, (max(row.width for row in rows), sum(row.height for row in rows)), "white")
     top = 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""The power by which one quantity goes with another."""
+"""Reports of experiments: the printed tables of the paper, plots, options, and the folder that is written."""
 
 from __future__ import annotations
 
@@ -19,16 +19,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from bfn._utils.estimate import Estimate
-from bfn._utils.files import atomic, atomic_write
-from bfn._utils.progress import Shown
-from bfn.core.errors import UserError
-from bfn.quality.judge import Measure
-from bfn.viz.plots import colour, on
+from bfn import UserError
+from bfn.quality import Estimate, Measure
+
+FILE = Path(__file__).with_name("printed.json")
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
+"""Colours that colour-blind readers can distinguish too (Okabe and Ito)."""
+
+
+# --- the paper's tables -----------------------------------------------------------------------------------------------
 
 
 def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Slope of log y against log x, by least squares; NaN for a single point, or a y that is not above 0.
+    """Return the least-squares slope of log y against log x; NaN for a single point or if a y is not above 0.
 
     >>> round(log_log_slope([1, 2, 4], [3, 12, 48]), 9)
     2.0
@@ -40,12 +44,9 @@ def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float((centred * logs[1]).sum() / centred.square().sum())
 
 
-FILE = Path(__file__).with_name("printed.json")
-
-
 @dataclass(frozen=True)
 class Column:
-    """What a printed column was measured at: calls, truncation eta, step size, whichever it has."""
+    """Column of a printed table: the number of calls, the truncation eta, or the step size, if it has them."""
 
     nfe: int | None = None
     eta: float | None = None
@@ -54,20 +55,20 @@ class Column:
 
 @dataclass(frozen=True)
 class Remark:
-    """A doubt about what is printed: of a whole table, or of one solver, or of one of its figures."""
+    """A remark on a printed table, on the row of a solver, or on one figure."""
 
     text: str
     solver: str | None = None
     nfe: int | None = None
 
     def concerns(self, solver: str | None, column: Column) -> bool:
-        """Whether it is about this very figure (one about a table or a solver is about none in particular)."""
+        """Return True if the remark is about this figure, and not about its row or table."""
         return self.nfe is not None and (self.solver, self.nfe) == (solver, column.nfe)
 
 
 @dataclass(frozen=True)
 class PrintedFigure:
-    """One printed number. solver: our name for the method; None where it is none of ours."""
+    """A printed number. ``solver`` is the name of the method in this library, None if it has none."""
 
     printed: str
     solver: str | None
@@ -78,7 +79,7 @@ class PrintedFigure:
 
 @dataclass(frozen=True)
 class PrintedTable:
-    """One table of results. better: "lower" or "higher"."""
+    """A printed table of results. ``better`` is "lower" or "higher"."""
 
     name: str
     label: str
@@ -94,25 +95,25 @@ class PrintedTable:
 
     @property
     def solvers(self) -> tuple[str, ...]:
-        """Our names of the solvers it has, in the order of its rows."""
+        """Solvers of the table by their names in this library, in the order of the rows."""
         return tuple(dict.fromkeys(f.solver for f in self.figures if f.solver is not None))
 
     def value(
         self, solver: str, *, nfe: int | None = None, eta: float | None = None, step: float | None = None
     ) -> float | None:
-        """The printed number, or None where there is none."""
+        """Return the printed number, None if there is none."""
         column = Column(nfe, eta, step)
         return next((f.value for f in self.figures if f.solver == solver and f.column == column), None)
 
 
 @cache
 def tables() -> Mapping[str, PrintedTable]:
-    """All tables of results, by name."""
+    """Read all tables of results, by name."""
     return {entry["name"]: _table(entry) for entry in json.loads(FILE.read_text(encoding="utf-8"))["tables"]}
 
 
 def printed_table(name: str) -> PrintedTable:
-    """The table of that name."""
+    """Return a table by its name."""
     if name not in tables():
         raise UserError(f"{name!r}: expected a table of the paper, one of {', '.join(tables())}")
     return tables()[name]
@@ -137,17 +138,28 @@ def _table(entry: Mapping[str, Any]) -> PrintedTable:
     return PrintedTable(**{key: entry[key] for key in plain}, columns=columns, figures=figures, remarks=remarks)
 
 
+# --- plots ------------------------------------------------------------------------------------------------------------
+
 Point = tuple[str, Column, Estimate]
+"""Label, column and figure."""
 
 
 def quality_plot(
     curves: Sequence[Point], table: PrintedTable, measure: Measure, ceiling: Mapping[str, Estimate], path: Path
 ) -> None:
-    """Quality over calls, or over eta where that varies: ours with intervals on the left, the paper's on the right."""
+    """Plot quality against calls, or against eta if it varies: measured with intervals (left) and printed (right).
+
+    Args:
+        curves: what was measured.
+        table: the printed table.
+        measure: the measure.
+        ceiling: limits of the model by kind of solver, "sde" and "ode".
+        path: file to write.
+    """
     over_eta = any(column.eta is not None for _, column, _ in curves)
     labels = list(dict.fromkeys(label for label, _, _ in curves))
     figure = Figure(figsize=(9.6, 4.0), layout="constrained", dpi=100)
-    left, right = (on(axes) for axes in figure.subplots(1, 2))
+    left, right = (_styled(axes) for axes in figure.subplots(1, 2))
     calls = list(dict.fromkeys(column.nfe for _, column, _ in curves))
     for index, label in enumerate(labels):
         for style, nfe in enumerate(calls if over_eta else [None]):
@@ -188,12 +200,14 @@ def quality_plot(
 def lines_plot(
     curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, x: str, y: str, dashed: Sequence[str] = ()
 ) -> None:
-    """Named curves on doubly logarithmic axes; the dashed ones are there to compare with."""
+    """Plot named curves on doubly logarithmic axes; the dashed ones are references."""
     figure = Figure(figsize=(6.4, 4.4), layout="constrained", dpi=100)
-    axes = on(figure.add_subplot())
+    axes = _styled(figure.add_subplot())
     for index, (name, points) in enumerate(curves.items()):
         style = "--" if name in dashed else "-"
-        axes.plot(*zip(*points, strict=True), style, color=colour(index), marker="o", markersize=3, label=name)
+        axes.plot(
+            *zip(*points, strict=True), style, color=COLOURS[index % len(COLOURS)], marker="o", markersize=3, label=name
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -201,6 +215,16 @@ def lines_plot(
     axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, format="png")
+
+
+def _styled(axes: Axes) -> Axes:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, alpha=0.25, linewidth=0.6)
+    return axes
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
 
 
 def _x(column: Column) -> float | None:
@@ -213,7 +237,7 @@ def _line(
     if not points:
         return
     points = sorted(points, key=lambda point: point[0])
-    # Points at the same place stand apart by a little, so that their intervals can be told apart.
+    # Points at the same place are shifted slightly, so that their intervals do not overlap.
     xs, ys = [x * 1.015 ** (index - 3) for x, _ in points], [m.value * measure.scale for _, m in points]
     errors = [
         [0.0 if math.isnan(m.low) else max(0.0, sign * (m.value - bound)) * measure.scale for _, m in points
@@ -221,13 +245,13 @@ def _line(
         for sign in (1, -1)
     ]  # fmt: skip
     axes.errorbar(
-        xs, ys, errors, color=colour(index), linestyle=("-", "--", ":", "-.")[style % 4], marker="o", markersize=3,
+        xs, ys, errors, color=_colour(index), linestyle=("-", "--", ":", "-.")[style % 4], marker="o", markersize=3,
         linewidth=1.4, capsize=2, label=name,
     )  # fmt: skip
 
 
 def _spread(ticks: Sequence[int], ratio: float = 1.2) -> list[int]:
-    """Ticks that do not run into each other on a logarithmic axis."""
+    """Return ticks that do not overlap on a logarithmic axis."""
     kept: list[int] = []
     for tick in ticks:
         if not kept or tick > ratio * kept[-1]:
@@ -235,12 +259,22 @@ def _spread(ticks: Sequence[int], ratio: float = 1.2) -> list[int]:
     return kept
 
 
+# --- reports ----------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Options:
-    """What a user may set for every experiment; None: the experiment's own choice.
+    """Options of all experiments. None stands for the default of the experiment.
 
-    n: samples. nfe: numbers of calls. ceiling: calls at which the model's limit is measured; 0 for none.
-    beyond: solvers to measure beside the paper's; () for none. store: file of measurements to go on from.
+    Attributes:
+        n: number of samples.
+        nfe: numbers of calls.
+        seed: seed of everything that is drawn.
+        ceiling: number of calls at which the limit of the model is measured; 0 for none.
+        beyond: solvers to measure beside the paper's; () for none.
+        batch: number of samples that go through the network together.
+        store: file of measurements to read and to add to.
+        progress: whether to show progress.
     """
 
     n: int | None = None
@@ -250,12 +284,12 @@ class Options:
     beyond: tuple[str, ...] | None = None
     batch: int | None = None
     store: Path | None = None
-    progress: Shown = False
+    progress: bool = False
 
 
 @dataclass(frozen=True)
 class Section:
-    """What an experiment found on one model. pictures: by file name, a function that writes the file."""
+    """Results of an experiment on one model. ``pictures`` are functions that write a file, by its name."""
 
     name: str
     title: str
@@ -265,7 +299,7 @@ class Section:
 
 
 def machine() -> dict[str, Any]:
-    """What figures of time depend on, and nothing that tells one machine of a kind from another."""
+    """Return the facts that times depend on, and nothing that identifies a machine."""
     return {
         "processor": platform.machine(),
         "cores": os.cpu_count(),
@@ -279,7 +313,7 @@ def machine() -> dict[str, Any]:
 def write_report(
     out: Path, title: str, intro: Sequence[str], sections: Sequence[Section], options: Options, started: float
 ) -> Path:
-    """Write the folder: pictures and results first, report.md last, each file atomically; returns report.md."""
+    """Write pictures and results first and report.md last, and return the path of report.md."""
     seconds = time.perf_counter() - started
     facts = machine()
     lines = [f"# {title}", "", *intro, ""]
@@ -291,8 +325,8 @@ def write_report(
     for section in sections:
         lines += ["", f"## {section.title}", "", section.markdown]
         for name, draw in section.pictures.items():
-            with atomic(out / name) as temporary:
-                draw(temporary)
+            out.mkdir(parents=True, exist_ok=True)
+            draw(out / name)
             lines += ["", f"![{Path(name).stem}]({name})"]
     results = {
         "title": title,
@@ -301,13 +335,21 @@ def write_report(
         "seconds": round(seconds, 1),
         "on": {section.name: dict(section.results) for section in sections},
     }
-    atomic_write(out / "results.json", json.dumps(_rounded(results), indent=1) + "\n")
-    atomic_write(out / "report.md", wrapped("\n".join(lines).rstrip()) + "\n")
+    write_text(out / "results.json", json.dumps(_rounded(results), indent=1) + "\n")
+    write_text(out / "report.md", wrapped("\n".join(lines).rstrip()) + "\n")
     return out / "report.md"
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
 def wrapped(text: str, width: int = 120) -> str:
-    """The text with its paragraphs and list items wrapped; tables, headings, pictures and code stay as they are."""
+    """Wrap paragraphs and list items; tables, headings, pictures and code are not changed."""
     lines, code = list[str](), False
     for line in text.split("\n"):
         code ^= line.startswith("```")
@@ -320,7 +362,7 @@ def wrapped(text: str, width: int = 120) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Six digits are more than any figure here has, and JSON knows no NaN."""
+    """Round numbers to six digits, and replace NaN by None, since JSON has no NaN."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, Mapping):

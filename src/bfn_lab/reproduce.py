@@ -1,15 +1,15 @@
-"""The paper's tables and figures, one function each, run on models at hand and written as a report folder."""
+"""The tables and figures of the paper: each is an experiment, run on available models and written as a report."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from bfn import solvers
-from bfn.core.errors import UserError, did_you_mean
+from bfn import UserError, solvers
 from bfn_lab import measuring as judged_model
 from bfn_lab import report as printed
 from bfn_lab.by_calls import cs_ablation, efficiency, eta_continuous, eta_discrete, fid_nfe, sa_nfe
@@ -23,10 +23,14 @@ Run = Callable[[JudgedModel, Options], Section]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure.
+    """A table or figure of the paper.
 
-    forms: of the samples of the models that it is run on; none for one that brings its own problems.
-    beyond: whether other solvers may be measured beside the paper's.
+    Attributes:
+        name, title: of the experiment.
+        forms: forms of the samples of models that it is run on; none if it has its own problems.
+        run: makes the section of one model.
+        tables: printed tables.
+        beyond: whether other solvers may be measured beside the paper's.
     """
 
     name: str
@@ -37,7 +41,7 @@ class Experiment:
     beyond: bool = False
 
     def places(self, calls: Sequence[int] = ()) -> list[str]:
-        """Where the paper has it, with notes on what is printed; calls: those that are measured, all of them if ()."""
+        """Return its place in the paper and remarks on the printed figures at those calls, at all calls by default."""
         tables = [printed.printed_table(name) for name in self.tables]
         lines = [f"This page repeats {table.place}." for table in tables]
         remarks = [remark for table in tables for remark in table.remarks]
@@ -74,16 +78,16 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         Experiment("orders", "Error against step size on problems with exact answers", ()),
     )
 }  # fmt: skip
-"""All that ``bfn reproduce`` makes."""
+"""The experiments of ``bfn reproduce``."""
 
 QUICK = Options(n=100, nfe=(5, 10))
-"""Enough to see that everything works."""
+"""Options of ``--quick``."""
 
 
 def experiment(name: str) -> Experiment:
-    """The experiment of that name."""
+    """Return an experiment by its name."""
     if name not in EXPERIMENTS:
-        hint = did_you_mean(name, EXPERIMENTS)
+        hint = "".join(f"; did you mean {near!r}?" for near in get_close_matches(name, EXPERIMENTS, 1))
         raise UserError(f"{name!r}: expected one of {', '.join(EXPERIMENTS)}{hint}")
     return EXPERIMENTS[name]
 
@@ -100,19 +104,25 @@ def reproduce(
     context: int = 2,
     command: str = "",
 ) -> Path:
-    """Run an experiment and write its report folder; returns the path of report.md.
+    """Run an experiment, write its report folder, and return the path of report.md.
 
-    on: bundled models, exact models of real data, the checkpoint. models: others than the bundled ones, by name or
-    directory. settings: the checkpoint's configuration, as ``load_official`` takes it. context: symbols that the exact
-    model of text looks back.
-    command: what to type to have the same again, for the report.
+    Args:
+        name: name of the experiment.
+        out: folder of the report.
+        options: options of all experiments.
+        on: kinds of models to run on: bundled models, exact models of real data, a published checkpoint.
+        models: names or directories of models to use instead of the bundled ones.
+        checkpoint: file of a published checkpoint.
+        settings: its configuration, for ``load_official``.
+        context: number of symbols before each symbol that the exact model of text uses.
+        command: the command line, for the report.
     """
     chosen, options, started = experiment(name), options or Options(), time.perf_counter()
     if "official" in on and checkpoint is None:
         raise UserError("official: needs --checkpoint FILE, a published checkpoint such as text8_ema.pt")
     if options.beyond and not chosen.beyond:
         able = ", ".join(other.name for other in EXPERIMENTS.values() if other.beyond)
-        raise UserError(f"--solvers {options.beyond[0]}: {name} is of the paper's alone; {able} take others")
+        raise UserError(f"--solvers {options.beyond[0]}: {name} has the paper's solvers only; {able} take others")
     for solver in options.beyond or ():
         solvers.get(solver)
     if chosen.run is None:
@@ -135,7 +145,7 @@ def _judged_models(
     settings: str | Mapping[str, Any] | None,
     context: int,
 ) -> Iterator[JudgedModel]:
-    """Made one after the other: some hold much memory."""
+    """Yield the models one after the other, since some need much memory."""
     if checkpoint is not None:
         yield judged_model.official(checkpoint, chosen.forms, settings)
     if "bundled" in on:

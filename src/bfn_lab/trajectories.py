@@ -1,4 +1,4 @@
-"""Table 4: how far drawing classes moves the original sampler's trajectory, against the step size."""
+"""Experiments on trajectories: the effect of drawn classes (table 4 of the paper), and orders of convergence."""
 
 from __future__ import annotations
 
@@ -12,32 +12,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bfn import solvers
-from bfn._utils.estimate import Estimate, mean_estimate
-from bfn.core import grids
-from bfn.core.flows import ContinuousFlow, DiscreteFlow, Flow
-from bfn.core.grids import Grid
-from bfn.core.model import Model
-from bfn.core.multistep import Multistep
-from bfn.core.sampling import Step
-from bfn.core.solver import Solver
-from bfn.core.table import Table
-from bfn.exact.base import ExactModel
-from bfn.exact.numbers import GaussianMixture
-from bfn.exact.strings import MarkovChain
-from bfn.quality.comparison import markdown_table
-from bfn.solvers.paper import PAPER, Midpoint
+from bfn import ContinuousFlow, DiscreteFlow, Flow, Model, Step, grids, solvers
+from bfn.exact import ExactModel, GaussianMixture, MarkovChain
+from bfn.quality import Estimate, markdown_table, mean_estimate
+from bfn.solvers import PAPER, Multistep, Solver, Table
 from bfn_lab import report as printed
 from bfn_lab.measuring import JudgedModel
-from bfn_lab.report import Options, Section, log_log_slope
+from bfn_lab.report import Options, Section, lines_plot, log_log_slope
 
 STEPS = (0.1, 0.05, 0.02, 0.01, 0.005)
 
 
 def trajectory_distance(model: Model, n: int, n_steps: int, seed: int, *, mean_only: bool = False) -> Tensor:
-    """Distance of z(t) = s u with and without drawn classes, each of n pairs under the same Gaussian noise: (n,).
+    """Return the distance of z(t) = s u with and without drawn classes, (n,), of n pairs with the same Gaussian noise.
 
-    Mean over times, positions and classes of |z - z'|. mean_only: both without drawn classes, which must give 0.
+    The distance is the mean of |z - z'| over times, positions and classes.
+
+    Args:
+        model: a model of discrete data.
+        n: number of pairs.
+        n_steps: number of steps.
+        seed: seed of the noise.
+        mean_only: whether both are without drawn classes, which must give 0.
     """
     grid = torch.linspace(0, 1, n_steps + 1, dtype=torch.float64)
 
@@ -60,7 +56,7 @@ def trajectory_distance(model: Model, n: int, n_steps: int, seed: int, *, mean_o
 
 
 def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
-    """Distances at each step size with intervals, and how they go with it, beside the paper's."""
+    """Measure table 4: distances at each step size and their power law, beside the paper's."""
     table = printed.printed_table("cs-trajectories")
     n = max(2, options.n or min(judged.n, 16))
     steps = sorted((1 / nfe for nfe in options.nfe), reverse=True) if options.nfe else STEPS
@@ -86,7 +82,7 @@ def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
         "",
         *markdown_table(["step size", "measured", "paper"], rows),
         "",
-        told_of(measured, powers),
+        trend(measured, powers),
     ]
     results = {"n": n, "distances": {f"{step:g}": m.asdict() for step, m in measured.items()}, "power": powers}
     curves = {"measured": list(ours.items()), "paper": list(theirs.items())}
@@ -94,25 +90,27 @@ def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
     return Section(judged.name, judged.title, "\n".join(lines), results, pictures)
 
 
-def told_of(measured: Mapping[float, Estimate], powers: Mapping[str, float]) -> str:
-    """What the distances, from the largest step to the smallest, say about the paper's fall."""
+def trend(measured: Mapping[float, Estimate], powers: Mapping[str, float]) -> str:
+    """Return in words how the distances change from the largest step to the smallest."""
     pairs = list(pairwise(measured.values()))
     if not pairs:
         return f"One step size shows no trend. The paper's distances scale as step^{powers['paper']:.2f}."
     fallen = sum(after.high < before.low for before, after in pairs)
     risen = sum(after.low > before.high for before, after in pairs)
     if fallen == len(pairs):
-        told = "Each distance is below the one before, beyond its interval, as in the paper"
+        verdict = "Each distance is below the one before, beyond its interval, as in the paper"
     elif risen == len(pairs):
-        told = "Each distance is above the one before, beyond its interval, which is the opposite of the paper"
+        verdict = "Each distance is above the one before, beyond its interval, which is the opposite of the paper"
     else:
-        told = (
+        verdict = (
             f"From one step size to the next, {fallen} of {len(pairs)} distances fall beyond their intervals, "
             f"{risen} rise and {len(pairs) - fallen - risen} are not distinguishable; the paper's all fall"
         )
     if math.isnan(powers["measured"]):
-        return f"{told}."
-    return f"{told}. The distances scale as step^{powers['measured']:.2f}, the paper's as step^{powers['paper']:.2f}."
+        return f"{verdict}."
+    return (
+        f"{verdict}. The distances scale as step^{powers['measured']:.2f}, the paper's as step^{powers['paper']:.2f}."
+    )
 
 
 def _power(values: Mapping[float, float]) -> float:
@@ -120,23 +118,21 @@ def _power(values: Mapping[float, float]) -> float:
 
 
 def _draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
-    from bfn_lab.report import lines_plot
-
     lines_plot(curves, path, x="step size", y="L1 distance of trajectories", dashed=["paper"])
 
 
 STEPS_CONVERGENCE = (16, 32, 64, 128, 256)
 VARIANCE = 0.5
-"""Of the Gaussian messages; at 2.0 the second-order coefficient of SDE-BFN-Solver2 happens to nearly vanish."""
+"""Variance of the Gaussian messages. At 2.0 the second-order coefficient of SDE-BFN-Solver2 nearly vanishes."""
 REFERENCE_STEPS = 600
-"""Of a rule of order 3 with a corrector: some 1e-4 of the smallest error here."""
+"""Steps of the reference, a rule of order 3 with a corrector: its error is about 1e-4 of the smallest error here."""
 LAST = 3
-"""Step sizes, the smallest ones, over which a slope is taken."""
+"""Number of step sizes, the smallest ones, that a slope is fitted to."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """An exact model in float64 with posteriors that bend along the way, and where its grids start."""
+    """An exact model in float64 with a nonlinear posterior, and the start of its grids."""
 
     title: str
     model: ExactModel
@@ -144,12 +140,12 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """The kind of data."""
+        """Name of the problem: the kind of data."""
         return self.model.flow.kind
 
 
 def problems() -> list[Problem]:
-    """One for each kind of data."""
+    """Return a problem for each kind of data."""
     mixture = GaussianMixture(
         torch.tensor([[-0.8, 0.2], [0.5, 0.6], [0.3, -0.7]], dtype=torch.float64),
         stds=torch.tensor([0.3, 0.2, 0.25], dtype=torch.float64),
@@ -165,16 +161,16 @@ def problems() -> list[Problem]:
 
 
 def orders(options: Options) -> list[Section]:
-    """A section for each problem."""
+    """Measure the orders of all solvers of the paper, one section for each problem."""
     return [
         _section(problem, options.nfe or STEPS_CONVERGENCE, options.n or 16, options.seed) for problem in problems()
     ]
 
 
 def final_variance(table: Table, flow: Flow) -> float:
-    """Variance of u at the table's last node, from the exact distribution at its first.
+    """Return the variance of u at the last time of a table, from the exact distribution at its first time.
 
-    u and each prediction are kept as coefficients on the independent sources (u_0, xi_1, xi_2, ...).
+    The state and each prediction are stored as coefficients of the independent sources (u_0, xi_1, xi_2, ...).
     """
     s = flow.schedule.s_of(table.times)
     base = torch.zeros(len(table.rows) + 1, dtype=torch.float64)
@@ -191,36 +187,42 @@ def final_variance(table: Table, flow: Flow) -> float:
     return float(u.square().sum())
 
 
-def _grid(solver: Solver) -> Grid:
-    """Rules in log s are not in their asymptotic regime on a grid uniform in t below some hundred steps."""
+def _grid(solver: Solver) -> grids.Grid:
+    """Return the grid: on one uniform in t, rules in log s need hundreds of steps to reach their asymptotic regime."""
     in_log_s = isinstance(solver, Multistep) and solver.coordinate == "log s"
     return grids.LogSNR() if in_log_s else grids.Uniform()
 
 
-def _calls(solver: Solver, n_steps: int) -> int:
-    """Network calls of so many steps."""
-    return 2 * n_steps if isinstance(solver, Midpoint) else n_steps
+def _calls(solver: Solver, problem: Problem, n_steps: int) -> int:
+    """Return the number of network calls of a number of steps: single-step rules have rows that do not commit."""
+    rows = solver.table(problem.model.flow, (problem.t_start, 1.0)).rows
+    return n_steps * (1 + sum(not row.commit for row in rows))
 
 
 def _ode_errors(
     solver: Solver, problem: Problem, steps: Sequence[int], initial: Tensor, exact: Callable[[float], Tensor]
 ) -> list[float]:
-    """Mean distance of the last state from the exact flow through the states initial, (n, ...), at its time."""
+    """Return the mean distance of the last states from the exact flow through the first ones, for each step size."""
     errors = []
     for n_steps in steps:
         out = problem.model.sample(
-            len(initial), solver, _calls(solver, n_steps), grid=_grid(solver), t_start=problem.t_start, initial=initial
+            len(initial),
+            solver,
+            _calls(solver, problem, n_steps),
+            grid=_grid(solver),
+            t_start=problem.t_start,
+            initial=initial,
         )
         errors.append((out.u - exact(out.times[-1])).flatten(1).norm(dim=1).mean().item())
     return errors
 
 
 def _reference(problem: Problem, initial: Tensor, t_end: float) -> Tensor:
-    """The flow at t_end by very many steps of a third-order rule with a corrector."""
+    """Return the flow at t_end, by many steps of a third-order rule with a corrector."""
     schedule = problem.model.flow.schedule
     rule = solvers.get("fast-ode").resolve(problem.model.flow, REFERENCE_STEPS)
     start, end = schedule.s_of([problem.t_start, t_end])
-    # Equal steps in log(1 + s): small where little is known, and never coarse at the end.
+    # Equal steps in log(1 + s) are small at small s, and never large at the end.
     warped = torch.linspace(math.log1p(start), math.log1p(end), REFERENCE_STEPS, dtype=torch.float64)
     times = schedule.time_of_s(warped.expm1())
     times[0], times[-1] = problem.t_start, t_end
@@ -228,7 +230,7 @@ def _reference(problem: Problem, initial: Tensor, t_end: float) -> Tensor:
 
 
 def _weak_errors(tables: Sequence[Table], flow: Flow) -> list[float]:
-    """Relative error of the last state's variance."""
+    """Return the relative errors of the variance of the last state."""
     exact = [flow.kappa + float(flow.schedule.beta(table.times[-1])) * VARIANCE for table in tables]
     return [abs(final_variance(table, flow) / truth - 1) for table, truth in zip(tables, exact, strict=True)]
 
@@ -250,9 +252,9 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
         else:
             errors, what = _ode_errors(solver, problem, steps, initial, exact), "end of the flow"
         found = -log_log_slope(steps[-LAST:], errors[-LAST:])
-        told = "as declared" if abs(found - solver.order) < 0.25 else f"differs by {found - solver.order:+.2f}"
+        verdict = "as declared" if abs(found - solver.order) < 0.25 else f"differs by {found - solver.order:+.2f}"
         shown = [f"{error:.2e}" for error in errors]
-        rows.append([f"`{solver.name}`", what, *shown, f"{found:.2f}", f"{solver.order}", told])
+        rows.append([f"`{solver.name}`", what, *shown, f"{found:.2f}", f"{solver.order}", verdict])
         curves[solver.name] = list(zip((1 / m for m in steps), errors, strict=True))
         results[solver.name] = {"error": what, "steps": list(steps), "errors": errors, "slope": found,
                                 "order": solver.order}  # fmt: skip
@@ -271,6 +273,4 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
 
 
 def _convergence_draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
-    from bfn_lab.report import lines_plot
-
     lines_plot(curves, path, x="step size (1 / steps)", y="error")

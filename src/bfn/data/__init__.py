@@ -16,13 +16,13 @@ from bfn.data.images import Images, concatenate, from_array
 from bfn.data.loading import Part, is_at_hand, load, names
 from bfn.data.records import Categories, Column, Columns, Numbers, RawTable, Records, make_records, read_records
 from bfn.data.sources import SOURCES, Download, FetchError, Source, fetch
-from bfn.data.table_columns import TableColumn, TableColumns
+from bfn.data.table_columns import CellType, TableColumn, TableColumns
 from bfn.data.table_files import infer_columns, read_table
 from bfn.data.text import Sequences, Text, read_text
 from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, Alphabet, Tokenizer, TokenizerFile, TokenList
 
 __all__ = [
-    "AMINO_ACIDS", "PATTERNS", "SOURCES", "TEXT8", "Alphabet", "Categories", "Column", "Columns", "Download",
+    "AMINO_ACIDS", "PATTERNS", "SOURCES", "TEXT8", "Alphabet", "Categories", "CellType", "Column", "Columns", "Download",
     "FetchError", "Images", "Numbers", "Part", "RawTable", "Records", "Sequences", "Source", "TableColumn",
     "TableColumns", "Text", "TokenList", "Tokenizer", "TokenizerFile", "concatenate", "fetch", "from_array", "home",
     "infer_columns", "is_at_hand", "load", "make_records", "names", "read_records", "read_table", "read_text",

@@ -19,7 +19,7 @@ from bfn_lab.by_calls import ETAS, TUNING_SEED, best_etas, bits, grid_lines, sha
 from bfn_lab.measuring import JudgedModel, Measurement, Wanted, measure_all, over_calls, samplers_named, samples_at
 from bfn_lab.report import Column, Options
 from bfn_lab.reproduce import EXPERIMENTS, experiment, reproduce
-from bfn_lab.trajectories import final_variance, told_of, trajectory_distance
+from bfn_lab.trajectories import final_variance, trend, trajectory_distance
 
 OFFICIAL = Path(__file__).parents[2] / "data" / "official-checkpoints"
 TINY = {
@@ -144,7 +144,7 @@ def test_a_report_says_of_trajectories_what_was_measured() -> None:
     def told(*values: float) -> str:
         steps = [0.1 / 2**i for i in range(len(values))]
         measured = {step: Estimate(v, v - 0.1, v + 0.1) for step, v in zip(steps, values, strict=True)}
-        return told_of(measured, {"measured": 0.5, "paper": 0.4})
+        return trend(measured, {"measured": 0.5, "paper": 0.4})
 
     assert told(3, 2, 1).startswith("Each distance is below the one before")
     assert told(1, 2, 3).startswith("Each distance is above the one before")
