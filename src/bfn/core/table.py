@@ -1,11 +1,11 @@
-"""A solver is a table.
+"""Tables: the form that every solver has.
 
 Every explicit method is linear in the state, the predicted messages so far, and fresh noise:
 
     u_next = a u + sum_j b_j w_hat[-1-j] + c xi          xi ~ N(0, I)
 
-a, b, c are float64 numbers known before the first network call. A solver makes the rows from a flow and a grid; this
-module holds the rows and the one function that applies them, ``bfn.sampling`` the one loop that runs through them.
+a, b, c are float64 numbers that are known before the first network call. A solver makes the rows from a flow and a
+grid. A row is applied here, by :meth:`BoundRow.__call__`; the loop over the rows is in :mod:`bfn.core.sampling`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from bfn.core.info import NOTHING, Fact
 class Row:
     """One network call, at time t on the newest state, and the step that follows it.
 
-    a, b, c: see above; b[0] belongs to the newest prediction.
-    commit: whether the result becomes the state that later rows start from. A stage of a single-step (Runge-Kutta)
-        method does not commit: the network sees it, and the next row starts from the old state again.
+    Args:
+        a, b, c: see above; b[0] belongs to the newest prediction.
+        commit: whether the result becomes the state that later rows start from. A stage of a single-step (Runge-Kutta)
+            method does not commit: the network is called on it, and the next row starts from the old state again.
     """
 
     t: float
@@ -43,14 +44,16 @@ class Row:
 class Table:
     """Rows in order. The last row makes its call but no step.
 
-    final: weights, newest first and summing to 1, of the predictions whose mix is the sample: the last one alone,
-        unless the rule for the rest of the way knows better.
-    start: standard deviation of the first state over sqrt(kappa): 1 is the exact prior, more what data add by then.
-    draws: the message is a draw from the output distribution instead of its mean (the original sampler on classes).
-    whole: draws are of all variables together, where the network can do that; the sample is one too.
-    record: how a table that was tuned to one model came to be, plain values.
-    parts: tables of the parts of joint data, that share the calls, and the times unless each part has its own; the rows
-        here are then those of the leading part.
+    Args:
+        rows: the rows.
+        final: weights, newest first and summing to 1, of the predictions that are mixed into the sample.
+        draws: whether messages are draws from the output distribution instead of its mean (the original sampler on
+            classes).
+        start: standard deviation of the first state over sqrt(kappa): 1 for the exact prior, more with data in it.
+        whole: whether draws, and the sample, are of all variables together, if the network can do that.
+        record: how a table that was tuned to a model was made, plain values.
+        parts: tables of the parts of joint data. They share the calls, and the times unless each part has its own. The
+            rows of this table are then those of the leading part.
     """
 
     rows: tuple[Row, ...]
@@ -63,32 +66,32 @@ class Table:
 
     @property
     def nfe(self) -> int:
-        """Network calls."""
+        """Number of network calls."""
         return len(self.rows)
 
     @property
     def times(self) -> tuple[float, ...]:
-        """When the network is called."""
+        """Times of the network calls."""
         return tuple(row.t for row in self.rows)
 
     @property
     def depth(self) -> int:
-        """How many predictions must be kept."""
+        """Number of predictions that must be kept."""
         return max([len(self.final), *(len(row.b) for row in self.rows)])
 
     @property
     def stochastic(self) -> bool:
-        """Whether a run through it draws anything after the start."""
+        """True if random numbers are drawn after the first state."""
         return self.draws or any(row.c > 0 for table in (self, *self.parts.values()) for row in table.rows)
 
-    def told(self, flow: Flow) -> Sequence[Any]:
-        """The time of each call, or, where they differ, those of the parts in the flow's order."""
+    def times_by_part(self, flow: Flow) -> Sequence[Any]:
+        """Return the time of each call, or the times of the parts in the order of the flow if they differ."""
         apart = any(table.times != self.times for table in self.parts.values())
         return [*zip(*(self.parts[name].times for name in flow.parts), strict=True)] if apart else self.times
 
     @classmethod
     def side_by_side(cls, parts: Mapping[str, Table], leading: str) -> Table:
-        """One table of several parts that share their network calls."""
+        """Join the tables of several parts that share their network calls."""
         first = parts[leading]
         wrong = next((name for name, table in parts.items() if table.nfe != first.nfe), None)
         if wrong is not None:
@@ -98,13 +101,13 @@ class Table:
         return cls(first.rows, first.final, any(table.draws for table in parts.values()), parts=parts)
 
     def bind(self, flow: Flow, like: Tensor) -> BoundTable:
-        """The table for a batch of states ``like`` this one; coefficients that differ by part become vectors."""
+        """Return the table for a batch of states like ``like``; coefficients that differ by part become vectors."""
         tables = [self.parts.get(name, self) for name in flow.parts]
         maps = [part.message_map for part in flow.parts.values()]
         depths = [max(map(len, weights)) for weights in zip(*([row.b for row in t.rows] for t in tables), strict=True)]
 
         def over(numbers: Iterable[Sequence[float]]) -> Sequence[Number]:
-            """From the numbers of each part, one a row."""
+            """Return factors of the state from the numbers of each part, one for each row."""
             return flow.over_state([*zip(*numbers, strict=True)], like)
 
         a, c = over([row.a for row in t.rows] for t in tables), over([row.c for row in t.rows] for t in tables)
@@ -120,11 +123,11 @@ class Table:
         )
         n_final = max(len(table.final) for table in tables)
         final = over([_at(table.final, j) for j in range(n_final)] for table in tables)
-        levels = flow.noise_levels(self.told(flow), len(like), like.ndim - 1, like)
+        levels = flow.noise_levels(self.times_by_part(flow), len(like), like.ndim - 1, like)
         return BoundTable(self.times, tuple(levels), rows, tuple(final), self.draws, self.whole)
 
     def check(self) -> None:
-        """Refuse rows that no run through them could follow: those of a file may say anything."""
+        """Raise a UserError for rows that cannot be followed, as a file may have them."""
         if not self.rows:
             raise UserError("has no rows: expected one a call, at least 1")
         if not all(0 <= t <= 1 for t in self.times) or any(b <= a for a, b in pairwise(self.times)):
@@ -142,9 +145,9 @@ Number = float | Tensor
 
 @dataclass(frozen=True)
 class BoundRow:
-    """A row bound to a flow: it takes predictions (x_hat, probabilities) where the row takes messages.
+    """A row bound to a flow. It takes predictions (x_hat, probabilities) instead of messages.
 
-    With w_hat = scale p + shift the affine map costs no pass over the data: it is folded into the numbers.
+    The map w_hat = scale p + shift is folded into the coefficients, so that it costs no pass over the data.
     """
 
     a: Number
@@ -163,9 +166,10 @@ class BoundRow:
     def __call__(
         self, u: Tensor, predictions: Sequence[Tensor], noise: Callable[[], Tensor], out: Tensor | None = None
     ) -> Tensor:
-        """The next state: one pass for each prediction and for the noise, and one for the state if it is scaled.
+        """Return the next state, in one pass for each prediction and for the noise, and one for the state if a != 1.
 
-        out: memory to put it in, of a state that is needed no more.
+        Args:
+            out: memory of an old state to write to.
         """
         terms = [(b, p) for b, p in zip(self.b, predictions, strict=False) if _counts(b)]
         if self.offset is not None:
@@ -184,27 +188,28 @@ def _at(weights: Sequence[float], j: int) -> float:
 
 
 def _counts(weight: Number) -> bool:
-    """Whether a term with this weight is worth a pass: one that is still being fitted is, whatever its value."""
+    """Return True if a term with this weight needs a pass: it is not 0, or it is a tensor that is being fitted."""
     return isinstance(weight, Tensor) or weight != 0
 
 
 def _sum(x: Tensor, weight: Number, y: Tensor, out: Tensor | None = None) -> Tensor:
-    """x + weight y in one pass."""
+    """Return x + weight y in one pass."""
     if isinstance(weight, Tensor):
         return torch.addcmul(x, y, weight, out=out)
     return torch.add(x, y, alpha=weight, out=out)
 
 
 def _add(x: Tensor, weight: Number, y: Tensor) -> Tensor:
-    """x, with weight y added to it in place."""
+    """Add weight y to x in place and return it."""
     return x.addcmul_(y, weight) if isinstance(weight, Tensor) else x.add_(y, alpha=weight)
 
 
 @dataclass(frozen=True)
 class BoundTable:
-    """A table bound to a flow and a batch, all that the loop needs made before it: see :class:`Table`.
+    """A table bound to a flow and a batch, see :class:`Table`. Everything that the loop needs is computed before it.
 
-    times, levels: when each call is made, and its noise level.
+    Attributes:
+        times, levels: time and noise level of each call.
     """
 
     times: tuple[float, ...]
@@ -216,12 +221,12 @@ class BoundTable:
 
     @property
     def nfe(self) -> int:
-        """Network calls."""
+        """Number of network calls."""
         return len(self.rows)
 
     @property
     def depth(self) -> int:
-        """How many predictions must be kept."""
+        """Number of predictions that must be kept."""
         return max([len(self.final), *(len(row.b) for row in self.rows)])
 
 
@@ -239,4 +244,4 @@ TABLES: Fact[Mapping[int, Table]] = Fact("tables", Mapping[int, Table], NOTHING,
 """Solvers that were tuned to the model, by number of calls."""
 
 MAPS_TO_END: Fact[bool] = Fact("maps_to_end", bool, False)
-"""Whether the model was distilled: it predicts the end of the path from a state, not the mean of the data."""
+"""True if the model was distilled: it predicts the end of the path from a state, not the mean of the data."""
