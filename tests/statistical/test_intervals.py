@@ -18,13 +18,13 @@ import torch
 import bfn
 from bfn._utils.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate
 from bfn.likelihood.bits import held_out_bits
+from bfn.quality.comparison import pool
 from bfn.quality.frechet import frechet_estimate
 from bfn.quality.judge_choice import Digits, NearCopies, asked_class
-from bfn.quality.comparison import pool
-from bfn_lab.second_judge import NGramBits, Projections
 from bfn.quality.metrics import TextItems, spelling_estimate
 from bfn.tables import sampling as row_sampling
 from bfn_lab.bench import ratio_of
+from bfn_lab.second_judge import NGramBits, Projections
 
 REPEATS = 400
 
@@ -172,15 +172,15 @@ def test_acceptance_rates_of_rows_that_are_drawn_until_enough_meet_a_condition(m
     """Drawing ends when there are enough, which a count of successes alone would feel: a rate of 0.3 is still found."""
     chance = np.random.default_rng(16)
 
-    def drawn(model, count, **settings):
+    def drawn(model, count, *settings):
         return SimpleNamespace(x={"a": chance.random(count)})
 
     def check(rows, report):
         report.met["a < 0.3"] = report.met.get("a < 0.3", 0) + int((rows.a < 0.3).sum())
         return (rows.a < 0.3).to_numpy()
 
-    request = SimpleNamespace(checks=("a < 0.3",), allowed={}, decode=pd.DataFrame, check=check, settings=lambda n: {})
-    monkeypatch.setattr(row_sampling, "sample_in_batches", drawn)
+    request = SimpleNamespace(checks=("a < 0.3",), allowed={}, decode=pd.DataFrame, check=check, keep=lambda n: ())
+    monkeypatch.setattr(row_sampling, "_draw_blocks", drawn)
     found = []
     for _ in range(REPEATS):
         report = row_sampling.SamplingReport()
