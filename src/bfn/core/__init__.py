@@ -1,3 +1,3 @@
-"""What every sample and every loss passes through."""
+"""The objects that take part in every sample and every loss: models, flows, heads, solvers, controls, facts."""
 
 __all__: list[str] = []

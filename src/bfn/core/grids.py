@@ -1,9 +1,10 @@
-"""Time grids: where the network is called.
+"""Time grids: the times of the network calls.
 
 A grid is a small object whose :meth:`Grid.times` turns (flow, intervals, t_start) into ``intervals + 1`` increasing
-float64 times. :func:`parse` reads the name that a person writes, such as "karras:5"; inside the library grids are
-objects.
+float64 times. :func:`parse` makes one from a name such as "karras:5".
 """
+
+from __future__ import annotations
 
 import dataclasses
 import math
@@ -16,32 +17,25 @@ import torch
 from torch import Tensor
 
 from bfn.core.errors import UserError, did_you_mean
-from bfn.core.flows import Flow
+from bfn.core.flows import PartFlow
 from bfn.core.info import ErrorCurve
 from bfn.core.registry import Registry, registry
 
 __all__ = [
-    "GRIDS",
-    "Grid",
-    "Information",
-    "Karras",
-    "Log1p",
-    "Log1pEarly",
-    "LogSNR",
-    "Paper",
-    "Power",
-    "Uniform",
-    "check_times",
-    "parse",
-]
+    "GRIDS", "Grid", "Information", "Karras", "Log1p", "Log1pEarly", "LogSNR", "Paper", "Power", "Uniform",
+    "check_times", "parse",
+]  # fmt: skip
 
 
+@dataclass(frozen=True)
 class Grid(ABC):
     """A rule for times. Its dataclass fields are the numbers that may follow its name: "power:2:0.9".
 
-    stops_short: the last interval is not stepped, as in the released code: its first point
-    is the last call. needs_start: the rule has no point at t = 0. in_t: the times are the same for every schedule, so
-    that parts of joint data may share them.
+    Attributes:
+        name: name for :func:`parse`.
+        stops_short: the last interval is not stepped, as in the released code: its first point is the last call.
+        needs_start: the rule has no point at t = 0.
+        in_t: the times are the same for every schedule, so that parts of joint data may share them.
     """
 
     name: ClassVar[str]
@@ -50,15 +44,15 @@ class Grid(ABC):
     in_t: ClassVar[bool] = False
 
     @abstractmethod
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
-        """(intervals + 1,) float64 times."""
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
+        """Return the times, (intervals + 1,), float64."""
 
-    def with_curve(self, curve: ErrorCurve | None) -> "Grid":
-        """The grid told how wrong the model is at each time; most have no use for it."""
+    def with_curve(self, curve: ErrorCurve | None) -> Grid:
+        """Return the grid for a model with this error curve. Most grids do not depend on it."""
         return self
 
-    def __call__(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
-        """The times, after a look at t_start."""
+    def __call__(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
+        """Check t_start and return the times."""
         if not 0 <= t_start < 1:
             raise UserError(f"t_start={t_start}: expected a time in [0, 1)")
         if self.needs_start and t_start == 0:
@@ -66,7 +60,7 @@ class Grid(ABC):
         return self.times(flow, intervals, t_start)
 
     def __str__(self) -> str:
-        """The name that :func:`parse` reads."""
+        """Return the name that :func:`parse` reads."""
         numbers = [getattr(self, key) for key in _numbers(type(self))]
         while numbers and numbers[-1] is None:
             numbers.pop()
@@ -75,62 +69,66 @@ class Grid(ABC):
 
 @dataclass(frozen=True)
 class Uniform(Grid):
-    """Equal steps in t from t_start to t_end, or to the data end."""
+    """Equal steps in t from t_start to t_end, 1 if None."""
 
     t_end: float | None = None
 
     name: ClassVar[str] = "uniform"
     in_t: ClassVar[bool] = True
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         return torch.linspace(t_start, _end(self.t_end, t_start), intervals + 1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class Paper(Grid):
-    """Equal steps in t from t_start to the data end, of which the last is not taken."""
+    """Equal steps in t from t_start to 1. The last step is not taken."""
 
     name: ClassVar[str] = "paper"
     stops_short: ClassVar[bool] = True
     in_t: ClassVar[bool] = True
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         return torch.linspace(t_start, 1, intervals + 1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class LogSNR(Grid):
-    """Equal steps in log s, half the log signal-to-noise ratio, to the data end."""
+    """Equal steps in log s, half the log signal-to-noise ratio, from t_start to 1."""
 
     name: ClassVar[str] = "log-snr"
     needs_start: ClassVar[bool] = True
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         return _evenly(flow, intervals, t_start, torch.log, torch.exp)
 
 
 @dataclass(frozen=True)
 class Karras(Grid):
-    """Equal steps in sigma^(1/rho), sigma = 1/s, rho = 7 if None, to the data end (Karras et al. 2022, eq. 5)."""
+    """Equal steps in sigma^(1/rho) for sigma = 1/s, from t_start to 1 (Karras et al. 2022, eq. 5); rho = 7 if None."""
 
     rho: float | None = None
 
     name: ClassVar[str] = "karras"
     needs_start: ClassVar[bool] = True
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         rho = self.rho or 7.0
         return _evenly(flow, intervals, t_start, lambda s: s ** (-1 / rho), lambda root: root**-rho)
 
 
 @dataclass(frozen=True)
 class Log1p(Grid):
-    """Steps of (i / intervals)^exponent in log(1 + s/d) to s_end; d = scale, 1/2 if None, exponent 1 if None.
+    """Steps of (i / intervals)^exponent in log(1 + s / scale), from t_start to s_end.
 
-    Linear in s where little is known, logarithmic beyond; d is about where the data begin to be resolved.
-    s_end is (calls)^2 / 4 by itself, where an exact model's last
-    prediction is as good as the steps before it: at few calls, going to s(1) would spend them on detail below a
-    thousandth of the data's scale.
+    The steps are equal in s at low s and equal in log s beyond the scale, where the data begin to be resolved. By
+    default s_end = calls^2 / 4, where the last prediction of an exact model is as good as the steps before it. With few
+    calls, going to s(1) would spend them on details below a thousandth of the data's scale.
+
+    Args:
+        s_end: last s.
+        scale: 1/2 if None.
+        exponent: 1 if None.
     """
 
     s_end: float | None = None
@@ -140,10 +138,10 @@ class Log1p(Grid):
     name: ClassVar[str] = "log1p"
 
     def end(self, calls: int) -> float:
-        """Where the grid would end, were the flow to go on for ever."""
+        """Return the last s for a flow without an end."""
         return max(2.0, calls**2 / 4) if self.s_end is None else self.s_end
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         scale = self.scale or 0.5
         start = float(flow.schedule.s(t_start))
         end = min(float(flow.schedule.s(1.0)), max(2 * start, self.end(intervals + 1)))
@@ -157,9 +155,9 @@ class Log1p(Grid):
 
 @dataclass(frozen=True)
 class Log1pEarly(Log1p):
-    """:class:`Log1p` to s = 2.5 sqrt(calls): beyond it a trained network's errors exceed what is left to resolve.
+    """:class:`Log1p` to s = 2.5 sqrt(calls), beyond which a trained network's errors are larger than the details.
 
-    The end follows the best ones found on the bundled models, s = 6 at 5 calls, 8 at 10, 15 to 20 at 50.
+    This follows the best ends for the bundled models: s = 6 with 5 calls, 8 with 10, and 15 to 20 with 50.
     """
 
     name: ClassVar[str] = "log1p-early"
@@ -170,14 +168,14 @@ class Log1pEarly(Log1p):
 
 @dataclass(frozen=True)
 class Power(Grid):
-    """s - s_start proportional to (i / intervals)^p up to t_end; p = 1.25 below 6 calls and 1.1 from there."""
+    """Steps with s - s_start = (i / intervals)^exponent up to t_end; 1.25 below 6 calls and 1.1 from 6 on if None."""
 
     exponent: float | None = None
     t_end: float | None = None
 
     name: ClassVar[str] = "power"
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         exponent = self.exponent or (1.25 if intervals < 5 else 1.1)
         t_end = _end(self.t_end, t_start)
         start, end = float(flow.schedule.s(t_start)), float(flow.schedule.s(t_end))
@@ -187,7 +185,7 @@ class Power(Grid):
 
 @dataclass(frozen=True)
 class Information(Grid):
-    """Equal shares of the information, beta'/(2 kappa) E||w - w_hat||^2 dt, that the model gets from t_start to 1."""
+    """Equal shares of the information, int beta'/(2 kappa) E||w - w_hat||^2 dt, between t_start and 1."""
 
     curve: ErrorCurve | None = None
 
@@ -196,7 +194,7 @@ class Information(Grid):
     def with_curve(self, curve: ErrorCurve | None) -> Grid:
         return replace(self, curve=self.curve or curve)
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         if self.curve is None:
             raise UserError(
                 "grid='information': the model has no error curve; training stores one, or set "
@@ -207,34 +205,34 @@ class Information(Grid):
 
 @dataclass(frozen=True)
 class Mean(Grid):
-    """The mean of the times that parts of joint data would have by themselves, by weights; not to be had by a name."""
+    """Weighted mean of the times that the parts of joint data have alone. It has no name for :func:`parse`."""
 
     grids: tuple[Grid, ...]
-    flows: tuple[Flow, ...]
+    flows: tuple[PartFlow, ...]
     weights: tuple[float, ...]
 
     name: ClassVar[str] = "mean"
 
-    def times(self, flow: Flow, intervals: int, t_start: float) -> Tensor:
+    def times(self, flow: PartFlow, intervals: int, t_start: float) -> Tensor:
         own = [grid(part, intervals, t_start) for grid, part in zip(self.grids, self.flows, strict=True)]
         return torch.stack(own, -1) @ torch.tensor(self.weights, dtype=torch.float64) / sum(self.weights)
 
     def __str__(self) -> str:
-        """For people."""
+        """Describe the grid."""
         return "the mean of " + " and ".join(dict.fromkeys(map(str, self.grids)))
 
 
 def _evenly(
-    flow: Flow, intervals: int, t_start: float, warp: Callable[[Tensor], Tensor], unwarp: Callable[[Tensor], Tensor]
+    flow: PartFlow, intervals: int, t_start: float, warp: Callable[[Tensor], Tensor], unwarp: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Times equally spaced in warp(s) from t_start to the data end."""
+    """Return times equally spaced in warp(s) from t_start to 1."""
     start, end = (float(warp(flow.schedule.s(t))) for t in (t_start, 1.0))
     warped = torch.linspace(start, end, intervals + 1, dtype=torch.float64)
     return _with_ends(flow.schedule.time_of_s(unwarp(warped)), t_start)
 
 
 def _with_ends(times: Tensor, t_start: float, t_end: float = 1.0) -> Tensor:
-    """The times with both ends set exactly; a single time is the start."""
+    """Return the times with both ends set exactly; a single time is the start."""
     times[-1], times[0] = t_end, t_start
     return times
 
@@ -244,7 +242,7 @@ GRIDS: Registry[type[Grid]] = registry("grid")
 
 
 def parse(name: str) -> Grid:
-    """The grid of that name, as "karras" or "karras:5".
+    """Return the grid of that name, such as "karras" or "karras:5".
 
     >>> parse("power:1.5:0.8")
     Power(exponent=1.5, t_end=0.8)
@@ -263,12 +261,12 @@ def parse(name: str) -> Grid:
 
 
 def _numbers(grid: type[Grid]) -> list[str]:
-    """Names of the numbers that may follow the grid's name."""
-    return [field.name for field in dataclasses.fields(grid) if field.name != "curve"]  # type: ignore[arg-type]
+    """Return the names of the numbers that may follow the grid's name."""
+    return [field.name for field in dataclasses.fields(grid) if field.name != "curve"]
 
 
 def _end(t_end: float | None, t_start: float) -> float:
-    """The time that a grid ends at, the data end if it does not say."""
+    """Check and return the last time of a grid, 1 if None."""
     t_end = 1.0 if t_end is None else t_end
     if not t_start < t_end <= 1:
         raise UserError(f"t_end={t_end:g}: expected a time after t_start={t_start:g} and up to 1")
@@ -276,6 +274,7 @@ def _end(t_end: float | None, t_start: float) -> float:
 
 
 def _positive(number: str, name: str) -> float:
+    """Read a positive number of the name of a grid."""
     try:
         value = float(number)
     except ValueError:
@@ -286,7 +285,7 @@ def _positive(number: str, name: str) -> float:
 
 
 def check_times(times: Sequence[float] | Tensor, name: str = "grid") -> Tensor:
-    """Times as float64, refused if they are not increasing within [0, 1]; name: what to call them in an error."""
+    """Return the times as float64, checked to be increasing and within [0, 1]. ``name`` is for messages."""
     try:
         times = torch.as_tensor(times, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError):

@@ -175,7 +175,7 @@ class Categorical(Output):
 
 
 class Head(ABC):
-    """What the network sees of the state, and what its output means.
+    """The input of the network for a state, and the meaning of its output.
 
     Attributes:
         kind: kind of data that it is for.
