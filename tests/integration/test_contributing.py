@@ -19,7 +19,7 @@ from bfn.core.schedules import SCHEDULES
 from bfn.data.sources import SOURCES
 from bfn.networks import NETWORKS
 from bfn.quality.judge_choice import METRICS
-from bfn.solvers.named import SOLVERS
+from bfn.solvers import SOLVERS
 
 ROOT = Path(__file__).parents[2]
 REGISTRIES: tuple[MutableMapping[str, Any], ...] = (

@@ -17,7 +17,7 @@ from bfn.core.model import BFN
 from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import MixtureOfProducts
-from bfn.solvers.named import names
+from bfn.solvers import names
 
 SHAPES = {"x": (2,), "y": (), "kind": (3,)}
 BOTH = [name for name in names("continuous") if name in names("discrete") and name != "bfn-optimal"]

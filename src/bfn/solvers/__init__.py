@@ -16,11 +16,11 @@ diffusion models, ``few_step`` ours and "auto", ``paths`` the order in which par
 """
 
 from bfn.core.errors import UserError, did_you_mean
-from bfn.core.multistep import Multistep
 from bfn.core.registry import Registry, registry
 from bfn.core.solver import Plan, Solver, plan
 from bfn.core.table import Row, Table
 from bfn.solvers.few_step import Anchor, Calibration, Rule, interpolated, multistep_by_name, spread_of
+from bfn.solvers.multistep import Multistep
 
 __all__ = [
     "SOLVERS", "Anchor", "Calibration", "Multistep", "Plan", "Row", "Rule", "Solver", "Table", "get", "interpolated",
@@ -48,8 +48,6 @@ def get(solver: str | Solver, kind: str | None = None) -> Solver:
     if not isinstance(solver, Solver):
         raise UserError(f"solver={solver!r}: expected a name, such as 'auto', a solver or a table")
     if kind is not None and kind not in solver.kinds:
-        own = " and ".join(solver.kinds)
-        raise UserError(
-            f"solver={solver.name!r} is for {own} data; for {kind} data give one of {', '.join(names(kind))}"
-        )
+        own, known = " and ".join(solver.kinds), ", ".join(names(kind))
+        raise UserError(f"solver={solver.name!r} is for {own} data: for {kind} data take one of {known}")
     return solver

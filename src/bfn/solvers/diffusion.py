@@ -1,56 +1,41 @@
-"""For distilled models, which predict where a state's path ends: one call at the start, further ones refine.
-
-    u_next = s w_hat + sqrt(kappa) xi
-
-The end is noised again to a later time, and predicted again: the stochasticity dial at infinity, with order 1.
-"""
+"""Solvers of diffusion models as published, and the original sampler with the optimal variance."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import hypot, inf, sqrt
-from typing import TYPE_CHECKING
+from math import hypot, sqrt
 
 import torch
 
 from bfn.core.errors import UserError
-from bfn.core.flows import Flow
-from bfn.core.grids import Log1pEarly, Power, Uniform
-from bfn.core.info import ErrorCurve
-from bfn.core.solver import Solver
+from bfn.core.flows import PartFlow
+from bfn.core.grids import Uniform
+from bfn.core.info import ERROR_CURVE, ErrorCurve, ModelInfo
+from bfn.core.solver import Sharing, Solver
 from bfn.core.table import Table
-from bfn.solvers.few_step import Fixed
+from bfn.solvers.few_step import BOTH
 from bfn.solvers.multistep import Multistep
-
-if TYPE_CHECKING:
-    from bfn.core.info import ModelInfo
-
-
-_RULE = Multistep("renoising", "noised again after each call", ("continuous", "discrete"), order=1, g=inf, t_start=0.0)
-
-RENOISING = Fixed(
-    _RULE.name, _RULE.summary, _RULE.kinds, order=1, g=inf,
-    numbers=replace(_RULE, grid=Log1pEarly()), classes=replace(_RULE, grid=Power(1.0, 0.8)),
-)  # fmt: skip
-"""What "auto" is for a distilled model, where it has no table for the number of calls."""
 
 
 @dataclass(frozen=True)
 class OptimalVariance(Multistep):
-    """A rule whose noise also carries the error of the prediction that it steps with.
+    """A multistep solver whose noise includes the error of the predictions.
 
-    A message of accuracy alpha about data known up to the mean squared error e has the variance 1/alpha + e, not
-    1/alpha: with the weight B of a row's predictions, c^2 becomes c^2 + B^2 e(t). Exact where what is unknown is
-    Gaussian, whatever the step; with small steps it adds nothing.
+    A message of accuracy alpha about data with the mean squared error e has the variance 1/alpha + e, not 1/alpha. If B
+    is the weight of a row's predictions, c^2 becomes c^2 + B^2 e(t). This is exact for any step if the posterior of the
+    data is Gaussian; with small steps it adds nothing.
+
+    Attributes:
+        curve: error curve of the model.
     """
 
     curve: ErrorCurve | None = None
 
-    def resolve(self, flow: Flow, nfe: int, info: ModelInfo | None = None, sharing: str = "alone") -> Solver:
-        return self if info is None or info.error_curve is None else replace(self, curve=info.error_curve)
+    def resolve(self, flow: PartFlow, nfe: int, info: ModelInfo | None = None, sharing: Sharing = "alone") -> Solver:
+        return self if info is None or info[ERROR_CURVE] is None else replace(self, curve=info[ERROR_CURVE])
 
-    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
         if self.curve is None:
             raise UserError(
                 f"solver={self.name!r}: the model has no error curve; training stores one, or set "
@@ -65,12 +50,10 @@ class OptimalVariance(Multistep):
 OPTIMAL_VARIANCE: tuple[Solver, ...] = (
     OptimalVariance(
         "bfn-optimal", "the original sampler with the optimal variance, from the model's error curve",
-        ("continuous", "discrete"), order=1, g=1.0, grid=Uniform(), t_start=0.0, from_prior=True,
+        BOTH, order=1, g=1.0, grid=Uniform(), t_start=0.0, from_prior=True,
     ),
 )  # fmt: skip
 
-
-BOTH = ("continuous", "discrete")
 
 DIFFUSION: tuple[Solver, ...] = (
     Multistep(

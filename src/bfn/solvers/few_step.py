@@ -1,8 +1,9 @@
-"""Beyond the paper: few-step solvers, and the default, as rules over the number of calls.
+"""Few-step solvers beyond the paper, as rules over the number of network calls, and the default "auto".
 
-A rule is a list of anchors, the settings at some numbers of calls; between them they are interpolated in log(calls).
-``fast-ode`` and ``fast-sde`` have one for each kind of data; ``auto`` takes the anchors that were calibrated to the
-model (``bfn.tuning.calibrate``), on an exact model those of ``fast-ode``, and on any other those of ``fast-sde``.
+A rule is a list of anchors, the settings for some numbers of calls. Between them settings are interpolated in
+log(calls). ``fast-ode`` and ``fast-sde`` have anchors for each kind of data. ``auto`` uses the anchors that were
+calibrated to the model (``bfn.tuning.calibrate``), those of ``fast-ode`` for exact models, and else those of
+``fast-sde``. For distilled models it noises the prediction again after each call.
 """
 
 from __future__ import annotations
@@ -11,37 +12,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, expm1, inf, log, log1p
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bfn.core.errors import UserError
 from bfn.core.flows import PartFlow
-from bfn.core.grids import Grid, Log1p, Power, Uniform
-from bfn.core.info import ERROR_CURVE, EXACT, SPREADS, VALUE_RANGE, Fact, Spread
-from bfn.core.solver import Sharing, Solver
-from bfn.core.table import Table
+from bfn.core.grids import Grid, Log1p, Log1pEarly, Power, Uniform
+from bfn.core.info import ERROR_CURVE, EXACT, SPREADS, VALUE_RANGE, Fact, ModelInfo, Spread
+from bfn.core.solver import PartSolvers, Planned, Sharing, Solver, SolverOptions
+from bfn.core.table import MAPS_TO_END, TABLES, Table
 from bfn.solvers.multistep import Multistep
 
-if TYPE_CHECKING:
-    from bfn.core.info import ModelInfo
-
-
 BOTH = ("continuous", "discrete")
-UNKNOWN, UNKNOWN_IMAGES = Spread(0.5, 1.0), Spread(0.5, 4.0)
-"""Spreads that are taken where a model says nothing of its data; data with a range are mostly images."""
-MENDED = 7
+
+DEFAULT_SPREAD, IMAGE_SPREAD = Spread(0.5, 1.0), Spread(0.5, 4.0)
+"""Spreads of data if the model has none; data with a range of values are mostly images."""
+
+EXTRAPOLATED_ABOVE = 7
 """With more calls the end of the ODE on numbers is extrapolated."""
+
+MOST_WHOLE = 4
+"""Maximum number of calls for which "auto" draws whole strings. With more calls, steps along the marginals are better:
+their predictions are those of the network, which whole strings use only as evidence for the chain
+(docs/results/few-step.md)."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """The few-step rule at a number of calls.
+    """Settings of the few-step rule for one number of calls.
 
-    g: the dial. order: predictions that a step is made from. end: where the last call is made, s for numbers and t for
-    classes. exponent: the i-th of n steps is at (i/n)^exponent of the way, in log(1 + s/d) for numbers and in s for
-    classes. scale: d, times the data's widest standard deviation. power: predictions of classes are extrapolated in
-    s^power, those of numbers in asinh(s/d). quiet: first steps without noise. corrector: see :class:`Multistep`. in_t:
-    steps are equal in t instead, and the end is a time. unseen: the first call is made where this share of the model's
-    error at t = 0 is left, on plain noise as if it were a state there; 1 for t = 0.
+    Attributes:
+        calls: number of network calls.
+        g: stochasticity.
+        order: number of predictions that a step uses.
+        end: where the last call is made: s for numbers, t for classes.
+        exponent: the i-th of n steps ends at (i/n)^exponent of the way, in log(1 + s/d) for numbers, in s for classes.
+        scale: d, relative to the largest standard deviation of the data.
+        power: predictions of classes are extrapolated in s^power, those of numbers in asinh(s/d).
+        quiet: number of first steps without noise.
+        corrector: see :class:`Multistep`.
+        in_t: whether the steps are equal in t instead; the end is then a time.
+        unseen: share of the model's error at t = 0 that is left at the first call, which then sees plain noise as if it
+            were a state there; 1 for a first call at t = 0.
     """
 
     calls: int
@@ -57,50 +68,61 @@ class Anchor:
     unseen: float = 1.0
 
     def solver(self, flow: PartFlow, info: ModelInfo | None = None, name: str = "fast-sde") -> Multistep:
-        """The solver that it stands for, for a model of which that is known."""
-        curve, spread = None if info is None else info[ERROR_CURVE], spread_of(flow, info)
+        """Return the solver with these settings for a model with these facts."""
+        curve = None if info is None else info[ERROR_CURVE]
         first = 0.0 if curve is None or self.unseen >= 1 else curve.time_of_share(self.unseen)
-        settings: dict[str, Any] = {"order": self.order, "g": self.g, "t_start": first, "has_dial": True,
-                                    "quiet": self.quiet, "corrector": self.corrector}  # fmt: skip
-        what = f"order {self.order}, {'ODE' if self.g == 0 else 'SDE with the dial'}"
-        grid: Grid = Uniform(self.end)
+        base = Multistep(
+            name, f"order {self.order}, {'ODE' if self.g == 0 else 'SDE with the dial'}", (flow.kind,), self.order,
+            t_start=first, g=self.g, has_dial=True, quiet=self.quiet, corrector=self.corrector,
+        )  # fmt: skip
         if not flow.has_range:
-            grid = grid if self.in_t else Power(self.exponent, min(1.0, self.end))
-            return Multistep(name, what, (flow.kind,), grid=grid, coordinate=f"s^{self.power:g}", **settings)
-        scale = self.scale / spread.widest
-        grid = grid if self.in_t else Log1p(self.end, scale, self.exponent)
-        mended = self.g == 0 and self.corrector and self.calls > MENDED
-        return Multistep(
-            name, what, (flow.kind,), grid=grid, coordinate="asinh", scale=scale, extrapolates_end=mended, **settings
-        )
+            power = Power(self.exponent, min(1.0, self.end))
+            return replace(base, grid=Uniform(self.end) if self.in_t else power, coordinate=f"s^{self.power:g}")
+        scale = self.scale / spread_of(flow, info).widest
+        grid: Grid = Uniform(self.end) if self.in_t else Log1p(self.end, scale, self.exponent)
+        extrapolates = self.g == 0 and self.corrector and self.calls > EXTRAPOLATED_ABOVE
+        return replace(base, grid=grid, coordinate="asinh", scale=scale, extrapolates_end=extrapolates)
 
 
 def interpolated(anchors: Sequence[Anchor], calls: int) -> Anchor:
-    """The rule at any number of calls: continuous in log(calls), what is whole or yes and no as the nearer anchor has
-    it, constant outside.
+    """Return the settings for any number of calls.
+
+    Numbers are interpolated in log(calls). Integers and booleans are those of the nearer anchor. Outside of the anchors
+    the settings are constant.
     """
-    below = [anchor for anchor in anchors if anchor.calls <= calls]
-    above = [anchor for anchor in anchors if anchor.calls >= calls]
-    low, high = (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
-    if low is high:
-        return replace(low, calls=calls, quiet=min(low.quiet, max(0, calls - 2)))
-    share = log(calls / low.calls) / log(high.calls / low.calls)
+    low = max((anchor for anchor in anchors if anchor.calls <= calls), key=_calls, default=anchors[0])
+    high = min((anchor for anchor in anchors if anchor.calls >= calls), key=_calls, default=anchors[-1])
+    share = 0.0 if low is high else log(calls / low.calls) / log(high.calls / low.calls)
     near = low if share < 0.5 else high
+    quiet = min(near.quiet, max(0, calls - 2))
+    if low is high:
+        return replace(low, calls=calls, quiet=quiet)
 
     def between(a: float, b: float) -> float:
         return a + share * (b - a)
 
-    return replace(
-        near, calls=calls, g=expm1(between(log1p(low.g), log1p(high.g))), end=exp(between(log(low.end), log(high.end))),
-        exponent=between(low.exponent, high.exponent), scale=between(low.scale, high.scale),
-        power=between(low.power, high.power), unseen=between(low.unseen, high.unseen),
-        quiet=min(near.quiet, max(0, calls - 2)),
-    )  # fmt: skip
+    numbers = {name: between(getattr(low, name), getattr(high, name)) for name in INTERPOLATED}
+    g, end = expm1(between(log1p(low.g), log1p(high.g))), exp(between(log(low.end), log(high.end)))
+    return replace(near, calls=calls, g=g, end=end, quiet=quiet, **numbers)
+
+
+INTERPOLATED = ("exponent", "scale", "power", "unseen")
+"""Settings that are interpolated linearly in log(calls)."""
+
+
+def _calls(anchor: Anchor) -> int:
+    return anchor.calls
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Anchors found for one model (``bfn.tuning.calibrate``), and the objective's value at each."""
+    """Anchors that were found for one model by ``bfn.tuning.calibrate``.
+
+    Attributes:
+        anchors: settings, by increasing numbers of calls.
+        losses: value of the objective at each anchor.
+        objective: name of the objective.
+    """
 
     anchors: tuple[Anchor, ...]
     losses: tuple[float, ...] = ()
@@ -115,59 +137,66 @@ class Calibration:
                 raise UserError(f"anchor at {a.calls} calls: expected calls of at least 1, g >= 0, the others > 0")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule(Solver):
-    """Anchors for each kind of data: of numbers, of two classes, of more.
+Anchors = tuple[Anchor, ...]
 
-    shared: those of numbers and of classes where parts of joint data share their times, if these are to be others.
-    tables: the same for rows of tables. adapts: takes a model's own anchors where it has some, and
-    those of the ODE where it is exact.
+
+@dataclass(frozen=True, kw_only=True)
+class ByKind(Solver):
+    """Base class of solvers that stand for another one, which depends on the kind of data."""
+
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
+        return self.resolve(flow, len(nodes)).table(flow, nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule(ByKind):
+    """Settings over the number of calls, for each kind of data.
+
+    Attributes:
+        numbers, two_classes, classes: anchors for real numbers, for two classes and for more classes.
+        shared: anchors for numbers and for classes if parts of joint data share their times; None for the same ones.
+        tables: the same for rows of tables.
+        adapts: whether the model's own anchors are used if it has some, and those of the ODE if it is exact.
     """
 
-    numbers: tuple[Anchor, ...]
-    two_classes: tuple[Anchor, ...]
-    classes: tuple[Anchor, ...]
-    shared: tuple[tuple[Anchor, ...], tuple[Anchor, ...]] | None = None
-    tables: tuple[tuple[Anchor, ...], tuple[Anchor, ...]] | None = None
+    numbers: Anchors
+    two_classes: Anchors
+    classes: Anchors
+    shared: tuple[Anchors, Anchors] | None = None
+    tables: tuple[Anchors, Anchors] | None = None
     adapts: bool = False
 
-    def anchors(self, flow: PartFlow, info: ModelInfo | None = None, sharing: Sharing = "alone") -> tuple[Anchor, ...]:
-        """Those for a kind of data, or a model's own."""
-        calibration = None if info is None else info[CALIBRATION]
-        if self.adapts and calibration is not None:
-            return calibration.anchors
-        if self.adapts and info is not None and info[EXACT]:
-            return ODE_NUMBERS if flow.has_range else ODE_CLASSES
-        if sharing != "alone":
-            shared = self.shared if sharing == "parts" else self.tables
-            if shared is not None:
-                return shared[0 if flow.has_range else 1]
-        if flow.has_range:
-            return self.numbers
-        return self.two_classes if flow.n_values == 2 else self.classes
+    def anchors(self, flow: PartFlow, info: ModelInfo | None = None, sharing: Sharing = "alone") -> Anchors:
+        """Return the anchors for a kind of data, or the model's own."""
+        kind = 0 if flow.has_range else 1
+        if self.adapts and info is not None:
+            if (calibration := info[CALIBRATION]) is not None:
+                return calibration.anchors
+            if info[EXACT]:
+                return (ODE_NUMBERS, ODE_CLASSES)[kind]
+        shared = {"alone": None, "parts": self.shared, "rows": self.tables}[sharing]
+        if shared is not None:
+            return shared[kind]
+        return (self.numbers, self.two_classes if flow.n_values == 2 else self.classes)[kind]
 
     def resolve(self, flow: PartFlow, nfe: int, info: ModelInfo | None = None, sharing: Sharing = "alone") -> Solver:
         anchor = interpolated(self.anchors(flow, info, sharing), nfe)
         name = "fast-ode" if anchor.g == 0 and anchor.corrector else "fast-sde"
         return replace(anchor.solver(flow, info, name), has_dial=self.has_dial)
 
-    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
-        return self.resolve(flow, len(nodes)).table(flow, nodes)
-
 
 def spread_of(flow: PartFlow, info: ModelInfo | None) -> Spread:
-    """The spread of a model's data: as its info has it, or by its error curve, or a guess."""
+    """Return the spread of the model's data: the stored one, or one from its error curve, or a default."""
     if info is None:
-        return UNKNOWN
+        return DEFAULT_SPREAD
     spread, curve = info[SPREADS].get(""), info[ERROR_CURVE]
-    if spread is not None:
-        return spread
-    found = Spread.from_curve(curve, flow) if curve is not None and flow.has_range else None
-    return found or (UNKNOWN if info[VALUE_RANGE] is None else UNKNOWN_IMAGES)
+    if spread is None and curve is not None and flow.has_range:
+        spread = Spread.from_curve(curve, flow)
+    return spread or (DEFAULT_SPREAD if info[VALUE_RANGE] is None else IMAGE_SPREAD)
 
 
-# The end of numbers is calls^2 / 5, where an exact model's last prediction is as good as the steps before it: at few
-# calls, going to s(1) would spend them on detail below a thousandth of the data's scale.
+# Numbers end at s = calls^2 / 5, where the last prediction of an exact model is as good as the steps before it. With
+# few calls, an end at s(1) would spend them on details below a thousandth of the scale of the data.
 ODE_NUMBERS = tuple(Anchor(n, 0.0, 3, max(2.0, n * n / 5), scale=0.4, corrector=True) for n in (1, 3, 100))
 """Order 3 with the free corrector."""
 ODE_CLASSES = (Anchor(1, 0.0, 4, 1.0, exponent=1.25, corrector=True),)
@@ -187,32 +216,30 @@ CLASSES = (
     Anchor(5, 10.0, 2, 0.7, power=3.0), Anchor(10, 10.0, 2, 1.0, power=3.0), Anchor(50, 6.0, 2, 1.0, power=3.0),
     Anchor(100, 4.0, 2, 1.0, power=3.0),
 )  # fmt: skip
-"""Order 2 with the dial beyond 1: fresh noise lets later calls mend what earlier ones got wrong. More calls want less.
+"""Anchors for trained networks, measured on the bundled models (docs/results/few-step.md).
 
-For trained networks, set by measurements on the bundled ones (docs/results/dial.md). With few calls all of them want an
-early end: what is left to resolve there is less than the network's own error. Among many classes the probability of
-the right one rises late and steeply: so the coordinate. At t = 0 a network sees nothing, and its answer is the same for
-all samples: a single call is made later.
+They have order 2 and g above 1: with new noise, later calls correct the errors of earlier ones. With more calls less of
+it is best. With few calls an early end is best: the details that are left there are smaller than the error of the
+network. Among many classes the probability of the right one rises late and steeply, hence the power of s. At t = 0 a
+network predicts the same for all samples, so a single call is made later.
 """
 
 _EARLY = ((1, 1.0, 0.4), (3, 1.0, 0.57), (5, 1.0, 0.75), (10, 2.0, 0.9), (20, 1.5, 1.0), (50, 1.0, 1.0))
 SHARED_NUMBERS = tuple(Anchor(calls, g, 2, end, in_t=True) for calls, g, end in _EARLY)
 SHARED_CLASSES = tuple(Anchor(calls, g, 3, end, in_t=True) for calls, g, end in _EARLY)
-"""For parts that share their times, such as molecules as points (docs/results/dial.md). An end before the data end
-matters most at few calls, as it does to data of one kind.
-"""
+"""Anchors for parts that share their times, such as molecules as points (docs/results/few-step.md). An early end
+matters most with few calls, as for data of one kind."""
 
 _TABLE_ENDS = ((1, 0.0, 2.0), (3, 0.0, 6.0), (5, 0.0, 9.0), (10, 0.0, 18.0), (20, 0.5, 30.0), (50, 0.5, 50.0))
 TABLE_NUMBERS = tuple(Anchor(calls, g, 3, end, scale=0.35, corrector=True) for calls, g, end in _TABLE_ENDS)
 TABLE_CLASSES = SHARED_CLASSES
-"""For rows of tables: numbers go as by the ODE, classes with the dial; where there are both, all columns take their
-steps at the mean of the times that each would take them at (docs/results/dial.md).
-"""
+"""Anchors for rows of tables: the ODE for numbers, noise for classes (docs/results/few-step.md). All columns share the
+mean of the times that each of them would have."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed(Solver):
-    """A solver for each kind of data, whatever the number of calls."""
+class Fixed(ByKind):
+    """One solver for numbers and one for classes, for any number of calls."""
 
     numbers: Multistep
     classes: Multistep
@@ -220,21 +247,18 @@ class Fixed(Solver):
     def resolve(self, flow: PartFlow, nfe: int, info: ModelInfo | None = None, sharing: Sharing = "alone") -> Solver:
         return self.numbers if flow.has_range else self.classes
 
-    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
-        return self.resolve(flow, len(nodes)).table(flow, nodes)
-
 
 def multistep_by_name(name: str) -> Solver:
-    """Any multistep solver by name, "multistep:ORDER:COORDINATE" or "multistep:ORDER:COORDINATE:corrector".
+    """Return the multistep solver "multistep:ORDER:COORDINATE" or "multistep:ORDER:COORDINATE:corrector".
 
-    From t = 0 (in log s from 1e-3) on a grid for the kind of data, with the dial, which stands at 0.
+    It starts at t = 0 (in log s at 1e-3), on a grid for the kind of data, with g = 0 unless it is set.
     """
-    _, *given = name.split(":")
-    if given[2:] not in ([], ["corrector"]) or len(given) < 2 or not given[0].isdecimal():
+    _, *words = name.split(":")
+    if words[2:] not in ([], ["corrector"]) or len(words) < 2 or not words[0].isdecimal():
         raise UserError(
-            f"solver={name!r}: expected multistep:ORDER:COORDINATE, as multistep:3:asinh, or with :corrector"
+            f"solver={name!r}: expected multistep:ORDER:COORDINATE, such as multistep:3:asinh, or with :corrector"
         )
-    order, coordinate, corrector = int(given[0]), given[1], len(given) > 2
+    order, coordinate, corrector = int(words[0]), words[1], len(words) > 2
     base = Multistep(
         name, "of the multistep family", BOTH, order=order, coordinate=coordinate, corrector=corrector, has_dial=True,
         t_start=1e-3 if coordinate == "log s" else 0.0,
@@ -243,16 +267,55 @@ def multistep_by_name(name: str) -> Solver:
     return Fixed(name, base.summary, BOTH, order=order, has_dial=True, numbers=numbers, classes=classes)
 
 
-DIAL: dict[str, Any] = {"numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES,
-                         "shared": (SHARED_NUMBERS, SHARED_CLASSES), "tables": (TABLE_NUMBERS, TABLE_CLASSES),
-                         "order": 2, "g": 2.0, "has_dial": True}  # fmt: skip
+_RENOISING = Multistep("renoising", "noised again after each call", BOTH, order=1, g=inf, t_start=0.0)
+
+RENOISING = Fixed(
+    _RENOISING.name, _RENOISING.summary, BOTH, order=1, g=inf,
+    numbers=replace(_RENOISING, grid=Log1pEarly()), classes=replace(_RENOISING, grid=Power(1.0, 0.8)),
+)  # fmt: skip
+"""Solver of distilled models, which predict the end of the path of a state: u_next = s w_hat + sqrt(kappa) noise."""
+
+WHOLE = Multistep(
+    "whole", "whole strings drawn at every call", ("discrete",), order=1, g=1.0, draws=True, whole=True, grid=Uniform(),
+    t_start=0.0, from_prior=True,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auto(Rule):
+    """Choose a solver for a model. In this order:
+
+    1. the table that was tuned to the model for this number of calls, if no other option is given
+    2. for a distilled model, noise the prediction again after each call
+    3. for few calls, draw whole strings, if the network can do that and nothing changes its predictions
+    4. the few-step rule of the model's calibration or kind of data
+    """
+
+    def prepare(self, model: Planned, options: SolverOptions) -> PartSolvers | Table:
+        """Choose the solver of each part of the model's data, or a tuned table."""
+        no_options = all(value is None for value in (options.grid, options.t_start, options.g, options.path))
+        if no_options and options.calls in model.info[TABLES]:
+            return model.info[TABLES][options.calls]
+        if model.info[MAPS_TO_END]:
+            return RENOISING.prepare(model, options)
+        draws_whole = getattr(model, "draws_whole", False) and options.plain
+        if no_options and draws_whole and options.calls <= MOST_WHOLE:
+            return WHOLE.prepare(model, options)
+        return super().prepare(model, options)
+
+
+NOISY: dict[str, Any] = {
+    "numbers": NUMBERS, "two_classes": TWO_CLASSES, "classes": CLASSES, "shared": (SHARED_NUMBERS, SHARED_CLASSES),
+    "tables": (TABLE_NUMBERS, TABLE_CLASSES), "order": 2, "g": 2.0, "has_dial": True,
+}  # fmt: skip
 
 FEW_STEP: tuple[Solver, ...] = (
     Rule("fast-ode", "our best deterministic few-step solver", BOTH, order=3, numbers=ODE_NUMBERS,
          two_classes=ODE_CLASSES, classes=ODE_CLASSES),
-    Rule("fast-sde", "our best with the stochasticity dial", BOTH, **DIAL),
+    Rule("fast-sde", "our best with the stochasticity dial", BOTH, **NOISY),
+    Auto("auto", "the default: calibrated to the model, or fast-ode on exact models, or fast-sde", BOTH, adapts=True,
+         **NOISY),
 )  # fmt: skip
-
 
 CALIBRATION: Fact[Calibration | None] = Fact("calibration", Calibration | None, None)
 """Settings of the solver "auto" that were found for the model."""

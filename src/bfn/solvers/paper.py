@@ -1,4 +1,4 @@
-"""Euler and Euler-Maruyama baselines on the paper's own equations: mu or z, in t."""
+"""Solvers of the paper, and its Euler and Euler-Maruyama baselines for mu or z in t."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from math import sqrt
 from torch import Tensor
 
 from bfn.core.errors import UserError
-from bfn.core.flows import Flow
+from bfn.core.flows import PartFlow
 from bfn.core.grids import Grid, Uniform
 from bfn.core.solver import Solver, check_nfe
 from bfn.core.table import Row, Table
+from bfn.solvers.few_step import BOTH
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.sde import LinearSDE
 
 
 @dataclass(frozen=True)
 class Euler(Solver):
-    """One explicit step of dv = [-F v + (1+g^2)/2 G^2 score] dt + g G dB, coefficients taken at its start."""
+    """Explicit Euler steps of dv = [-F v + (1+g^2)/2 G^2 score] dt + g G dB with the coefficients at their start."""
 
-    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
         if nodes[0] == 0 and len(nodes) > 1:
-            raise UserError(f"a grid that starts at t = 0: the drift of {self.name!r} is infinite there; try 1e-3")
+            raise UserError(f"a grid that starts at t = 0: the drift of {self.name!r} is infinite there; start at 1e-3")
         sde = LinearSDE(flow)
         rows = []
         for t, t_end in pairwise(nodes):
@@ -39,17 +40,15 @@ class Euler(Solver):
 
 @dataclass(frozen=True)
 class Midpoint(Solver):
-    """Explicit midpoint of du/ds = w_hat, the stage half way in t; the last stage's prediction is the sample."""
+    """Explicit midpoint steps of du/ds = w_hat, with the stage half way in t; the last prediction is the sample."""
 
-    def nodes(self, flow: Flow, grid: Grid, nfe: int, t_start: float) -> Tensor:
+    def nodes(self, flow: PartFlow, grid: Grid, nfe: int, t_start: float) -> Tensor:
         check_nfe(nfe, multiple_of=2)
         return grid(flow, nfe // 2, t_start)
 
-    def table(self, flow: Flow, nodes: Sequence[float]) -> Table:
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
         if len(nodes) < 2:
-            raise UserError(
-                f"a grid of {len(nodes)} time: {self.name!r} makes two calls a step; expected at least 2 times"
-            )
+            raise UserError(f"a grid of {len(nodes)} time: expected at least 2 times for {self.name!r}")
         rows: list[Row] = []
         for t_start, t_end in pairwise(nodes):
             t_mid = (t_start + t_end) / 2
@@ -62,7 +61,7 @@ class Midpoint(Solver):
         return Table(tuple(rows))
 
 
-CONTINUOUS, DISCRETE, BOTH = ("continuous",), ("discrete",), ("continuous", "discrete")
+CONTINUOUS, DISCRETE = ("continuous",), ("discrete",)
 
 PAPER: tuple[Solver, ...] = (
     Multistep(

@@ -43,7 +43,6 @@ __all__ = [
 ]
 
 
-
 def noise_from_message(w_hat: Tensor, u: Tensor, s: Scale, kappa: float) -> Tensor:
     """eps_hat = (u - s w_hat) / sqrt(kappa)."""
     return (u - s * w_hat) / math.sqrt(kappa)

@@ -12,7 +12,7 @@ from bfn.core.flows import NoiseLevel
 from bfn.core.heads import Categorical, Point
 from bfn.exact.numbers import GaussianMixture, Points
 from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, StringSet
-from bfn.solvers.named import SOLVERS
+from bfn.solvers import SOLVERS
 
 STRINGS = torch.tensor([[0, 0, 0], [1, 1, 1], [2, 2, 2], [0, 1, 2], [2, 1, 0]])
 PROBS = torch.tensor([0.35, 0.25, 0.2, 0.15, 0.05], dtype=torch.float64)

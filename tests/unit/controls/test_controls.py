@@ -18,7 +18,7 @@ from bfn.core.solver import plan
 from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture, Points
 from bfn.exact.strings import ProductOfCategoricals, StringSet
-from bfn.solvers.named import SOLVERS
+from bfn.solvers import SOLVERS
 
 FALSE_ALARM = 1e-4
 """Chance that a right program fails one statistical test here, were the seeds drawn anew."""

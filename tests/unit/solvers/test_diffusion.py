@@ -184,9 +184,3 @@ def test_deis_from_a_time_next_to_zero_keeps_the_state_in_its_first_step(t_start
     first = solvers.get("deis2").table(FLOW, times).rows[0]
     assert first.a == 1
     assert first.b == pytest.approx((FLOW.schedule.s_of(times)[1],))
-
-
-@pytest.mark.parametrize("name", ["unipc2", "deis2", "sa-solver"])
-def test_a_start_at_zero_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="t_start=1e-3"):
-        make_table(FLOW, name, 5, t_start=0.0)

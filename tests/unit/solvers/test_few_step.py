@@ -7,15 +7,14 @@ import pytest
 import torch
 
 import bfn
-from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.info import ModelInfo, Spread
 from bfn.core.solver import plan
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import MarkovChain
+from bfn.solvers import SOLVERS
 from bfn.solvers.few_step import Anchor, Calibration, interpolated
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.named import SOLVERS
 from planned import make_table
 
 FLOWS = {"numbers": ContinuousFlow(0.001), "two": DiscreteFlow(2, 9.0), "many": DiscreteFlow(27, 0.5625)}
@@ -112,14 +111,6 @@ def test_a_calibrated_model_has_its_own_settings():
     assert at_4.grid.exponent == pytest.approx(1.25)
     assert SOLVERS["auto"].resolve(flow, 500, info).g == pytest.approx(1.0)
     assert SOLVERS["fast-sde"].resolve(flow, 4, info) == SOLVERS["fast-sde"].resolve(flow, 4)
-
-
-def test_wrong_calibrations_are_told():
-    for anchors in ((), (Anchor(5, 0.0, 2, 1.0), Anchor(5, 0.0, 2, 1.0))):
-        with pytest.raises(UserError, match="increasing numbers of calls"):
-            Calibration(anchors)
-    with pytest.raises(UserError, match="g >= 0"):
-        Calibration((Anchor(5, -1.0, 2, 1.0),))
 
 
 def test_a_network_that_predicts_noise_starts_where_that_says_something_and_as_wide_as_the_data():

@@ -13,33 +13,6 @@ from planned import make_table
 FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.DiscreteFlow(n_classes=5, beta_1=3.0)}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"order": 0}, "order=0: expected one of 1, 2, 3, 4"),
-        ({"order": 5}, "order=5: expected one of 1, 2, 3, 4"),
-        ({"coordinate": "z"}, "coordinate='z': expected one of s, log s, asinh"),
-        ({"integral": "z"}, "integral='z': expected one of exact, shortcut"),
-        ({"interpolates": "z"}, "interpolates='z': expected one of data, noise"),
-        ({"g": -1.0}, "g=-1.0, quiet=0: expected numbers from 0 up"),
-        ({"g": float("nan")}, "g=nan"),
-        ({"quiet": -1}, "quiet=-1: expected numbers from 0 up"),
-        ({"g": 1.0, "interpolates": "noise"}, "g=1 with interpolates='noise': that is a rule for the ODE"),
-        ({"g": 1.0, "extrapolates_end": True}, "g=1 with extrapolates_end=True: that is a rule for the ODE"),
-        ({"corrector": True, "interpolates": "noise"}, "only steps in the data are corrected"),
-    ],
-)
-def test_what_is_no_solver(settings, message):
-    with pytest.raises(ValueError, match=message):
-        Multistep("mine", "", ("continuous",), **{"order": 2, **settings})
-
-
-def test_a_corrector_in_log_s_does_not_start_at_zero_either():
-    solver = Multistep("mine", "", ("continuous",), order=1, coordinate="log s", corrector=True)
-    with pytest.raises(ValueError, match="'mine' extrapolates in log s; start at t_start=1e-3"):
-        solver.table(FLOWS["continuous"], [0.0, 0.1, 0.5])
-
-
 @pytest.mark.parametrize("kind", FLOWS)
 def test_members_of_the_family_by_name_are_those_made_by_hand(kind):
     flow = FLOWS[kind]

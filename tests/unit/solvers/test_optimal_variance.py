@@ -49,10 +49,3 @@ def test_a_mixture_is_met_better_with_few_calls() -> None:
         x = model.sample(20000, name, 5, generator=torch.Generator().manual_seed(1)).x
         distance[name] = float((x.flatten().sort().values - data.flatten().sort().values).abs().mean())
     assert distance["bfn-optimal"] < 0.5 * distance["bfn"]
-
-
-def test_without_a_curve_the_error_says_how_to_get_one() -> None:
-    with pytest.raises(
-        ValueError, match=r"no error curve; training stores one, or set model.info.error_curve = bfn.core.losses"
-    ):
-        make_table(FLOWS["discrete"], "bfn-optimal", 4)

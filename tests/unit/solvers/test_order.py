@@ -8,6 +8,7 @@ import torch
 import bfn
 from bfn import solvers
 from bfn.solvers.multistep import Multistep
+from bfn.solvers.paper import PAPER
 from linear import LinearModel, final_variance, slope
 from planned import make_table
 
@@ -18,7 +19,7 @@ TOLERANCE = 0.15
 
 
 def cases(stochastic: bool) -> list[tuple[str, str]]:
-    paper = [s for s in solvers.paper.PAPER if s.stochastic == stochastic]
+    paper = [s for s in PAPER if s.stochastic == stochastic]
     return [(s.name, kind) for s in paper for kind in s.kinds]
 
 

@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.table import Row, Table
 from bfn.exact.joint import JointMixture
-from bfn.solvers.auto import waiting
+from bfn.solvers.paths import waiting
 
 X = ([[-1.0, 0.3], [0.8, -0.4], [0.2, 1.1]], [[0.2, 0.1], [0.3, 0.2], [0.1, 0.4]])
 KIND = [[[0.7, 0.2, 0.1], [0.1, 0.1, 0.8]], [[0.1, 0.8, 0.1], [0.3, 0.4, 0.3]], [[0.2, 0.2, 0.6], [0.9, 0.05, 0.05]]]
@@ -112,29 +111,3 @@ def test_a_part_that_waits_uses_the_last_prediction_of_each_time() -> None:
     assert [row.b for row in table.rows] == [(), (1.0,), (), (2.0, 0.0, 3.0), (), ()]
     assert [(row.a, row.c) for row in table.rows[:4]] == [(1.0, 0.0), (1.0, 0.0), (1.0, 0.0), (0.9, 0.1)]
     assert table.final == (0.75, 0.0, 0.25)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"path": "kidn"}, "part 'kidn': expected 'together' or parts of x, kind; did you mean 'kind'"),
-        ({"path": ["x", "x"]}, "expected each part once"),
-        ({"path": "kind", "nfe": 2}, "a path of 2 stretches needs at least 3 calls"),
-        ({"path": "kind", "grid": [0.1, 0.5, 1.0]}, "give the times of each part"),
-        ({"path": {"x": [0.1, 1.0]}}, "part 'kind' has 0 times: expected one a call"),
-        ({"path": {"x": [0.1, 1.0], "kind": [0.5, 0.4]}}, "part 'kind' has times that fall"),
-        ({"path": {"x": [0.1, 1.0], "kind": [0.5, 0.9]}, "nfe": 3}, "nfe=3"),
-        ({"path": {"x": [0.1, 1.0], "kind": [0.5, 0.9]}, "t_start": 0.1}, "it has its own; leave them out"),
-        ({"path": lambda t: {"x": t}, "nfe": 4}, "part 'kind' has times that fall or leave"),
-        ({"path": "kind", "solver": "bfn-solver2-singlestep", "nfe": 6}, "for discrete data"),
-    ],
-)
-def test_a_path_that_cannot_be_is_told(settings: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        mixture().sample(2, **settings)
-
-
-def test_a_path_needs_times_of_the_parts_own() -> None:
-    for path in ("kind", {"x": [0.1, 1.0], "kind": [0.2, 1.0]}):
-        with pytest.raises(UserError, match="share one time; a path needs JointFlow"):
-            mixture("together").sample(2, path=path)

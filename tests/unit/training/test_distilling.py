@@ -12,7 +12,7 @@ from bfn.core.losses import EDM, Bound
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import StringSet
 from bfn.networks.mlp import MLP
-from bfn.solvers.diffusion import RENOISING
+from bfn.solvers.few_step import RENOISING
 from bfn.training.checkpoints import read_log
 from bfn.training.distillation import Critic, Distance, coupled_noise, distill, draw_paths
 from bfn.training.trainer import Trainer

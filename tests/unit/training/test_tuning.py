@@ -11,7 +11,7 @@ from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import StringSet
 from bfn.quality import metrics
-from bfn.solvers.named import get
+from bfn.solvers import get
 from bfn.training.tuning import objectives
 from bfn.training.tuning.calibration import search_grid
 from bfn.training.tuning.objectives import (
