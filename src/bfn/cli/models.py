@@ -202,7 +202,7 @@ def solvers(json: common.AsJson = False) -> None:
     Example: bfn solvers
     """
     from bfn.core.flows import ContinuousFlow, DiscreteFlow
-    from bfn.solvers.named import SOLVERS
+    from bfn.solvers import SOLVERS
 
     flows = {flow.kind: flow for flow in (ContinuousFlow(), DiscreteFlow(2))}
     values: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ import tiny
 from bfn.cli import main
 from bfn.core.solver import plan
 from bfn.solvers.diffusion import OptimalVariance
-from bfn.solvers.named import SOLVERS
+from bfn.solvers import SOLVERS
 
 
 def run(*arguments: object) -> None:
