@@ -110,7 +110,7 @@ class Processes:
 
     @property
     def main(self) -> bool:
-        """Whether this process is the one that prints and writes shared files."""
+        """True for the process that prints and writes shared files."""
         return self.index == 0
 
     def own(self, pieces: Iterable[T]) -> list[T]:

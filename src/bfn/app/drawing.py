@@ -1,4 +1,4 @@
-"""What the page shows: samples of the models while they form, and solvers on exact models in the plane."""
+"""Content of the page: samples of the models while they form, and solvers on exact models in the plane."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Models:
 
     @cached_property
     def limits(self) -> dict[str, Limits]:
-        """What may be requested of each model."""
+        """The requests that each model can serve."""
         return {
             name: Limits(
                 model.codec.form, usable_solvers(model), model.info.classes.names if model.info.classes else (),
@@ -234,7 +234,7 @@ class PanelProgress:
 
     @property
     def present(self) -> Tensor | None:
-        """Where the samples have data, bool (n, longest); None if nothing is padded."""
+        """Mask of the data of the samples, bool (n, longest); None if nothing is padded."""
         lengths = self.conditions.get("lengths")
         return None if lengths is None else torch.arange(self.model.data_shape[0]) < lengths[:, None]
 

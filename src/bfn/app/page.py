@@ -1,4 +1,4 @@
-"""The page's tab of tables: choose known cells and ranges, see rows that have them."""
+"""The page: its tabs with their widgets, and what happens when a button is pressed."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ import numpy as np
 
 from bfn import solvers
 from bfn.app import drawing, requests
-from bfn.app import drawing as html_pictures
-from bfn.app import drawing as mixtures
 from bfn.app.drawing import Models
-from bfn.app.requests import EACH, OWN, SHARED, Limits, RowsRequest, spoken
+from bfn.app.requests import EACH, OWN, SHARED, Limits, RowsRequest, errors_on_page
 from bfn.core.model import BFN
 from bfn.core.sampling import Request
 from bfn.data.table_columns import TableColumn
 from bfn.tables.sampling import RowRequest, draw_rows
 
-NOTE = """<p class="bfn-note">Rows that are nobody's. Known cells, as <code>education=Doctorate; age=50</code>,
-are kept while the others are drawn given them; ranges, as <code>age&gt;40</code> or <code>country in FR, IT</code>, by
-drawing until they hold.</p>"""
+NOTE = """<p class="bfn-note">Synthetic rows. Known cells, such as <code>education=Doctorate; age=50</code>, are kept
+and the others are drawn given them. Ranges, such as <code>age&gt;40</code> or <code>country in FR, IT</code>, are met
+by rejection: rows are drawn until enough of them fit.</p>"""
 SHOWN_LEVELS = 8
 CALLS, ROWS = 20, 20
-"""That the tab has at first."""
+"""Initial values of the tab of tables."""
 
 
 def rows_tab(tables: Mapping[str, BFN]) -> None:
-    """Its widgets, and what they do."""
+    """Make the tab of tables: known cells and ranges, and rows that have them."""
     first = next(iter(tables))
     gr.HTML(NOTE)
     with gr.Row():
@@ -47,24 +45,25 @@ def rows_tab(tables: Mapping[str, BFN]) -> None:
         stop = gr.Button("Stop", variant="stop", elem_id="rows-stop", scale=1)
     shown = gr.HTML('<div class="bfn-panel bfn-empty"><p>press Draw</p></div>', elem_id="rows")
     columns = gr.HTML(_columns_view(tables[first]), elem_id="rows-columns")
-    drawing = go.click(
-        _drawer(tables), [table, given, calls, n, seed], shown, api_name="rows", preprocess=False,
+    event = go.click(
+        _row_drawer(tables), [table, given, calls, n, seed], shown, api_name="rows", preprocess=False,
         show_progress="hidden", concurrency_id="work",
     )  # fmt: skip
-    stop.click(None, cancels=[drawing])
+    stop.click(None, cancels=[event])
 
     def described(name: object) -> str:
-        with spoken():
+        with errors_on_page():
             return _columns_view(tables[requests.choice({"table": name}, "table", tables)])
 
     table.change(described, table, columns, preprocess=False, api_visibility="private", queue=False,
                  show_progress="hidden")  # fmt: skip
 
 
-def _drawer(tables: Mapping[str, BFN]) -> Callable[..., Generator[str, None, None]]:
+def _row_drawer(tables: Mapping[str, BFN]) -> Callable[..., Generator[str, None, None]]:
+    """Return the function that draws rows."""
+
     def draw(*values: object) -> Generator[str, None, None]:
-        """Rows that have what is asked for."""
-        with spoken():
+        with errors_on_page():
             request = requests.read_rows(values, tables)
             yield '<div class="bfn-panel bfn-empty"><p>drawing</p></div>'
             yield row_view(tables[request.table], request)
@@ -73,7 +72,7 @@ def _drawer(tables: Mapping[str, BFN]) -> Callable[..., Generator[str, None, Non
 
 
 def row_view(model: BFN, request: RowsRequest) -> str:
-    """The rows as HTML, and how they were found."""
+    """Return HTML with rows of a table and a report on the conditions."""
     columns = model.info.columns
     assert columns is not None
     wishes = RowRequest.read(columns, request.given)
@@ -85,7 +84,7 @@ def row_view(model: BFN, request: RowsRequest) -> str:
 
 
 def _columns_view(model: BFN) -> str:
-    """What may be asked for: every column, with its levels or its range."""
+    """Return HTML with the columns of a table and their levels or ranges."""
     columns = model.info.columns
     assert columns is not None
     lines = [f"<li><b>{html.escape(c.name)}</b>: {html.escape(_described(c))}</li>" for c in columns.columns]
@@ -93,6 +92,7 @@ def _columns_view(model: BFN) -> str:
 
 
 def _described(column: TableColumn) -> str:
+    """Return the levels or the range of a column."""
     if column.quantiles is not None:
         ends = column.quantiles.decode(np.array(column.quantiles.normal)[[0, -1]])
         low, high = column.cells.series(ends, np.zeros(2, bool), column.name)
@@ -104,31 +104,32 @@ def _described(column: TableColumn) -> str:
 
 
 LIVE = 0.25
-"""Seconds between two pictures of samples that are still forming."""
+"""Seconds between two pictures of samples while they form."""
 WORKERS = 2
-"""Requests that are worked on at a time; others wait in line."""
+"""Number of requests that are worked on at a time; others wait."""
 WAITING = 16
 TITLE = "Bayesian flow playground"
-HEAD = f"""<h1>{TITLE}</h1><p>Two solvers draw from the same model and the same noise. Choose what each may spend,
-draw, and step through the calls to see the samples form.</p>"""
+HEAD = f"""<h1>{TITLE}</h1><p>Two solvers draw from the same model and the same noise. Choose the number of network
+calls of each, press Draw, and step through the calls to see the samples form.</p>"""
 CONTROL = """<div class="bfn-control">
 <button onclick="bfnFilm.play()" aria-label="play" title="play">&#9654;</button>
 <input id="bfn-slider" type="range" min="0" max="1" step="1" value="1" aria-label="step through the network calls"
  oninput="bfnFilm.seek(this.value)"><span>from the first call to the last</span></div>"""
 EMPTY = '<div class="bfn-panel bfn-empty"><p>{}</p></div>'
-MIXTURE_NOTE = """<p class="bfn-note">The data are a mixture of Gaussians, whose exact prediction is known: whatever is
-wrong here is the solver's own error. Open circles are the starts, the same for all; full ones the samples.</p>"""
+MIXTURE_NOTE = """<p class="bfn-note">The data are a mixture of Gaussians, for which the exact prediction is known, so
+all errors are those of the solver. Open circles are the starts, the same for all solvers; filled circles are the
+samples.</p>"""
 ITS_OWN: tuple[str, str | float] = ("its own", OWN)
 DIALS = [ITS_OWN, ("0: ODE", 0), ("0.5", 0.5), ("1: SDE", 1), ("2", 2), ("5", 5), ("10", 10), ("20", 20)]
 STARTS = [ITS_OWN, ("0", 0), ("0.0001", 1e-4), ("0.001", 1e-3), ("0.01", 0.01), ("0.1", 0.1)]
 CALLS_PAGE = 10
-"""That a panel spends at first."""
+"""Initial number of network calls of a panel."""
 USUAL = ("bfn", "auto")
-"""Solvers of the two panels at first: the original one beside ours."""
+"""Initial solvers of the two panels: the original one and ours."""
 
 
 def build(models: Models) -> gr.Blocks:
-    """The page for these models."""
+    """Return the page for these models."""
     known = models.limits
     page: gr.Blocks
     with gr.Blocks(title=TITLE, analytics_enabled=False, fill_width=True) as page:
@@ -148,19 +149,19 @@ def build(models: Models) -> gr.Blocks:
 
 
 def theme() -> gr.themes.Base:
-    """System fonts only: the page asks nothing of other hosts."""
+    """Return the theme. It has system fonts only, so that the page needs no other host."""
     sans = ("system-ui", "-apple-system", "Segoe UI", "Roboto", "DejaVu Sans", "sans-serif")
     mono = ("ui-monospace", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace")
     return gr.themes.Base(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", font=sans, font_mono=mono)
 
 
 def part(name: str) -> str:
-    """A file that comes with this package."""
+    """Return the content of a file of this package."""
     return resources.files("bfn.app").joinpath(name).read_text(encoding="utf-8")
 
 
 def _first(known: Mapping[str, Limits]) -> str:
-    """The model that the page opens with."""
+    """Return the name of the model that the page opens with."""
     return next((name for name in ("mnist", "digits") if name in known), next(iter(known)))
 
 
@@ -171,12 +172,12 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
         model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
         label = gr.Dropdown(**_label_options(limits), label="class", elem_id="class")
         condition = gr.Number(**_condition_options(limits), elem_id="condition")
-        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=_is_asked(limits),
+        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=limits.has_conditions,
                              elem_id="guidance")  # fmt: skip
         n = gr.Slider(**_count_options(limits), label="samples", minimum=1, step=1, elem_id="n")
         seed = gr.Number(0, label="seed, the same for both", minimum=0, maximum=requests.MAX_SEED, precision=0,
                          elem_id="seed")  # fmt: skip
-    prompt = gr.Textbox("", label="prompt: known letters, _ for each that is not", visible=limits.form == "text",
+    prompt = gr.Textbox("", label="prompt: known letters, _ for each that is not", visible=limits.is_text,
                         max_length=limits.length or 1, max_lines=1, elem_id="prompt",
                         placeholder="the ____ of the world")  # fmt: skip
     with gr.Accordion("Fill in the rest of a picture", open=False, visible=limits.n_pictures > 0,
@@ -201,13 +202,13 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
         "picture": picture, "condition": condition,
     }  # fmt: skip
     settings = [*(shared[name] for name in SHARED), *(widget for widgets in panels for widget in widgets)]
-    # Raw values go to `requests`, which bounds them; what Gradio makes of them first differs from widget to widget.
-    drawing = go.click(
+    # Values are not preprocessed: `requests` checks what the browser has sent.
+    event = go.click(
         _page_drawer(models), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",
         concurrency_id="work",
     )  # fmt: skip
-    drawing.success(None, js="() => { window.bfnFilm.play(); }")
-    stop.click(None, cancels=[drawing])
+    event.success(None, js="() => { window.bfnFilm.play(); }")
+    stop.click(None, cancels=[event])
 
     fitted = [n, label, condition, guidance, prompt, infilling, keep, picture, strip]
     fitted += [widget for widgets in panels for widget in (widgets[0], widgets[2])]
@@ -221,7 +222,7 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
 
 
 def _panel_widgets(side: str, usual: str, limits: Limits) -> list[Any]:
-    """Widgets in the order of the fields of :class:`Panel`."""
+    """Return the widgets of a panel, in the order of the fields of :class:`Panel`."""
     solver = gr.Dropdown(**_solver_options(limits, usual), label=f"solver {side}", elem_id=f"solver-{side}")
     with gr.Row():
         calls = gr.Slider(
@@ -253,11 +254,6 @@ def _condition_options(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _is_asked(limits: Limits) -> bool:
-    """Whether there is anything that guidance could strengthen."""
-    return bool(limits.classes) or limits.condition is not None
-
-
 def _count_options(limits: Limits) -> dict[str, Any]:
     return {"maximum": requests.MAX_SAMPLES[limits.form], "value": requests.USUAL_SAMPLES[limits.form]}
 
@@ -266,8 +262,8 @@ def _fitter(models: Models) -> Callable[..., list[Any]]:
     known = models.limits
 
     def fit(model: object, *chosen: object) -> list[Any]:
-        """Widgets as this model needs them; what was chosen stays where it fits."""
-        with spoken():
+        """Return updates of the widgets for a model. Choices that still fit are kept."""
+        with errors_on_page():
             name = requests.choice({"model": model}, "model", known)
         limits = known[name]
         kept = [value if value in limits.solvers else usual for value, usual in zip(chosen, USUAL, strict=True)]
@@ -275,8 +271,8 @@ def _fitter(models: Models) -> Callable[..., list[Any]]:
             gr.update(**_count_options(limits)),
             gr.update(**_label_options(limits)),
             gr.update(**_condition_options(limits)),
-            gr.update(value=1, visible=_is_asked(limits)),
-            gr.update(value="", visible=limits.form == "text", max_length=limits.length or 1),
+            gr.update(value=1, visible=limits.has_conditions),
+            gr.update(value="", visible=limits.is_text, max_length=limits.length or 1),
             gr.update(visible=limits.n_pictures > 0),
             gr.update(value=requests.KEEPS[0]),
             gr.update(value=0, maximum=max(1, limits.n_pictures - 1)),
@@ -293,8 +289,8 @@ def _fitter(models: Models) -> Callable[..., list[Any]]:
 
 def _dial_shower(known: Mapping[str, Limits]) -> Callable[[object, object], Any]:
     def show(model: object, solver: object) -> Any:
-        """The dial, for solvers that have one."""
-        with spoken():
+        """Return an update that shows the dial for solvers that have one."""
+        with errors_on_page():
             limits = known[requests.choice({"model": model}, "model", known)]
             return _dial_update(requests.choice({"solver": solver}, "solver", limits.solvers))
 
@@ -306,7 +302,7 @@ def _dial_update(solver: str) -> Any:
 
 
 def _opener(models: Models) -> Callable[[], tuple[str, str]]:
-    """Both panels as the page first shows them: what Draw gives before anything is changed, drawn once for all."""
+    """Return the function that draws both panels for the initial settings, once for all visitors."""
     name = _first(models.limits)
     limits = models.limits[name]
     panel = {"calls": CALLS_PAGE, "g": OWN, "t_start": OWN}
@@ -329,27 +325,27 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
 
 def _page_drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
     def draw(*values: object) -> Generator[tuple[Any, Any], None, None]:
-        """Both panels, one after the other, from the same noise."""
-        with spoken():
+        """Draw both panels, one after the other, from the same noise."""
+        with errors_on_page():
             request = requests.read_draw(values, models.limits)
             model = models.by_name[request.model]
             for panel in request.panels:
                 drawing.panel_request(panel).bind(model, request.n)
             conditions = models.conditions(request)
             shown = [EMPTY.format("waits for its turn")] * 2
-            # Gradio can stop only what has yielded once.
+            # Gradio can cancel a generator only after its first value.
             yield shown[0], shown[1]
             for side, panel in enumerate(request.panels):
                 last = -LIVE
                 for progress in drawing.draw(model, request, panel, conditions):
                     now = time.perf_counter()
                     if progress.finished:
-                        shown[side] = html_pictures.film(progress)
+                        shown[side] = drawing.film(progress)
                     elif now - last >= LIVE:
                         last = now
-                        # The other panel is not sent again: it may hold a megabyte of pictures.
+                        # The other panel is not sent again: its pictures may take a megabyte.
                         live = [gr.skip(), gr.skip()]
-                        live[side] = html_pictures.film(progress)
+                        live[side] = drawing.film(progress)
                         yield live[0], live[1]
                 if side == 0:
                     yield shown[0], gr.skip()
@@ -363,7 +359,7 @@ def _mixtures_tab() -> None:
     gr.HTML(MIXTURE_NOTE)
     with gr.Row():
         mixture = gr.Dropdown(
-            list(mixtures.MIXTURES), value=next(iter(mixtures.MIXTURES)), label="data", elem_id="mixture"
+            list(drawing.MIXTURES), value=next(iter(drawing.MIXTURES)), label="data", elem_id="mixture"
         )
         chosen = gr.Dropdown(
             list(offered), label="whose paths", multiselect=True,
@@ -378,39 +374,39 @@ def _mixtures_tab() -> None:
         stop = gr.Button("Stop", variant="stop", elem_id="plane-stop", scale=1)
     ways = gr.HTML(EMPTY.format("press Draw"), elem_id="ways")
     errors = gr.HTML("", elem_id="errors")
-    drawing = go.click(
+    event = go.click(
         _mixture_drawer(offered), [mixture, chosen, calls, particles, seed], [ways, errors], api_name="plane",
         preprocess=False, show_progress="hidden", concurrency_id="work",
     )  # fmt: skip
-    stop.click(None, cancels=[drawing])
+    stop.click(None, cancels=[event])
 
 
 def _mixture_solvers() -> tuple[str, ...]:
-    return drawing.usable_solvers(next(iter(mixtures.MIXTURES.values()))())
+    return drawing.usable_solvers(next(iter(drawing.MIXTURES.values()))())
 
 
 def _mixture_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[str, str], None, None]]:
-    # What was measured once is shown again: it depends on nothing that anybody sends.
+    # The errors depend on no request, so they are measured once.
     measured: dict[str, str] = {}
 
     def draw(*values: object) -> Generator[tuple[str, str], None, None]:
-        """Paths at once, then the errors, which take seconds the first time."""
-        with spoken():
-            request = requests.read_mixture(values, mixtures.MIXTURES, offered)
+        """Draw the paths, then the errors, which take seconds the first time."""
+        with errors_on_page():
+            request = requests.read_mixture(values, drawing.MIXTURES, offered)
             yield EMPTY.format("drawing"), ""
-            model = mixtures.MIXTURES[request.mixture]()
+            model = drawing.MIXTURES[request.mixture]()
             by_solver = {}
             for name in request.solvers:
-                by_solver[name] = mixtures.mixture_paths(model, name, request.calls, request.particles, request.seed)
-            paths = f'<div class="bfn-plot">{html_pictures.paths_picture(model, by_solver)}</div>'
+                by_solver[name] = drawing.mixture_paths(model, name, request.calls, request.particles, request.seed)
+            paths = f'<div class="bfn-plot">{drawing.paths_picture(model, by_solver)}</div>'
             if request.mixture not in measured:
-                total = len(mixtures.groups(model))
+                total = len(drawing.groups(model))
                 found = []
                 yield paths, _measuring(0, total)
-                for errors in mixtures.errors(model):
+                for errors in drawing.errors(model):
                     found.append(errors)
                     yield paths, _measuring(len(found), total)
-                measured[request.mixture] = html_pictures.error_curves(found, mixtures.floor(model))
+                measured[request.mixture] = drawing.error_curves(found, drawing.floor(model))
             yield paths, f'<div class="bfn-plot">{measured[request.mixture]}</div>'
 
     return draw

@@ -1,4 +1,4 @@
-"""Wrong input as a message on the page."""
+"""Requests of the page: their fields, their bounds, and reading them from what the browser sends."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bfn.core.errors import UserError
 
 
 @contextmanager
-def spoken() -> Iterator[None]:
-    """Wrong input, here or in the library, becomes a message on the page."""
+def errors_on_page() -> Iterator[None]:
+    """Show a UserError, of this module or of the library, as a message on the page."""
     try:
         yield
     except UserError as error:
@@ -24,7 +24,7 @@ def spoken() -> Iterator[None]:
 
 
 OWN = "own"
-"""Stands for the solver's own dial or start."""
+"""Value of a dial or a start that leaves it to the solver."""
 MAX_CALLS = 200
 MAX_SEED = 2**31 - 1
 MAX_SAMPLES = {"images": 64, "text": 16, "numbers": 64}
@@ -36,20 +36,24 @@ MAX_PARTICLES = 200
 MAX_PATHS = 4
 MAX_ROWS, MAX_GIVEN = 100, 300
 KEEPS = ("nothing", "top half", "bottom half", "left half", "right half", "all but the middle")
-"""Parts of a known picture that a sample is grown around."""
+"""Parts of a known picture that samples can keep."""
 
 
 class RequestError(UserError):
-    """A request that cannot be served; the message is one clear line."""
+    """A request with a value out of bounds."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be asked of a model.
+    """The requests that a model can serve.
 
-    form: "text", "images" or "numbers". solvers: names that may be asked for. classes: names of those it knows.
-    length: symbols of a text. n_pictures: known pictures that samples can be grown around. condition: the name, lowest
-    and highest value of a number that samples may be asked for by.
+    Args:
+        form: "text", "images" or "numbers".
+        solvers: names of the solvers that work with the model.
+        classes: names of its classes.
+        length: maximum number of characters of a text.
+        n_pictures: number of known pictures.
+        condition: name, lowest and highest value of a number that samples can be conditioned on.
     """
 
     form: str
@@ -59,10 +63,27 @@ class Limits:
     n_pictures: int = 0
     condition: tuple[str, float, float] | None = None
 
+    @property
+    def is_text(self) -> bool:
+        """True if samples are text."""
+        return self.form == "text"
+
+    @property
+    def has_conditions(self) -> bool:
+        """True if there are conditions that guidance can strengthen."""
+        return bool(self.classes) or self.condition is not None
+
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel's settings: solver, network calls, dial and start (None: the solver's own)."""
+    """Settings of a panel.
+
+    Args:
+        solver: name of the solver.
+        calls: number of network calls.
+        g: stochasticity; None for the solver's own.
+        t_start: time at which the grid starts; None for the solver's own.
+    """
 
     solver: str
     calls: int
@@ -72,11 +93,19 @@ class Panel:
 
 @dataclass(frozen=True)
 class DrawRequest:
-    """Samples of one model, twice, from the same noise.
+    """Samples of one model, drawn in two panels from the same noise.
 
-    label: the number of a class, -1 for none, None for all in turn. guidance: 1 leaves the model's own prediction.
-    prompt: known symbols. keep, picture: the part that is known of which picture. condition: the number that samples
-    are asked for by, None to draw it as the data have it.
+    Args:
+        model: name of the model.
+        n: number of samples.
+        seed: seed of the noise.
+        label: number of a class, -1 for none, None for all classes in turn.
+        guidance: scale of the conditions; 1 leaves the predictions unchanged.
+        prompt: known characters.
+        keep: the part of a picture that is known.
+        picture: number of this picture.
+        condition: a number that samples are conditioned on; None to draw it.
+        panels: settings of both panels.
     """
 
     model: str
@@ -93,7 +122,7 @@ class DrawRequest:
 
 @dataclass(frozen=True)
 class MixtureRequest:
-    """Solvers on an exact model in the plane: whose paths to draw, from how many starts, with how many calls."""
+    """Paths of solvers on an exact model in the plane."""
 
     mixture: str
     solvers: tuple[str, ...]
@@ -104,7 +133,7 @@ class MixtureRequest:
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """Rows of a table. given: conditions on their cells, as the library reads them."""
+    """Rows of a table; ``given`` are conditions on their cells, as the library reads them."""
 
     table: str
     given: tuple[str, ...]
@@ -121,7 +150,7 @@ ROWS = tuple(field.name for field in fields(RowsRequest))
 
 
 def read_draw(values: Sequence[object], known: Mapping[str, Limits]) -> DrawRequest:
-    """The settings in the order of :data:`DRAW`: those that the panels share, then each panel's."""
+    """Read the values of a request for samples, in the order of :data:`DRAW`."""
     given = _named(DRAW, values)
     model = choice(given, "model", known)
     limits = known[model]
@@ -141,15 +170,17 @@ def read_draw(values: Sequence[object], known: Mapping[str, Limits]) -> DrawRequ
 
 
 def _condition(given: Mapping[str, object], limits: Limits) -> float | None:
+    """Return the number that samples are conditioned on, if any."""
     value = given.get("condition")
     if value in (None, ""):
         return None
     if limits.condition is None:
-        raise RequestError(f"condition={shown(value)}: this model is asked for by no number; expected none")
+        raise RequestError(f"condition={shown(value)}: this model has no condition that is a number; leave it out")
     return number(given, "condition", *limits.condition[1:])
 
 
 def _panel(given: Mapping[str, object], side: str, limits: Limits) -> Panel:
+    """Return the settings of one panel."""
     solver, calls, g, t_start = (f"{name} of panel {side}" for name in EACH)
     return Panel(
         choice(given, solver, limits.solvers),
@@ -160,7 +191,7 @@ def _panel(given: Mapping[str, object], side: str, limits: Limits) -> Panel:
 
 
 def read_mixture(values: Sequence[object], mixtures: Collection[str], solvers: Collection[str]) -> MixtureRequest:
-    """The settings in the order of :data:`MIXTURE`."""
+    """Read the values of a request for paths, in the order of :data:`MIXTURE`."""
     given = _named(MIXTURE, values)
     chosen = given["solvers"]
     if not isinstance(chosen, list) or not 1 <= len(chosen) <= MAX_PATHS:
@@ -175,7 +206,7 @@ def read_mixture(values: Sequence[object], mixtures: Collection[str], solvers: C
 
 
 def read_rows(values: Sequence[object], tables: Collection[str]) -> RowsRequest:
-    """The settings in the order of :data:`ROWS`; conditions are one line, with ; between them."""
+    """Read the values of a request for rows, in the order of :data:`ROWS`. Conditions are separated by semicolons."""
     given = _named(ROWS, values)
     conditions = [one.strip() for one in text(given, "given", MAX_GIVEN).split(";")]
     return RowsRequest(
@@ -188,7 +219,7 @@ def read_rows(values: Sequence[object], tables: Collection[str]) -> RowsRequest:
 
 
 def choice(given: Mapping[str, object], name: str, allowed: Collection[str]) -> str:
-    """A name from a fixed list."""
+    """Return a name from a fixed list."""
     value = given.get(name)
     if not isinstance(value, str) or value not in allowed:
         raise RequestError(f"{name}={shown(value)}: expected one of {', '.join(allowed)}")
@@ -196,7 +227,7 @@ def choice(given: Mapping[str, object], name: str, allowed: Collection[str]) -> 
 
 
 def whole(given: Mapping[str, object], name: str, low: int, high: int) -> int:
-    """A whole number within bounds; JSON does not tell 10.0 from 10."""
+    """Return a whole number within bounds. JSON does not distinguish 10.0 from 10."""
     value = number(given, name, low, high)
     if value != int(value):
         raise RequestError(f"{name}={shown(given[name])}: expected a whole number from {low} to {high}")
@@ -204,16 +235,15 @@ def whole(given: Mapping[str, object], name: str, low: int, high: int) -> int:
 
 
 def number(given: Mapping[str, object], name: str, low: float, high: float) -> float:
-    """A finite number within bounds."""
+    """Return a finite number within bounds."""
     value = given.get(name)
-    plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain or not low <= value <= high:  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         raise RequestError(f"{name}={shown(value)}: expected a number from {low} to {high}")
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def text(given: Mapping[str, object], name: str, length: int) -> str:
-    """A string of bounded length on one line."""
+    """Return a string of bounded length on one line."""
     value = given.get(name)
     if value is None:
         return ""
@@ -223,7 +253,7 @@ def text(given: Mapping[str, object], name: str, length: int) -> str:
 
 
 def shown(value: object) -> str:
-    """A value short enough for one line. A whole number of a million digits would take long to write down."""
+    """Return a value in at most 60 characters. Very large whole numbers are not written out, which would take long."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**12:
         digits = round(value.bit_length() * math.log10(2))
         return f"a whole number of about {digits} digits"
@@ -234,10 +264,12 @@ def shown(value: object) -> str:
 
 
 def _named(names: Sequence[str], values: Sequence[object]) -> dict[str, object]:
+    """Return the values by name."""
     if len(values) != len(names):
         raise RequestError(f"{len(values)} settings: expected {len(names)}: {', '.join(names)}")
     return dict(zip(names, values, strict=True))
 
 
 def _or_own(given: Mapping[str, object], name: str, high: float) -> float | None:
+    """Return a number, or None if it is left to the solver."""
     return None if given.get(name) in (None, OWN) else number(given, name, 0, high)

@@ -1,7 +1,7 @@
-"""What reaches the page's server at all: the routes that the page uses, with small bodies of plain values.
+"""The server of the page: it answers only the routes that the page uses, with small bodies of plain values.
 
-Gradio also takes uploads, serves files, forwards addresses, and takes an object among the values for a file. The
-playground needs none of it, so none of it answers.
+Gradio also accepts uploads, serves files, forwards requests to other addresses, and takes objects among the values for
+files. The playground needs none of this, so all of it is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 64 * 1024
 SECONDS = 10.0
-"""That a client may take to send a request's head, its body, or to take in what was sent to it."""
+"""Time that a client may take to send the head or the body of a request, or to read an answer."""
 PAGE = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
 BELOW = ("/assets/", "/static/", "/svelte/")
 API = "/gradio_api/"
@@ -45,16 +45,18 @@ API_PARTS = (
 
 
 def is_open(path: str) -> bool:
-    """Whether the page uses this route."""
+    """Return True if the page uses this route."""
     if path.startswith(API):
         return path.removeprefix(API).partition("/")[0] in API_PARTS
     return path in PAGE or path.startswith(BELOW)
 
 
 def objection(body: bytes, names: Sequence[str] | None = None) -> str | None:
-    """What is wrong with a body, or None: a JSON object whose ``data`` are numbers, strings and lists of these.
+    """Return what is wrong with the body of a request, or None.
 
-    names: of the data, where they are known to be those.
+    Args:
+        body: expected to be a JSON object whose ``data`` are numbers, strings and lists of these.
+        names: names of the data, if their number is known.
     """
     try:
         value = json.loads(body, parse_constant=_not_finite)
@@ -79,9 +81,11 @@ def _plain(value: object) -> bool:
 
 
 class RequestFilter:
-    """ASGI middleware: 404 for other routes, 413 for large bodies, 400 for what is no request of the page.
+    """ASGI middleware that refuses unused routes (404), large bodies (413) and malformed requests (400).
 
-    settings: names of the data that a call by name takes.
+    Args:
+        app: the application.
+        settings: names of the data of each named call.
     """
 
     def __init__(self, app: App, settings: Mapping[str, Sequence[str]]) -> None:
@@ -89,7 +93,7 @@ class RequestFilter:
         self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it here."""
+        """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         if scope["type"] != "http" or not is_open(scope["path"]):
@@ -107,7 +111,7 @@ class RequestFilter:
         return await self.app(scope, replay, send)
 
     async def _body(self, path: str, receive: Receive) -> tuple[bytes, tuple[int, str] | None]:
-        """The body of a request, and what is wrong with it: a status and one line."""
+        """Return the body of a request, and a status and one line if it is refused."""
         try:
             body = await asyncio.wait_for(_read(receive), SECONDS)
         except TimeoutError:
@@ -119,7 +123,7 @@ class RequestFilter:
 
 
 async def _read(receive: Receive) -> bytes:
-    """All of a body, or as much of it as shows that it is too large."""
+    """Return a body, or the first part of one that is too large."""
     body = b""
     more = True
     while more and len(body) <= MAX_BODY:
@@ -130,7 +134,7 @@ async def _read(receive: Receive) -> bytes:
 
 
 async def refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
-    """Answer a request with a status and one line."""
+    """Answer a request with a status and one line of text."""
     if scope["type"] == "websocket":
         return await send({"type": "websocket.close", "code": 1008})
     headers = [(b"content-type", b"application/json")]
@@ -139,9 +143,9 @@ async def refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
 
 
 COLLECT_WITHIN = 10.0
-"""Seconds without a reader after which what a session asked for is dropped."""
+"""Seconds without a reader after which the work of a session is dropped."""
 HEADERS = {
-    # Gradio's page runs inline scripts and functions made of text, so those must be let in; nothing reaches out.
+    # Gradio's page needs inline scripts and eval. Connections to other hosts are not allowed.
     "content-security-policy": "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; "
     "object-src 'none'; base-uri 'self'; form-action 'none'; frame-ancestors 'none'",
@@ -155,16 +159,20 @@ HEADERS = {
 
 
 def allowed_hosts(host: str, port: int) -> frozenset[str]:
-    """What a Host header may say of a server that listens there: this machine by its own names, and the address."""
+    """Return the values of the Host header that a server at this address accepts."""
     names = {"127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host}
     return frozenset({f"{name}:{port}" for name in names} | (names if port == 80 else set()))
 
 
 class OwnHost:
-    """ASGI middleware: a request whose Host or Origin is not the page's own is refused.
+    """ASGI middleware that refuses requests whose Host or Origin is not the page's own.
 
-    host, port: where the server listens. On every address any address of digits is its own; a name never is but
-    localhost, since whoever owns a name can let it point anywhere.
+    A server that listens on all addresses accepts every numeric address, but of the names only localhost: the owner of
+    a name can let it point anywhere.
+
+    Args:
+        app: the application.
+        host, port: address that the server listens on.
     """
 
     def __init__(self, app: App, host: str, port: int) -> None:
@@ -174,7 +182,7 @@ class OwnHost:
         self.anywhere = host in ("0.0.0.0", "::")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or let it through."""
+        """Pass a request on, or refuse it."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
@@ -197,7 +205,7 @@ class OwnHost:
 
 
 class Protection:
-    """ASGI middleware, the outermost: headers set, strangers refused, uncollected work dropped."""
+    """The outermost ASGI middleware: it sets headers, refuses other hosts and drops work that nobody collects."""
 
     def __init__(self, app: App, blocks: gr.Blocks, host: str, port: int) -> None:
         self.app = app
@@ -205,7 +213,7 @@ class Protection:
         self.uncollected = Uncollected(blocks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or let it through and look after what it asked for."""
+        """Pass a request on and watch its work, or refuse it."""
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
         return await self.own(scope, receive, _with_headers(send))
@@ -216,7 +224,7 @@ class Protection:
 
 
 class Uncollected:
-    """Sessions of Gradio's queue: one that nobody reads for a while is dropped with its work, waiting or going on."""
+    """Watches the sessions of Gradio's queue. A session without a reader is dropped together with its work."""
 
     def __init__(self, blocks: gr.Blocks) -> None:
         self.blocks = blocks
@@ -226,7 +234,7 @@ class Uncollected:
 
     @contextmanager
     def watching(self, scope: Scope) -> Iterator[None]:
-        """Count the reader while a request that collects is answered, and look again some time after any other."""
+        """Count a reader while its request is answered. After other requests, look for sessions without a reader."""
         session = self._collected_by(scope)
         self.readers.update([session] if session else [])
         try:
@@ -252,7 +260,7 @@ class Uncollected:
         return next((session for session, events in pending.items() if event in events), event)
 
     def _note(self) -> None:
-        """When each event was first seen; what is gone is forgotten."""
+        """Note when each event was first seen, and forget events that are gone."""
         queue, now = self.blocks._queue, time.monotonic()
         held = {*queue.pending_messages_per_session, *chain(*queue.pending_event_ids_session.values())}
         self.since = {name: self.since.get(name, now) for name in held}
@@ -272,7 +280,7 @@ class Uncollected:
 
 
 def _with_headers(send: Send) -> Send:
-    """The same, with the headers set, and no other page told that it may read along."""
+    """Return ``send`` with the headers of the page, and without headers that let other pages read the answer."""
 
     async def sending(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -288,67 +296,74 @@ def _with_headers(send: Send) -> Send:
 
 
 def protect(blocks: gr.Blocks, host: str, port: int) -> None:
-    """Put the protection around a server that was launched: it takes effect from the next connection on.
+    """Put the protection around a running server, from the next connection on.
 
-    Gradio listens before this can be done; until then :class:`OwnHost`, within the app, refuses strangers.
+    Gradio listens before this can be done; until then the :class:`OwnHost` within the app refuses other hosts.
     """
     config = blocks.server.config
     config.loaded_app = Protection(config.loaded_app, blocks, host, port)
-    config.http_protocol_class = _impatient(config.http_protocol_class)
+    config.http_protocol_class = type("ImpatientProtocol", (Impatient, config.http_protocol_class), {})
 
 
-def _impatient(protocol: type[Any]) -> type[Any]:
-    """A connection that is closed when a request's head, or the reading of an answer, takes too long."""
+class Impatient(asyncio.Protocol):
+    """Base of a protocol of uvicorn that closes a connection whose head or whose reading of an answer takes too long.
 
-    class Impatient(protocol):  # type: ignore[misc]
-        """Uvicorn's own timeout starts after an answer only, and ends with the next byte."""
+    Uvicorn's own timeout starts only after an answer, and ends with the next byte.
+    """
 
-        _late: asyncio.TimerHandle | None = None
-        _stuck: asyncio.TimerHandle | None = None
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    cycle: Any
+    _late: asyncio.TimerHandle | None = None
+    _stuck: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._late = self.loop.call_later(SECONDS, self._close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            _cancelled(self._late)
+            self._late = None
+        elif self._late is None:
             self._late = self.loop.call_later(SECONDS, self._close)
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._late = _cancelled(self._late)
-            elif self._late is None:
-                self._late = self.loop.call_later(SECONDS, self._close)
+    def _close(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.abort()
 
-        def _close(self) -> None:
-            if self.cycle is None or self.cycle.response_complete:
-                self.transport.abort()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stuck = self.loop.call_later(SECONDS, self.transport.abort)
 
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._stuck = self.loop.call_later(SECONDS, self.transport.abort)
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancelled(self._stuck)
 
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._stuck = _cancelled(self._stuck)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._late, self._stuck = _cancelled(self._late), _cancelled(self._stuck)
-            super().connection_lost(exc)
-
-    return Impatient
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancelled(self._late)
+        _cancelled(self._stuck)
+        super().connection_lost(exc)
 
 
-def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    """Cancel a timer, if there is one."""
     if timer is not None:
         timer.cancel()
-    return None
 
 
 def launch(
     models: Sequence[str] = (), host: str = "127.0.0.1", port: int = 7860, *, browse: bool = False, block: bool = True
 ) -> gr.Blocks:
-    """Serve the page until interrupted, or, where it should not block, until ``.close()``.
+    """Serve the page.
 
-    models: directories of models beside the bundled ones. port: 0 takes one that is free; ``.local_url`` tells.
-    browse: open it in the browser.
+    Args:
+        models: directories of models, in addition to the bundled ones.
+        host: address to listen on.
+        port: port to listen on; 0 chooses a free one, see ``.local_url`` of the result.
+        browse: whether to open the page in the browser.
+        block: whether to return only after an interrupt. Otherwise the page is served until ``.close()``.
     """
     port = _free_port(host, port)
     blocks = page.build(load_models(models))
@@ -384,7 +399,7 @@ def launch(
 
 
 def _free_port(host: str, port: int) -> int:
-    """A port that is free on that host: the one given, any for 0."""
+    """Return the port if it is free on that host; for 0, any free port."""
     if not 0 <= port < 2**16:
         raise UserError(f"--port {port}: expected a port from 1 to 65535, or 0 for one that is free")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -144,7 +144,7 @@ def likelihood(
     def measured(**options: Any) -> Likelihood:
         return source.log_likelihood(
             read.x, method, nfe, tolerance=tolerance, divergence=divergence, probes=probes, importance=importance,
-            levels=levels, dequantise=dequantise, **read.given(source), batch=batch, progress=common.shown(json),
+            levels=levels, dequantise=dequantise, **read.arguments(source), batch=batch, progress=common.shown(json),
             seed=held_out.seed, processes=Processes.here(), request=request, **options,
         )  # fmt: skip
 
@@ -214,7 +214,7 @@ def evaluate(
     def bits(steps: int | None) -> dict[str, Estimate]:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
         settings: dict[str, Any] = {"n_steps": steps, "batch": batch, "generator": generator}
-        return held_out_bits(source, read.x, **read.given(source), **settings, progress=common.shown(json))
+        return held_out_bits(source, read.x, **read.arguments(source), **settings, progress=common.shown(json))
 
     figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
     values, headline = held_out.describe(model, source, read)

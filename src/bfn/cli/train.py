@@ -49,7 +49,7 @@ class ColumnOptions:
 
     @property
     def of_records(self) -> bool:
-        """Whether a column has a role that rows of a table do not know."""
+        """True if a column has a role that columns of a table cannot have."""
         return any((self.sequence, self.parts, self.label, self.conditions, self.tokenizer))
 
     def given(self) -> dict[str, Any]:

@@ -91,8 +91,8 @@ def distill(
 
     first = None if start is None else common.load(start, device)
     distilled = run_distillation(
-        common.load(model, device), teacher={"nfe": 16, **teacher.given()}, student=first, run=out, resume=resume, again=again,
-        progress=common.shown(), **settings,
+        common.load(model, device), teacher={"nfe": 16, **teacher.given()}, student=first, run=out, resume=resume,
+        again=again, progress=common.shown(), **settings,
     )  # fmt: skip
     error = next(entry for entry in reversed(training.read_log(out)) if entry["kind"] == "eval")
     figures = {key: error[key] for key in ("end_error", "end_error_low", "end_error_high")}

@@ -1,0 +1,1 @@
+"""Models and samples on disk."""

@@ -1,4 +1,9 @@
-"""Formats of the config of a stored model, and how older ones are read."""
+"""Models on disk: a directory with config.json and model.safetensors.
+
+The config holds everything but the weights, in plain values, and so does a copy in the header of the weights. Both
+files carry a SHA-256 digest, so any changed byte is noticed, and are written atomically: whenever a process is killed,
+a complete model is there.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +44,24 @@ from bfn.solvers.few_step import Calibration
 
 FORMAT = 3
 
+WEIGHTS = "model.safetensors"
+"""File of the weights."""
+CONFIG = "config.json"
+"""File of everything else."""
+
 DEEPEST = 50
-"""Lists and objects within each other, that a config has at most."""
+"""Maximum depth of nested lists and objects in a config."""
 MOST_VALUES = 2**27
-"""Numbers in one sample, that a config may ask for."""
+"""Maximum number of values in one sample."""
 MOST_CLASSES = 1_000_000
 KEYS = ("format", "flow", "head", "data_shape", "network", "info")
 KEYS_OF_FORMAT_1 = (*KEYS[:-1], "n_labels", "alphabet", "card", "tables")
 
+# --- config -----------------------------------------------------------------------------------------------------------
+
 
 def check_config(config: Any) -> dict[str, Any]:
-    """The config of a stored model in the present format; one of format 1 is brought up to date."""
+    """Check the config of a stored model and return it in the present format."""
     if not isinstance(config, dict):
         raise StorageError(f"{reprlib.repr(config)}: expected an object, the config of a stored model")
     missing = next((key for key in KEYS[:-1] if key not in config), None)
@@ -71,21 +83,22 @@ def check_config(config: Any) -> dict[str, Any]:
             )
     if config["network"] is not None and not isinstance(config["network"], dict):
         raise StorageError(f"network {reprlib.repr(config['network'])}: expected an object or null")
-    # Format 2 has other names of facts, which are read as views (bfn.storage.old_facts).
+    # Format 2 has other names of facts, see bfn.storage.old_facts.
     return _from_format_1(config) if config["format"] == 1 else {**config, "format": FORMAT}
 
 
 def _check_depth(value: Any) -> None:
+    """Raise a StorageError for values that are nested too deeply."""
     layer, depth = [value], 0
     while layer:
         layer = [item for one in layer for item in (one.values() if isinstance(one, dict) else one)]
         layer, depth = [item for item in layer if isinstance(item, dict | list)], depth + 1
         if depth > DEEPEST:
-            raise StorageError(f"lists and objects within each other, more than {DEEPEST} deep")
+            raise StorageError(f"nested lists and objects: more than {DEEPEST} deep")
 
 
 def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 had the facts beside the parts: n_labels, alphabet, tables, and the error curve within the card."""
+    """Return the config of a model of format 1, which had no info but n_labels, alphabet, card and tables."""
     n_labels = from_plain(int | None, config.get("n_labels"), "n_labels") or 0
     if n_labels > MOST_CLASSES:
         raise StorageError(f"n_labels {n_labels}: expected at most {MOST_CLASSES:,}")
@@ -94,7 +107,7 @@ def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
     info = ModelInfo(
         classes=Classes.equal(n_labels) if n_labels > 0 else None,
         alphabet=from_plain(str | None, config.get("alphabet"), "alphabet"),
-        # Images were always scaled so, and commands clipped to it.
+        # Images were always scaled to this range, and predictions clipped to it.
         value_range=(-1.0, 1.0) if flow.has_range and len(config["data_shape"]) == 3 else None,
         error_curve=ErrorCurve.from_bins(card.pop("loss_by_t", None)),
         card=card,
@@ -104,10 +117,12 @@ def _from_format_1(config: dict[str, Any]) -> dict[str, Any]:
     return {"format": FORMAT, **parts, "info": {**to_plain(info), **({"tables": tables} if tables else {})}}
 
 
+# --- sealed weights ---------------------------------------------------------------------------------------------------
+
 ZEROS = "0" * 64
 SEAL = re.compile(r'(?<!\\)"sha256": ?"([0-9a-f]{64})"')
 MOST_HEADER = 100_000_000
-"""Bytes of a header, as safetensors has it."""
+"""Maximum size of a header in bytes, as in safetensors."""
 DTYPES = {
     torch.float64: "F64", torch.int64: "I64", torch.float32: "F32", torch.int32: "I32", torch.float16: "F16",
     torch.bfloat16: "BF16", torch.int16: "I16", torch.uint8: "U8", torch.int8: "I8", torch.bool: "BOOL",
@@ -116,32 +131,37 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself: shapes of its tensors, and its metadata."""
+    """Header of a safetensors file.
+
+    Args:
+        shapes: shapes of the tensors, by name.
+        metadata: metadata, by name.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     metadata: Mapping[str, str]
 
     @property
     def digest(self) -> str | None:
-        """The SHA-256 that the file says it has; None for files of other programs and earlier versions."""
+        """The SHA-256 digest in the header; None for files of other programs and earlier versions."""
         return self.metadata.get("sha256")
 
 
 def seal(text: str, rest: Iterable[Any] = ()) -> str:
-    """The text with its digest, and that of the bytes after it, in place of the zeros of ``"sha256": "000..."``."""
+    """Return the text with the zeros of ``"sha256": "000..."`` replaced by the digest of it and of the bytes after it."""
     return text.replace(ZEROS, digest_of(text, rest), 1)
 
 
 def sealed_by(text: str) -> str | None:
-    """The digest that a text says it has."""
+    """Return the digest that is written in a text."""
     found = SEAL.search(text)
     return found and found[1]
 
 
 def digest_of(text: str, rest: Iterable[Any] = ()) -> str:
-    """SHA-256 of a text whose own digest counts as zeros, and of the bytes after it."""
+    """Return the SHA-256 of a text, with its own digest read as zeros, and of the bytes after it."""
     own = sealed_by(text)
-    # The line ends of Windows, as some programs write on copying, are no damage.
+    # Some programs change line ends when they copy a file. This is not damage.
     plain = (text if own is None else text.replace(own, ZEROS, 1)).replace("\r\n", "\n").encode()
     digest = hashlib.sha256(plain)
     for piece in rest:
@@ -149,12 +169,12 @@ def digest_of(text: str, rest: Iterable[Any] = ()) -> str:
     return digest.hexdigest()
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """Write a file atomically; returns its digest."""
+def write_weights(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
+    """Write a safetensors file with a digest, atomically. Returns the digest."""
     foreign = next((name for name, value in tensors.items() if value.dtype not in DTYPES), None)
     if foreign is not None:
         raise UserError(f"{foreign} of {tensors[foreign].dtype}: expected one of {', '.join(map(str, DTYPES))}")
-    # Wide types first, so that every tensor begins at a multiple of its own width.
+    # Wide types first, so that every tensor begins at a multiple of the width of its type.
     order = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
     pieces = {name: tensors[name].detach().cpu().contiguous() for name in order}
     entries: dict[str, Any] = {"__metadata__": {"sha256": ZEROS, **(metadata or {})}}
@@ -175,7 +195,7 @@ def write(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 
 
 def read_header(path: Path) -> Header:
-    """The header of a file, without its tensors."""
+    """Read the header of a safetensors file."""
     text = _header_text(path)
     try:
         entries = json.loads(text)
@@ -184,14 +204,14 @@ def read_header(path: Path) -> Header:
         if any(side < 0 for shape in shapes.values() for side in shape):
             raise ValueError("a negative size")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise _not_whole(path, error) from None
+        raise _damaged(path, error) from None
     if metadata.get("sha256") != sealed_by(text):
         raise _damaged(path)
     return Header(shapes, metadata)
 
 
 def verify(path: Path) -> None:
-    """Refuse a file whose bytes are not those that its digest was made of; one without a digest passes."""
+    """Raise a StorageError if the bytes of a file do not have its digest. Files without a digest pass."""
     text = _header_text(path)
     own = sealed_by(text)
     if own is None:
@@ -203,17 +223,19 @@ def verify(path: Path) -> None:
             raise _damaged(path)
 
 
-def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file that is as it was written."""
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read the tensors of a safetensors file after checking its digest. Floats are returned as float32."""
     verify(path)
     try:
-        return load_file(path)
+        weights = load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
-        raise _not_whole(path, error) from None
+        raise _damaged(path, error) from None
+    return {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
 
 
 def _header_text(path: Path) -> str:
-    if not path.is_file():  # a pipe is none: to open one may take for ever
+    """Return the header of a safetensors file as text."""
+    if not path.is_file():  # opening a pipe may block for ever
         raise StorageError(f"{path}: not there: expected a directory with model.safetensors and config.json")
     try:
         with path.open("rb") as file:
@@ -222,31 +244,24 @@ def _header_text(path: Path) -> str:
                 raise ValueError(f"a header of {length} bytes in a file of {size}")
             return file.read(length).decode()
     except (OSError, ValueError) as error:
-        raise _not_whole(path, error) from None
+        raise _damaged(path, error) from None
 
 
-def _not_whole(path: Path, error: BaseException) -> StorageError:
-    return StorageError(f"{path}: not a whole safetensors file ({' '.join(str(error).split())}): {_advice(path)}")
+def _damaged(path: Path, error: BaseException | None = None) -> StorageError:
+    """Return the error for a file that is incomplete or changed."""
+    what = "damaged, its bytes are not those that were stored"
+    if error is not None:
+        what = f"not a whole safetensors file ({' '.join(str(error).split())})"
+    return StorageError(f"{path}: {what}: restore it from a copy, or try bfn info {path.parent} --repair")
 
 
-def _damaged(path: Path) -> StorageError:
-    return StorageError(f"{path}: damaged, its bytes are not those that were stored: {_advice(path)}")
-
-
-def _advice(path: Path) -> str:
-    return f"restore it from a copy, or try bfn info {path.parent} --repair"
-
-
-WEIGHTS = "model.safetensors"
-"""The file of a stored model's weights."""
-CONFIG = "config.json"
-"""The file of everything else."""
+# --- models -----------------------------------------------------------------------------------------------------------
 
 SHIPPED_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def describe(model: BFN) -> dict[str, Any]:
-    """The config of a model, as stored."""
+    """Return the config of a model, as it is stored."""
     model.info.check()
     network = getattr(model.network, "config", None)
     return {
@@ -260,9 +275,15 @@ def describe(model: BFN) -> dict[str, Any]:
 
 
 def save(model: BFN, directory: Path | str, *, dtype: str = "float32") -> Path:
-    """Write model.safetensors and config.json into a directory: whenever it is killed, a whole model is there.
+    """Write a model to a directory.
 
-    dtype: what the weights are kept in; float16 and bfloat16 halve the file, and are read back as float32.
+    Args:
+        model: the model.
+        directory: the directory.
+        dtype: type of the stored weights; float16 and bfloat16 halve the file and are read back as float32.
+
+    Returns:
+        The directory.
     """
     if dtype not in SHIPPED_DTYPES:
         raise UserError(f"dtype={dtype!r}: expected one of {', '.join(SHIPPED_DTYPES)}")
@@ -277,15 +298,17 @@ def save(model: BFN, directory: Path | str, *, dtype: str = "float32") -> Path:
     _check_finite(model.network, weights, f"{directory}: not stored")
     with _lock(directory):
         sweep(directory / WEIGHTS, directory / CONFIG)
-        digest = write(directory / WEIGHTS, weights, {"config": config})
+        digest = write_weights(directory / WEIGHTS, weights, {"config": config})
         _write_config(directory, config, digest)
     return directory
 
 
 def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.Module, Flow, Head, Any, ModelInfo]:
-    """What a stored model is made of: its network with the weights in float32, flow, head, data shape and info.
+    """Return network, flow, head, data shape and info of a stored model. The weights are float32.
 
-    network: needed where the model was stored with a network that is not one of :mod:`bfn.networks`.
+    Args:
+        name: directory, or name of a bundled model.
+        network: the network, needed if it is not one of :mod:`bfn.networks`.
     """
     if isinstance(network, type):
         raise UserError(f"network={network.__name__}: a class: give one of its networks, {network.__name__}(...)")
@@ -303,7 +326,7 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
         if network is not None:
             check_weights(network, weights)
         loaded = build_for(config["network"], weights) if network is None else network
-    except Exception as error:  # parts that are asked for with wrong values raise whatever they meet
+    except Exception as error:  # wrong values may raise any kind of error
         raise StorageError(f"{directory / CONFIG}: {' '.join(str(error).split()) or type(error).__name__}") from None
     _check_finite(loaded, weights, str(directory / WEIGHTS))
     if network is not None:
@@ -325,7 +348,7 @@ def load(name: Path | str, network: nn.Module | None = None) -> BFN:
 
 
 def read_config(name: Path | str) -> dict[str, Any]:
-    """The config.json of a stored model in the present format: flow, head, data_shape, network, info."""
+    """Return the config of a stored model in the present format: flow, head, data_shape, network, info."""
     directory = locate(name)
     path = directory / CONFIG
     try:
@@ -353,11 +376,17 @@ def read_config(name: Path | str) -> dict[str, Any]:
 
 
 def repair(name: Path | str, copies: Iterable[Path] = ()) -> str:
-    """Make a damaged stored model whole from what is left of it; returns a line that says what was done.
+    """Repair a damaged stored model from what is left of it.
 
-    A damaged config is written again from the copy in the weights, without tables that were tuned since then. Damaged
-    weights are taken from one of the copies, directories of stored models: of the same weights, or else the first
-    that is whole.
+    A damaged config is replaced by the copy in the weights, which lacks tables that were tuned later. Damaged weights
+    are replaced by those of a copy: one with the same weights, or else the first complete one.
+
+    Args:
+        name: directory, or name of a bundled model.
+        copies: directories of stored models.
+
+    Returns:
+        A line that says what was done.
     """
     directory = locate(name)
     with _lock(directory):
@@ -387,7 +416,7 @@ def repair(name: Path | str, copies: Iterable[Path] = ()) -> str:
 
 
 def _whole(directory: Path) -> str | None:
-    """The digest of a stored model's weights where they are whole."""
+    """Return the digest of a stored model's weights if they are complete, else None."""
     try:
         verify(directory / WEIGHTS)
         return read_header(directory / WEIGHTS).digest
@@ -396,7 +425,7 @@ def _whole(directory: Path) -> str | None:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The values of a config whose digest, where it has one, is right."""
+    """Return the values of a config after checking its digest, if it has one."""
     try:
         config = json.loads(text)
     except ValueError as error:
@@ -412,13 +441,13 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def read_info(name: Path | str) -> ModelInfo:
-    """The info of a stored model, without its weights."""
+    """Return the info of a stored model without reading its weights."""
     info: ModelInfo = from_plain(ModelInfo, read_config(name).get("info", {}), f"{locate(name) / CONFIG}: info")
     return info
 
 
 def bundled() -> tuple[str, ...]:
-    """Names of the models that come with the package."""
+    """Return the names of the bundled models."""
     root = resources.files("bfn").joinpath("bundled")
     if not root.is_dir():
         return ()
@@ -426,7 +455,7 @@ def bundled() -> tuple[str, ...]:
 
 
 def locate(name: Path | str) -> Path:
-    """The directory of a stored model: a path, or the name of a bundled one."""
+    """Return the directory of a stored model by its path or, for a bundled model, by its name."""
     path = Path(name)
     known = bundled()
     if (path / CONFIG).is_file() or (path.is_dir() and name not in known):
@@ -446,14 +475,20 @@ def store_tables(
     *,
     calibration: Calibration | None = None,
 ) -> Path:
-    """Add tuned tables to a stored model, in place of those for the same calls; with ``out``, to a copy of it there.
+    """Store tuned tables with a model, or with a copy of it.
 
-    calibration: takes the place of the model's own, if one is given. The config is written last: without it a directory
-    is no model, so that whole pairs are all that is ever there.
+    Args:
+        name: directory, or name of a bundled model.
+        tables: tables by number of network calls; they replace tables for the same numbers.
+        out: directory for the copy; None to change the model itself.
+        calibration: calibration that replaces the model's own, if any.
+
+    Returns:
+        The directory that was written.
     """
     source, target = locate(name), place_for_tables(name, out)
     with _lock(target):
-        place_for_tables(name, out)  # another process may have written there in the meantime
+        place_for_tables(name, out)  # again: another process may have written there in the meantime
         known = target if (target / CONFIG).is_file() else source
         config, info = read_config(known), read_info(known)
         info.tables, info.calibration = {**info.tables, **tables}, calibration or info.calibration
@@ -468,12 +503,15 @@ def store_tables(
 
 
 def place_for_tables(name: Path | str, out: Path | str | None = None) -> Path:
-    """Where :func:`store_tables` writes: the model's own directory, or ``out``, new, empty or a copy of that model."""
+    """Return the directory that :func:`store_tables` writes to, after checking that it may be written.
+
+    This is the model's own directory, or ``out``, which must be new, empty or a copy of the model.
+    """
     source = locate(name)
     target = source if out is None else Path(out)
-    there = next(path for path in (target, *target.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise StorageError(f"{target}: {there} is no directory that can be written to: give another")
+    existing = next(path for path in (target, *target.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise StorageError(f"{target}: {existing} is no directory that can be written to: give another")
     held = target.is_dir() and any(not path.name.startswith(".") for path in target.iterdir())
     if held and not _is_copy(source, target):
         raise StorageError(f"{target}: holds something else than a copy of {name}: give a new or empty directory")
@@ -481,7 +519,7 @@ def place_for_tables(name: Path | str, out: Path | str | None = None) -> Path:
 
 
 def _is_copy(source: Path, target: Path) -> bool:
-    """Whether a directory has the same weights, and the same model made of them where its config is written."""
+    """Return True if a directory has the same weights and, if it has a config, the same model."""
     paths = source / WEIGHTS, target / WEIGHTS
     if not all(path.is_file() for path in paths) or not filecmp.cmp(*paths, shallow=False):
         return False
@@ -492,11 +530,13 @@ def _is_copy(source: Path, target: Path) -> bool:
 
 
 def _lock(directory: Path) -> AbstractContextManager[None]:
+    """Return the lock of a directory that is written to."""
     busy = f"{directory}: another process has been writing there for a minute: try again when it is done"
     return locked(directory / ".lock", busy, wait=60)
 
 
 def _dumped(config: Mapping[str, Any]) -> str:
+    """Return a config as JSON."""
     try:
         return json.dumps(config, indent=2)
     except (TypeError, ValueError, RecursionError) as error:
@@ -504,25 +544,14 @@ def _dumped(config: Mapping[str, Any]) -> str:
 
 
 def _write_config(directory: Path, config: str, weights: str | None) -> None:
-    """The config with its own digest, and that of its weights if these have one."""
+    """Write a config with its own digest and, if there is one, the digest of the weights."""
     seals = {"sha256": ZEROS, **({} if weights is None else {"weights": weights})}
     text = _dumped({**seals, **json.loads(config)}) + "\n"
     atomic_write(directory / CONFIG, seal(text))
 
 
-def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    """A safetensors file, atomically, with a digest."""
-    write(path, weights)
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file that is as it was written, floats as float32."""
-    weights = read(path)
-    return {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
-
-
 def _check_finite(network: nn.Module, weights: Mapping[str, Tensor], place: str) -> None:
-    """Refuse NaN anywhere, and infinite parameters; a buffer may be a mask of infinities."""
+    """Raise a StorageError for NaN, and for infinite parameters. Buffers may be infinite: some are masks."""
     parameters = {name for name, _ in network.named_parameters()}
     for name, value in weights.items():
         if not value.is_floating_point():

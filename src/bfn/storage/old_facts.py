@@ -1,6 +1,6 @@
-"""Facts under their names of earlier versions: views of the codec and of the spreads.
+"""Facts under their names in earlier versions, as views of the codec and of the spreads.
 
-Programs that set ``info.alphabet`` keep working, and so do stored models of formats 1 and 2.
+Programs that set ``info.alphabet`` and stored models of formats 1 and 2 keep working.
 """
 
 from __future__ import annotations

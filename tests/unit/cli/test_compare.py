@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from bfn.cli import main
-from bfn.quality import measurements
+from bfn.quality import comparison
 
 
 @pytest.fixture(autouse=True)
@@ -57,13 +57,13 @@ def test_the_same_command_takes_what_is_measured(models, cloud, tmp_path, monkey
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("sampled again")
 
-    monkeypatch.setattr(measurements, "draw", refuse)
+    monkeypatch.setattr(comparison, "draw", refuse)
     assert run(*options, tmp_path / "b.json") == 0
     assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
 
 
 def test_an_interrupt_keeps_and_shows_what_is_measured(models, cloud, tmp_path, capsys, monkeypatch) -> None:
-    draw, calls = measurements.draw, []
+    draw, calls = comparison.draw, []
 
     def stop_at_the_third(*arguments: object, **options: object) -> object:
         calls.append(1)
@@ -71,7 +71,7 @@ def test_an_interrupt_keeps_and_shows_what_is_measured(models, cloud, tmp_path, 
             raise KeyboardInterrupt
         return draw(*arguments, **options)
 
-    monkeypatch.setattr(measurements, "draw", stop_at_the_third)
+    monkeypatch.setattr(comparison, "draw", stop_at_the_third)
     options = (models / "vectors", "--data", cloud, "--solvers", "bfn", "auto", "--nfe", 2, 3, "--n", 20)
     assert run(*options, "--json", tmp_path / "q.json") == 130
     out, error = capsys.readouterr()

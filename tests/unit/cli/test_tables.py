@@ -194,7 +194,7 @@ def test_wrong_wishes_leave_nothing_behind(tmp_path: Path, refused: Refused) -> 
         b"a\n1\n": "a table of 1 rows",
         b"a,b\n1,2\n3,4,5\n": "line 3",
         "a,b\né,2\n".encode("latin-1"): "UTF-8",
-        b"a,a\n1,2\n3,4\n": "column 'a' is there 2 times",
+        b"a,a\n1,2\n3,4\n": "column 'a' comes 2 times",
         b"a,b\n1,inf\n2,3\n": "column 'b', row 0: inf: expected a finite number",
         b"a,b\n1,1\n1,1\n": "nothing to learn",
         b"a,b\n,\n,\n": "cells are missing",

@@ -67,7 +67,7 @@ def test_tables_are_not_stored_over_anything_else(tmp_path):
     [
         (["digits"], "digits is a bundled model: give --out DIR"),
         (["digits", "--nfe", "1", "--out", "x"], "nfe=1: a table of one call"),
-        (["digits", "--out", "x", "--objective", "endpoint", "--teacher-nfe", "6"], "a teacher makes more calls"),
+        (["digits", "--out", "x", "--objective", "endpoint", "--teacher-nfe", "6"], "teacher_nfe=6: expected more calls"),
         (["digits", "--steps", "0", "--out", "x"], "--steps 0: expected at least 1"),
         (["digits", "--batch", "20", "--out", "x"], "batch=20: expected at least 65"),
         (["nothing"], "neither a directory nor one of the bundled models"),

@@ -93,7 +93,7 @@ def test_other_programs_read_the_weights(tmp_path):
         "a": torch.arange(3.0), "b": torch.tensor(True), "c": torch.arange(4, dtype=torch.int64).view(2, 2),
         "d": torch.randn(3, 5).bfloat16(), "e": torch.empty(0, 3), "f": torch.arange(7, dtype=torch.uint8),
     }  # fmt: skip
-    weights_file.write(tmp_path / "w.safetensors", tensors, {"who": "me"})
+    weights_file.write_weights(tmp_path / "w.safetensors", tensors, {"who": "me"})
     again = load_file(tmp_path / "w.safetensors")
     assert set(again) == set(tensors)
     assert all(torch.equal(again[name], value) and again[name].dtype == value.dtype for name, value in tensors.items())

@@ -14,7 +14,7 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda m: m.sample(2, nfe=2, steer=lambda x: 1.0), "steer gives a float: expected a tensor"),
+        (lambda m: m.sample(2, nfe=2, steer=lambda x: 1.0), "steer returns a float: expected a differentiable number"),
         (lambda m: m.loss(X, n_steps=1.5), "n_steps=1.5: expected a whole number"),
         (lambda m: m.loss(X, n_steps=NAN), "n_steps=nan: expected a whole number"),
         (lambda m: m.loss(X, n_steps=10**18), "n_steps=10+: expected a whole number"),
