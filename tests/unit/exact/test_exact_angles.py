@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfn.core.errors import UserError
 from bfn.exact.numbers import VonMisesMixture
 from bfn.kinds.angles import angles_of, pairs_of
 
@@ -88,10 +87,3 @@ def test_known_angles_are_conditioned_on() -> None:
     weights = model.log_prob(torch.stack([known[0].expand(300, 2), pairs_of(CIRCLE)], 1)).softmax(0)
     expected = weights @ pairs_of(CIRCLE)
     assert bool(((out[:, 1].mean(0) - expected).abs() < 5 * out[:, 1].std(0) / math.sqrt(n) + 0.005).all())
-
-
-def test_wrong_parameters_are_told() -> None:
-    with pytest.raises(UserError, match=r"expected \(components, angles\)"):
-        VonMisesMixture([0.0, 1.0], [1.0, 1.0])
-    with pytest.raises(UserError, match="concentrations from 0 up"):
-        VonMisesMixture([[0.0]], [[-1.0]])

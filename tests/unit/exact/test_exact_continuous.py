@@ -190,35 +190,6 @@ def test_every_solver_runs(make, generator):
 EYE = torch.eye(2)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: GaussianMixture(torch.zeros(3), stds=EYE[0]), "means of shape"),
-        (lambda: GaussianMixture(EYE), "give exactly one"),
-        (lambda: GaussianMixture(EYE, stds=torch.ones(3)), "stds of shape"),
-        (lambda: GaussianMixture(EYE, stds=torch.tensor([1.0, -1.0])), "smallest value -1"),
-        (lambda: GaussianMixture(EYE, EYE), "covariances of shape"),
-        (lambda: GaussianMixture(EYE, torch.tensor([[[1.0, 1], [0, 1]]] * 2)), "not symmetric"),
-        (lambda: GaussianMixture(EYE, torch.stack([EYE, -EYE])), "eigenvalue -1"),
-        (lambda: GaussianMixture(EYE, stds=torch.ones(2), weights=torch.tensor([0.5, 0.6])), "weights sum to 1.1"),
-        (lambda: GaussianMixture(EYE, stds=torch.ones(2), weights=torch.tensor([1.5, -0.5])), "value -0.5"),
-        (lambda: GaussianMixture(EYE, stds=torch.ones(2), weights=torch.tensor([1.0])), "weights of shape"),
-        (lambda: GaussianMixture(EYE * float("nan"), stds=torch.ones(2)), "means with NaN"),
-        (lambda: GaussianMixture(EYE, stds=torch.zeros(2)).log_prob(EYE), "no density"),
-        (lambda: Points(torch.zeros(0, 3)), "points of shape"),
-        (lambda: Points(torch.zeros(2, 3, dtype=torch.int64)), "data of type"),
-        (lambda: Points(EYE, bandwidth=-1.0), "bandwidth=-1.0"),
-        (lambda: Points(EYE, chunk=0), "chunk=0"),
-        (lambda: Points(EYE).log_prob(EYE), "bandwidth=0"),
-        (lambda: Points(EYE).output(torch.zeros(1, 3), NoiseLevel(torch.zeros(1), 0.0)), "state of shape"),
-        (lambda: Points(EYE).output(EYE, NoiseLevel(torch.zeros(2), 0.0), label=torch.zeros(2)), "label given"),
-    ],
-)
-def test_wrong_input(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 def test_flow_may_be_given():
     flow = ContinuousFlow(0.3)
     assert Points(EYE, flow=flow).flow is flow

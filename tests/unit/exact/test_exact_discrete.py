@@ -5,7 +5,6 @@ from itertools import product
 import pytest
 import torch
 
-from bfn.core.flows import DiscreteFlow
 from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, ProductOfCategoricals, StringSet
 
 K, LENGTH = 3, 4
@@ -43,8 +42,7 @@ MODELS = {
     "mixture": lambda **s: MixtureOfProducts(probabilities(3), probabilities(3, LENGTH, K, seed=2), beta_1=2.0, **s),
     "chain": chain,
     "chain with zeros": chain_with_zeros,
-    "dense n-gram": lambda **s: n_gram(dense=True, **s),
-    "sparse n-gram": lambda **s: n_gram(dense=False, **s),
+    "n-gram": n_gram,
 }
 every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS.keys())
 
@@ -183,33 +181,3 @@ def test_real_size_chain(generator):
     u = single.flow.noised(x, level.s, torch.randn(8, 64, 27, generator=generator))
     expected = double.output(u.double(), level).mean
     torch.testing.assert_close(single.output(u, level).mean.double(), expected, atol=1e-5, rtol=0)
-
-
-HALF = torch.full((2,), 0.5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: StringSet(torch.tensor([0, 1]), n_classes=2), "strings of shape"),
-        (lambda: StringSet(torch.tensor([[0, 2]]), n_classes=2), r"expected 0\.\.1"),
-        (lambda: StringSet(torch.tensor([[0.0, 1.0]]), n_classes=2), "integer classes"),
-        (lambda: StringSet(torch.tensor([[0, 1]]), n_classes=1), "n_classes=1"),
-        (lambda: StringSet(torch.tensor([[0], [1]]), torch.tensor([0.5, 0.4]), n_classes=2), "weights sum to 0.9"),
-        (lambda: StringSet(torch.tensor([[0], [1]]), torch.tensor([1, 0]), n_classes=2), "weights of type"),
-        (lambda: StringSet(torch.tensor([[0]]), n_classes=2, flow=DiscreteFlow(3)), "flow with n_classes=3"),
-        (lambda: ProductOfCategoricals(HALF), "probs of shape"),
-        (lambda: ProductOfCategoricals(torch.ones(3, 2)), "probs sum to 2"),
-        (lambda: MixtureOfProducts(HALF, HALF.expand(3, 4, 2)), "weights of shape"),
-        (lambda: MixtureOfProducts(None, HALF), "probs of shape"),
-        (lambda: MarkovChain(HALF, torch.ones(2, 2), 3), "rows of transition sum to 2"),
-        (lambda: MarkovChain(HALF, HALF, 3), "transition of shape"),
-        (lambda: MarkovChain(torch.tensor([1.5, -0.5]), HALF.expand(2, 2), 3), "initial with smallest value -0.5"),
-        (lambda: MarkovChain(HALF, HALF.expand(2, 2), 0), "length=0"),
-        (lambda: MarkovChain(HALF, HALF.expand(2, 2), 3).log_prob(torch.tensor([[0, 1]])), "data of shape"),
-        (lambda: MarkovChain(HALF, HALF.expand(2, 2), 3).log_prob(torch.tensor([[0, 1, 2]])), "classes from 0 to 2"),
-    ],
-)
-def test_wrong_input(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()

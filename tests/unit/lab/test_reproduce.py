@@ -11,15 +11,15 @@ from PIL import Image
 
 import bfn
 from bfn._utils.estimate import Estimate
+from bfn.quality.comparison import Record
 from bfn.quality.judge import Measure
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.comparison import Record
 from bfn_lab import measuring as judged_model
 from bfn_lab.by_calls import ETAS, TUNING_SEED, best_etas, bits, grid_lines, share_left
 from bfn_lab.measuring import JudgedModel, Measurement, Wanted, measure_all, over_calls, samplers_named, samples_at
 from bfn_lab.report import Column, Options
 from bfn_lab.reproduce import EXPERIMENTS, experiment, reproduce
-from bfn_lab.trajectories import final_variance, trend, trajectory_distance
+from bfn_lab.trajectories import final_variance, trajectory_distance, trend
 
 OFFICIAL = Path(__file__).parents[2] / "data" / "official-checkpoints"
 TINY = {

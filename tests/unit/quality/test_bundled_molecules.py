@@ -1,8 +1,7 @@
 """The bundled model of molecules: what it is, that it draws molecules, that it does what it is asked for."""
 
 import bfn
-from bfn.quality.molecules import report_molecules
-from bfn.quality.molecules import Molecules
+from bfn.quality import Molecules, report_molecules
 from bfn.storage import models as storage
 
 

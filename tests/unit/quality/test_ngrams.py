@@ -3,7 +3,6 @@ from collections import Counter
 import pytest
 import torch
 
-from bfn.core.errors import UserError
 from bfn.quality.metrics import (
     TextItems,
     character_ngrams,
@@ -38,8 +37,6 @@ def test_divergence_is_0_for_equal_1_for_disjoint_and_symmetric() -> None:
     assert jensen_shannon(Counter("ab"), Counter("cd")) == 1
     assert jensen_shannon(a, Counter()) == 1
     assert jensen_shannon({"a": 1}, {"b": 1}) == 1
-    with pytest.raises(UserError, match=r"counts=.*: expected numbers"):
-        jensen_shannon({"a": "x"}, a)
     assert jensen_shannon(a, b) == pytest.approx(jensen_shannon(b, a), abs=1e-15)
     # p = (1/2, 1/4, 1/4, 0), q = (1/4, 1/4, 0, 1/2): H(m) - (H(p) + H(q)) / 2 with m = (3/8, 1/4, 1/8, 1/4)
     assert jensen_shannon(a, b) == pytest.approx(1.9056390622295665 - 1.5)
@@ -56,13 +53,6 @@ def test_n_grams_of_classes_are_those_of_their_text() -> None:
 def test_the_divergence_has_a_gradient() -> None:
     a, b = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64), torch.tensor([2.0, 2.0, 1.0], dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda x: divergence(x, b), a.requires_grad_())
-
-
-def test_wrong_input() -> None:
-    with pytest.raises(ValueError, match="n=0"):
-        ngram_counts("abc", 0)
-    with pytest.raises(ValueError, match="length of at least n=4"):
-        class_ngram_counts(torch.zeros(2, 3, dtype=torch.int64), 4, 2)
 
 
 def test_items_give_the_statistics_of_any_choice_of_texts() -> None:

@@ -3,14 +3,15 @@
 import pytest
 import torch
 
-from bfn.quality.molecules import correlation_estimate, report_molecules
 from bfn.quality.molecules import (
     KnownMolecules,
     MoleculeJudge,
     Molecules,
     PropertyNetwork,
+    correlation_estimate,
     fingerprints,
     molecule_judge,
+    report_molecules,
 )
 from tiny import build
 
@@ -51,13 +52,13 @@ def test_of_other_sets_there_is_no_such_judge():
         assert molecule_judge(name) is None
 
 
-def test_it_is_stored_and_read_again(tmp_path, monkeypatch):
+def test_it_is_stored_and_read_again(tmp_path, monkeypatch, tool):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = PropertyNetwork(0.25, 0.05, width=8)
     made = MoleculeJudge(KnownMolecules.of(["C", "CC"]), {"gap": network}, {"gap mean absolute error": "0.01"})
-    made.save(tmp_path / "own.safetensors")
-    monkeypatch.setattr("bfn_lab.second_judge.JUDGES", tmp_path)
+    tool("train_property_judge").save(made, tmp_path / "own.safetensors")
+    monkeypatch.setattr("bfn.quality.molecules.JUDGES", tmp_path)
     again = molecule_judge("own")
     assert again.known.contain(["C", "CCC"]) == [True, False]
     torch.testing.assert_close(again.estimate("gap", ["CCO"]), made.estimate("gap", ["CCO"]), atol=1e-4, rtol=1e-3)

@@ -14,9 +14,8 @@ import torch
 import bfn
 from bfn.cli import main
 from bfn.data.table_files import infer_columns
-from bfn.quality.comparison import compare
+from bfn.quality.comparison import compare, crossed
 from bfn.quality.judge_choice import judge_for
-from bfn.quality.comparison import crossed
 from bfn.quality.table_report import TableReport, table_report
 from bfn.tables.training import table_model
 
@@ -102,23 +101,3 @@ def test_evaluate_writes_a_report(model: Path, tmp_path: Path, capsys: pytest.Ca
     assert json.loads((tmp_path / "report" / "report.json").read_text())["sizes"] == {
         "rows": 50, "train": 100, "held_out": 80,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ([], "held-out rows: data=FILE"),
-        (["--data", "{held}"], "rows it was trained on: train=FILE"),
-        (["--data", "{held}", "--train", "{held}", "--target", "wage"], "column 'wage': expected one of age, place"),
-        (["--data", "none.csv", "--train", "{held}"], "none.csv: no such file"),
-        (["--data", "{held}", "--train", "{held}", "--n", "3"], "3 rows to judge"),
-    ],
-)
-def test_wrong_wishes_are_one_line(
-    model: Path, options: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = [option.format(held=model.parent / "held-out.csv") for option in options]
-    assert main(["evaluate", str(model), "--nfe", "1", *given]) == 2
-    error = capsys.readouterr().err.strip()
-    assert told in error
-    assert "\n" not in error

@@ -12,7 +12,7 @@ from bfn.core.sampling import Step
 
 
 def letters(alphabet: str | None = None) -> bfn.Model:
-    model = bfn.exact.strings.StringSet(torch.tensor([[0, 1, 1, 2]]), n_classes=3)
+    model = bfn.exact.StringSet(torch.tensor([[0, 1, 1, 2]]), n_classes=3)
     model.info.alphabet = alphabet
     return model
 
@@ -44,7 +44,7 @@ def test_lines():
 
 def test_samples_are_written_as_what_they_are(tmp_path):
     assert viz.write_samples(tmp_path / "a", letters("xyz"), torch.tensor([[2, 1]])).read_text() == "zy\n"
-    images = bfn.exact.numbers.Points(torch.zeros(1, 1, 56, 56))
+    images = bfn.exact.Points(torch.zeros(1, 1, 56, 56))
     with Image.open(viz.write_samples(tmp_path / "b", images, torch.ones(2, 1, 56, 56))) as picture:
         assert (np.asarray(picture) == 255).all()
 

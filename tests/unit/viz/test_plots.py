@@ -12,13 +12,13 @@ from bfn.core.solver import plan
 from bfn.core.table import Table
 
 
-def mixture() -> bfn.exact.numbers.GaussianMixture:
+def mixture() -> bfn.exact.GaussianMixture:
     means = torch.tensor([[-1.0, 0.0], [1.0, 0.5]], dtype=torch.float64)
-    return bfn.exact.numbers.GaussianMixture(means, stds=torch.tensor([0.1, 0.2]))
+    return bfn.exact.GaussianMixture(means, stds=torch.tensor([0.1, 0.2]))
 
 
-def strings() -> bfn.exact.strings.StringSet:
-    return bfn.exact.strings.StringSet(torch.tensor([[0, 1], [1, 2], [2, 2]]), n_classes=3, beta_1=4.0)
+def strings() -> bfn.exact.StringSet:
+    return bfn.exact.StringSet(torch.tensor([[0, 1], [1, 2], [2, 2]]), n_classes=3, beta_1=4.0)
 
 
 def rows(solver: str, nfe: int, model: bfn.Model | None = None) -> Table:

@@ -203,7 +203,7 @@ def test_steering_stays_on_the_circle() -> None:
 
 def test_a_model_of_angles_learns_and_comes_back_from_disk(tmp_path) -> None:
     torch.manual_seed(0)
-    network = bfn.networks.mlp.MLP(2, width=32, n_blocks=1, condition_features=16)
+    network = bfn.networks.MLP(2, width=32, n_blocks=1, condition_features=16)
     model = BFN(network, ContinuousFlow(0.05), "angle", (2,))
     truth = VonMisesMixture([[2.0]], [[10.0]], flow=model.flow)
     generator = torch.Generator().manual_seed(0)

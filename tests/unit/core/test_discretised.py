@@ -221,7 +221,7 @@ def test_clipped_noise_is_noise_within_the_range() -> None:
     level = FLOW.noise_level(0.3, 1, 1, like=u)
     noise = torch.zeros_like(u)
     output = ClippedNoiseHead().output(FLOW, noise, u, level)
-    plain = bfn.core.heads.NoiseHead().output(FLOW, noise, u, level)
+    plain = bfn.heads.NoiseHead().output(FLOW, noise, u, level)
     torch.testing.assert_close(output.mean, plain.mean.clamp(-1, 1))
 
 

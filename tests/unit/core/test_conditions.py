@@ -128,7 +128,7 @@ def test_conditions_are_dropped_each_by_its_own_share() -> None:
 
 
 def test_the_facts_survive_save_and_load(tmp_path) -> None:
-    network = bfn.networks.mlp.MLP(2, width=8, n_blocks=1, conditions={"gap": {"shape": []}})
+    network = bfn.networks.MLP(2, width=8, n_blocks=1, conditions={"gap": {"shape": []}})
     kinds = Condition.of(torch.tensor([0, 1, 1]), names=("ring", "chain"))
     own = bfn.BFN(
         network,

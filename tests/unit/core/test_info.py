@@ -112,7 +112,7 @@ def test_predictions_are_clipped_to_the_range_of_the_data() -> None:
 
 
 def test_a_network_that_says_how_many_classes_it_knows_has_them() -> None:
-    network = bfn.networks.mlp.MLP(2, width=8, n_labels=3)
+    network = bfn.networks.MLP(2, width=8, n_labels=3)
     assert BFN(network, ContinuousFlow(), "data", (2,)).info.classes == Classes.equal(3)
     with pytest.raises(UserError, match="2 classes: the network was made for 3"):
         BFN(network, ContinuousFlow(), "data", (2,), ModelInfo(classes=Classes.equal(2)))
