@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -14,7 +15,6 @@ from bfn.core.errors import UserError
 from bfn.data.images import Images
 from bfn.data.loading import load
 from bfn.quality.features import FORMAT, DigitClassifier, check_images, classify, load_classifier
-from bfn.storage import models as weights_file
 
 N_TRAIN = 60_000
 
@@ -80,12 +80,12 @@ def _jitter(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def save_classifier(model: DigitClassifier, path: Path | str, metadata: Mapping[str, str] | None = None) -> None:
-    """Write the weights in float16 with metadata, atomically."""
+    """Write the weights in float16 with metadata."""
     state = {
         name: (value.half() if value.is_floating_point() else value).contiguous()
         for name, value in model.state_dict().items()
     }
-    weights_file.write(Path(path), state, {"format": FORMAT, **(metadata or {})})
+    save_file(state, path, {"format": FORMAT, **(metadata or {})})
 
 
 def main() -> None:

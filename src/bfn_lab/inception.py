@@ -36,6 +36,7 @@ from bfn.quality import (
     parts_with_classes,
     read_images,
 )
+from bfn_lab.second_judge import digest
 
 BATCH = 50
 Preprocessing = Literal["tensorflow", "pytorch-fid"]
@@ -173,7 +174,7 @@ def fid(reference: Tensor, inception: InceptionFeatures, file: str, n: int | Non
             batches = tqdm(torch.split(images, BATCH), "real images through Inception", unit="batch", delay=1)
             return gather_statistics(batches, inception, name=name)
 
-        path = home() / "features" / f"{name}-{digest_of(images, file)}.safetensors"
+        path = home() / "features" / f"{name}-{digest(images, file)}.safetensors"
         statistics = cached_statistics(path, gather, name=name)
         return Frechet(inception, statistics, "FID", n_resamples=0, batch_size=BATCH)
 
@@ -181,12 +182,6 @@ def fid(reference: Tensor, inception: InceptionFeatures, file: str, n: int | Non
     if n is not None and (problem := frechet(reference[:BATCH]).problem(n)):
         raise UserError(problem)
     return frechet(reference)
-
-
-def digest_of(images: Tensor, file: str) -> str:
-    """Return a short name of images and the file of weights."""
-    sha = hashlib.sha256(images.cpu().contiguous().numpy().tobytes() + b"\0" + file.encode() + b"\0")
-    return sha.hexdigest()[:16]
 
 
 def configured(features: Path | str | None = None, n: int | None = None) -> Metric:

@@ -140,7 +140,7 @@ def _table(entry: Mapping[str, Any]) -> PrintedTable:
 
 # --- plots ------------------------------------------------------------------------------------------------------------
 
-Point = tuple[str, Column, Estimate]
+Point = tuple[str | None, Column, Estimate]
 """Label, column and figure."""
 
 
@@ -158,43 +158,39 @@ def quality_plot(
     """
     over_eta = any(column.eta is not None for _, column, _ in curves)
     labels = list(dict.fromkeys(label for label, _, _ in curves))
+    unit = measure.scale if measure.unit == "%" else 1
+    printed = [(f.solver, f.column, Estimate(f.value / unit)) for f in table.figures if f.solver in labels]
     figure = Figure(figsize=(9.6, 4.0), layout="constrained", dpi=100)
     left, right = (_styled(axes) for axes in figure.subplots(1, 2))
-    calls = list(dict.fromkeys(column.nfe for _, column, _ in curves))
-    for index, label in enumerate(labels):
-        for style, nfe in enumerate(calls if over_eta else [None]):
-            points = [
-                (_x(column), m) for name, column, m in curves if name == label and (nfe is None or column.nfe == nfe)
-            ]
-            name = f"{label}, {nfe} calls" if over_eta else label
-            _line(left, [(x, m) for x, m in points if x is not None], measure, index, name, style)
-        for style, nfe in enumerate(dict.fromkeys(c.nfe for c in table.columns) if over_eta else [None]):
-            printed = [
-                (_x(f.column), Estimate(f.value / measure.scale if measure.unit == "%" else f.value))
-                for f in table.figures
-                if f.solver == label and (nfe is None or f.column.nfe == nfe)
-            ]
-            name = f"{label}, {nfe} calls" if over_eta else label
-            _line(right, [(x, m) for x, m in printed if x is not None], measure, index, name, style)
+    _draw_side(left, "measured", labels, curves, measure, over_eta)
+    _draw_side(right, f"the paper: {table.measure} on {table.data}", labels, printed, measure, over_eta)
     for kind, limit in ceiling.items():
-        left.axhline(
-            limit.value * measure.scale, color="#555555", linewidth=0.9, linestyle=":" if kind == "sde" else "--"
-        )
-    for axes, title in ((left, "measured"), (right, f"the paper: {table.measure} on {table.data}")):
-        axes.set_title(title, fontsize=10, loc="left")
-        axes.set_xlabel("eta, where the grid starts" if over_eta else "network calls")
-        axes.set_xscale("log")
-        if not over_eta:
-            axes.xaxis.set_major_formatter(ScalarFormatter())
-            axes.xaxis.set_minor_formatter(NullFormatter())
-            columns = [column for _, column, _ in curves] if axes is left else table.columns
-            axes.set_xticks(_spread(sorted({c.nfe for c in columns if c.nfe is not None})))
-        if measure.better == "low":
-            axes.set_yscale("log")
+        style = ":" if kind == "sde" else "--"
+        left.axhline(limit.value * measure.scale, color="#555555", linewidth=0.9, linestyle=style)
     left.set_ylabel(measure.label + (f", {measure.unit}" if measure.unit else ""))
     handles, names = left.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     figure.savefig(path, format="png")
+
+
+def _draw_side(
+    axes: Axes, title: str, labels: Sequence[str], points: Sequence[Point], measure: Measure, over_eta: bool
+) -> None:
+    """Draw the curves of one side of a plot of quality, one for each label and, over eta, each number of calls."""
+    for index, label in enumerate(labels):
+        for style, nfe in enumerate(dict.fromkeys(column.nfe if over_eta else None for _, column, _ in points)):
+            own = [(_x(column), m) for name, column, m in points if name == label and nfe in (None, column.nfe)]
+            name = f"{label}, {nfe} calls" if over_eta else label
+            _line(axes, [(x, m) for x, m in own if x is not None], measure, index, name, style)
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.set_xlabel("eta, where the grid starts" if over_eta else "network calls")
+    axes.set_xscale("log")
+    if not over_eta:
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xticks(_spread(sorted({column.nfe for _, column, _ in points if column.nfe is not None})))
+    if measure.better == "low":
+        axes.set_yscale("log")
 
 
 def lines_plot(
@@ -205,9 +201,7 @@ def lines_plot(
     axes = _styled(figure.add_subplot())
     for index, (name, points) in enumerate(curves.items()):
         style = "--" if name in dashed else "-"
-        axes.plot(
-            *zip(*points, strict=True), style, color=COLOURS[index % len(COLOURS)], marker="o", markersize=3, label=name
-        )
+        axes.plot(*zip(*points, strict=True), style, color=_colour(index), marker="o", markersize=3, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())

@@ -106,7 +106,7 @@ def save_judge(network: JudgeNetwork, path: Path, metadata: Mapping[str, str]) -
     save_file({key: value.half().contiguous() for key, value in network.state_dict().items()}, path, dict(metadata))
 
 
-def _digest(*values: object) -> str:
+def digest(*values: object) -> str:
     """Return a short name of constants and tensors."""
     sha = hashlib.sha256()
     for value in values:
@@ -144,7 +144,7 @@ class NGramBits(JudgePart):
         # The number of an n-gram has at most 63 bits.
         context = max(1, min(CONTEXT, int(63 / log2(n_classes)) - 1))
         tables = count_backoff(text, context, n_classes, smoothing=1.0, min_count=1)
-        return cls(tables, _digest("ngram-bits", context, text), end)
+        return cls(tables, digest("ngram-bits", context, text), end)
 
     @property
     def key(self) -> str:
@@ -185,7 +185,7 @@ class Projections(JudgePart):
 
     @property
     def key(self) -> str:
-        return _digest("projections", (N_PROJECTIONS, QUANTILES), self.reference)
+        return digest("projections", (N_PROJECTIONS, QUANTILES), self.reference)
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         generator = torch.Generator().manual_seed(0)

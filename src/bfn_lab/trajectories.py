@@ -15,10 +15,16 @@ from torch import Tensor
 from bfn import ContinuousFlow, DiscreteFlow, Flow, Model, Step, grids, solvers
 from bfn.exact import ExactModel, GaussianMixture, MarkovChain
 from bfn.quality import Estimate, markdown_table, mean_estimate
-from bfn.solvers import PAPER, Multistep, Solver, Table
+from bfn.solvers import Multistep, Solver, Table
 from bfn_lab import report as printed
 from bfn_lab.measuring import JudgedModel
 from bfn_lab.report import Options, Section, lines_plot, log_log_slope
+
+PAPER = (
+    "bfn", "euler-ode", "euler-sde", "bfn-solver1", "bfn-solver2", "bfn-solver2-singlestep", "sde-bfn-solver1",
+    "sde-bfn-solver2", "bfn-solver++1", "bfn-solver++2", "sde-bfn-solver++2",
+)  # fmt: skip
+"""Solvers of the paper."""
 
 STEPS = (0.1, 0.05, 0.02, 0.01, 0.005)
 
@@ -241,7 +247,7 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
     initial = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     exact = cache(partial(_reference, problem, initial))
     rows, curves, results = [], dict[str, list[tuple[float, float]]](), dict[str, object]()
-    for solver in (solver for solver in PAPER if model.flow.kind in solver.kinds):
+    for solver in (solver for solver in map(solvers.get, PAPER) if model.flow.kind in solver.kinds):
         if solver.stochastic:
             tables = [
                 solvers.plan(model, solver, n_steps, grid=_grid(solver), t_start=problem.t_start).table
