@@ -86,18 +86,22 @@ _MNIST = {
     "name": "official-binary-unet", "width": 128, "multipliers": [1, 2, 2], "n_blocks": 2, "attention_rates": [8, 16],
     "n_heads": 4, "groups": 32, "dropout": 0.5,
 }  # fmt: skip
-_TEXT8_DATA = {"name": "text8", "length": 256}
-_MNIST_DATA = {"name": "mnist", "labels": False, "binarise": "dynamic"}
 
 PUBLISHED: Mapping[str, Configuration] = {
     "text8_discrete": Configuration(
-        _TEXT8, DiscreteFlow(27, 0.75**2), LogitsHead(), (256,), _TEXT8_DATA, TEXT8.symbols
+        _TEXT8, DiscreteFlow(27, 0.75**2), LogitsHead(), (256,), {"name": "text8", "length": 256}, TEXT8.symbols
     ),
     "cifar10_continuous_16bins": _cifar10(16, discretised=False),
     "cifar10_continuous_256bins": _cifar10(256, discretised=False),
     "cifar10_discretized_16bins": _cifar10(16, discretised=True),
     "cifar10_discretized_256bins": _cifar10(256, discretised=True),
-    "mnist_discrete": Configuration(_MNIST, DiscreteFlow(2, 3.0**2), LogitHead(), (1, 28, 28), _MNIST_DATA),
+    "mnist_discrete": Configuration(
+        _MNIST,
+        DiscreteFlow(2, 3.0**2),
+        LogitHead(),
+        (1, 28, 28),
+        {"name": "mnist", "labels": False, "binarise": "dynamic"},
+    ),
 }
 """The six published configurations, by the names of their settings files."""
 
@@ -178,8 +182,9 @@ def configuration(settings: str | Mapping[str, Any]) -> Configuration:
     chosen = readers[net.class_name](net, original)
     for section in original.values():
         if isinstance(section, _Section) and section.parameters:
-            left = ", ".join(map(str, section.parameters))
-            raise UserError(f"settings: {section.name} has unknown parameters {left}")
+            raise UserError(
+                f"settings: {section.name} has unknown parameters {', '.join(map(str, section.parameters))}"
+            )
     return chosen
 
 
@@ -303,9 +308,6 @@ class _Names:
         return (*shape, *(1,) * (self.kernel_dims if projection else 0))
 
 
-_IGNORED = "input_adapter.pos_feats"
-"""A buffer of the image networks that no published configuration uses."""
-
 _NAMES: Mapping[str, _Names] = {
     "official-transformer": _Names({
         "theta_in": "input_adapter.inp_embedding", "time_in": "input_adapter.t_embedding",
@@ -404,21 +406,22 @@ def _match(
     names = _NAMES[str(chosen.network["name"])]
     prefix = "net." if all(key.startswith("net.") for key in state) else ""
     left, ours = dict(state), {}
-    missing, misshapen = [], []
+    wrong: dict[str, list[str]] = {kind: [] for kind in MISMATCHES}
     for key, own in network.state_dict().items():
         official = prefix + names.key(key)
         value, expected = left.pop(official, None), names.shape(key, own.shape)
         if value is None:
-            missing.append(official)
+            wrong["missing"].append(official)
         elif tuple(value.shape) != expected:
-            misshapen.append(f"{official} {tuple(value.shape)} instead of {expected}")
+            wrong["misshapen"].append(f"{official} {tuple(value.shape)} instead of {expected}")
         elif not value.is_floating_point():
-            misshapen.append(f"{official} of {value.dtype} instead of torch.float32")
+            wrong["misshapen"].append(f"{official} of {value.dtype} instead of torch.float32")
         else:
             ours[key] = value.reshape(own.shape).to(torch.float32).contiguous()
     if isinstance(network, OfficialFlatUNet | OfficialBinaryUNet):
-        left.pop(prefix + _IGNORED, None)
-    return network, ours, dict(zip(MISMATCHES, (missing, list(left), misshapen), strict=True))
+        left.pop(f"{prefix}input_adapter.pos_feats", None)  # a buffer that no published configuration uses
+    wrong["unexpected"] = list(left)
+    return network, ours, wrong
 
 
 def read_state_dict(path: str | Path) -> dict[str, Tensor]:

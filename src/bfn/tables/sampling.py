@@ -30,7 +30,8 @@ from bfn.controls.particles import Particles
 from bfn.core.control import Control
 from bfn.core.errors import UserError
 from bfn.core.model import Model
-from bfn.core.sampling import Request, Samples, sample
+from bfn.core.samples import Samples
+from bfn.core.sampling import Request, sample
 from bfn.data.table_columns import TableColumn, TableColumns, pandas
 from bfn.tables.conditions import CellCondition, Constraint, cell_conditions, columns_of, constraints_of, number_range
 
@@ -331,18 +332,15 @@ def _allowed_states(columns: TableColumns, ranges: list[CellCondition]) -> Parts
         name, states = condition.column.name, torch.from_numpy(condition.states)
         allowed[name] = allowed[name] & states if name in allowed else states
         if not bool(allowed[name].any()):
-            raise UserError(f"{condition}: no value of this column can meet it{_range_text(condition)}")
+            known = f": the table has {_range_text(condition.column)}" if condition.column.quantiles is not None else ""
+            known = ": no cell of it was missing" if condition.value is None else known
+            raise UserError(f"{condition}: no value of this column can meet it{known}")
     return {name: mask for name, mask in allowed.items() if columns[name].n_states > 1}
 
 
-def _range_text(condition: CellCondition) -> str:
-    column = condition.column
-    if condition.value is None:
-        return ": no cell of it was missing"
-    if column.quantiles is None:
-        return ""
+def _range_text(column: TableColumn) -> str:
     low, high = column.cells.series(number_range(column), np.zeros(2, bool), column.name)
-    return f": the table has {low} to {high}"
+    return f"{low} to {high}"
 
 
 def _known_cells(columns: TableColumns, given: dict[str, Any]) -> tuple[Parts, Parts, Any]:
@@ -482,19 +480,14 @@ class Gaps:
 def _warn_of_range(columns: TableColumns, table: Any) -> None:
     """Warn, once for each column, about cells outside the range that the column had in the training table."""
     for column in columns.number_columns:
-        raw, missing = column.cells.raw(table[column.name])
-        low, high = number_range(column)
-        level = column.states(table[column.name], fill_missing=0)[0] != column.number_state
-        outside = np.flatnonzero(((raw < low) | (raw > high)) & ~missing & ~level)
+        series, (low, high) = table[column.name], number_range(column)
+        states, raw = column.states(series, fill_missing=0)
+        outside = np.flatnonzero((states == column.number_state) & series.notna() & ((raw < low) | (raw > high)))
         if len(outside):
-            ends = column.cells.series(np.array([low, high]), np.zeros(2, bool), column.name)
             more = f", and {len(outside) - 1} more cells" if len(outside) > 1 else ""
-            value = table[column.name].iloc[outside[0]]
-            warnings.warn(
-                f"column {column.name!r}, row {outside[0]}: {value} is outside the range of the training table, "
-                f"{ends[0]} to {ends[1]}{more}",
-                stacklevel=4,
-            )
+            what = f"column {column.name!r}, row {outside[0]}: {series.iloc[outside[0]]}"
+            text = f"{what} is outside the range of the training table, {_range_text(column)}{more}"
+            warnings.warn(text, stacklevel=4)
 
 
 def _best(column: TableColumn, p: Floats | None, n: int) -> Any:

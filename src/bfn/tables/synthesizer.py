@@ -22,15 +22,8 @@ from bfn.core.errors import UserError, did_you_mean
 from bfn.core.info import ModelInfo
 from bfn.core.model import BFN, load
 from bfn.core.sampling import MOST_NUMBERS, Request
+from bfn.data import table_files as files
 from bfn.data.table_columns import TableColumns, pandas
-from bfn.data.table_files import (
-    TableStream,
-    UnlearnableColumnsError,
-    as_frame,
-    check_kinds_and_drop,
-    infer_columns,
-    open_table,
-)
 from bfn.networks.conditioning import MOST_BLOCKS
 from bfn.tables.conditions import columns_of
 from bfn.tables.sampling import CALLS, ROWS, TRIES, Gaps, RowRequest, SamplingReport, draw_rows
@@ -190,13 +183,13 @@ class TableSynthesizer:
         device: str | None = None, progress: Shown | None = None,
     ) -> None:  # fmt: skip
         check_network(network)
-        check_kinds_and_drop(kinds, drop)
+        files.check_kinds_and_drop(kinds, drop)
         self.seed, self.kinds, self.drop, self.drop_unlearnable = check_seed(seed), kinds, drop, drop_unlearnable
         self.network = network
         self.dropout, self.lr = check_share("dropout", dropout), check_positive("lr", lr)
         self.width, self.n_blocks = _count("width", width, MOST_WIDTH), _count("n_blocks", n_blocks, MOST_BLOCKS)
         self.steps, self.batch = _count("steps", steps), _count("batch", batch)
-        self.device, self.progress = device, progress
+        self.device, self.progress = device, True if progress is None else progress
         self.left_out: dict[str, str] = {}
         self.stopped_by: str | None = None
         self._model: BFN | None = None
@@ -234,9 +227,9 @@ class TableSynthesizer:
         """Learn a table. ``begin`` is called before the first step, when nothing can be refused any more."""
         with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            trainer, facts = self._trainer(open_table(table), run, Path(folder) / "rows")
+            trainer, facts = self._trainer(files.open_table(table), run, Path(folder) / "rows")
             begin()
-            bar = Progress(trainer.stopping.steps, "training", "step", self._shown, start=trainer.step)
+            bar = Progress(trainer.stopping.steps, "training", "step", self.progress, start=trainer.step)
             self.stopped_by = trainer.run(bar)
         kept = trainer.stopping
         assert isinstance(kept, HeldOutLoss)
@@ -254,11 +247,11 @@ class TableSynthesizer:
     def _trainer(self, table: Any, run: Path | None, file: Path) -> tuple[Trainer, Mapping[str, Any]]:
         """Return the trainer, with the state of the last checkpoint if there is one, and the facts of the run."""
         newest = None if run is None else checkpoints.latest(run)
-        columns, n = self._columns_in(table, self._shown and newest is None), len(table)
+        columns, n = self._columns_in(table, self.progress and newest is None), len(table)
         sizes, settings, steps = self._settings(n)
         model = table_model(columns, self.network, **sizes)
         model = model if self.device is None else model.to(self.device)
-        if isinstance(table, TableStream):
+        if isinstance(table, files.TableStream):
             x = table.encoded(columns, model.as_data, file)
         else:
             x = model.as_data(columns.encode(table)).to(model.dtype).to(model.device)
@@ -273,10 +266,6 @@ class TableSynthesizer:
             trainer.restore(newest)
         return trainer, facts
 
-    @property
-    def _shown(self) -> Shown:
-        return True if self.progress is None else self.progress
-
     def _settings(self, n: int) -> tuple[dict[str, Any], dict[str, Any], int]:
         """Return the sizes of the network, the settings of training, and the number of steps, for n rows."""
         batch = min(MOST_BATCH, max(64, 2 ** round(math.log2(n / 32)))) if self.batch is None else self.batch
@@ -290,8 +279,9 @@ class TableSynthesizer:
 
     def _columns_in(self, table: Any, shown: Shown) -> TableColumns:
         try:
-            return infer_columns(table, self.kinds, self.drop)
-        except UnlearnableColumnsError as error:
+            columns: TableColumns = files.infer_columns(table, self.kinds, self.drop)
+            return columns
+        except files.UnlearnableColumnsError as error:
             if not self.drop_unlearnable or error.others is None:
                 raise
             self.left_out = error.reasons
@@ -379,7 +369,7 @@ class TableSynthesizer:
         Warns:
             UserWarning: a cell is outside the range of the training table.
         """
-        table, request = as_frame(table), Request.from_options(nfe=nfe, **settings)
+        table, request = files.as_frame(table), Request.from_options(nfe=nfe, **settings)
         check_whole("draws", 1 if draws is None else draws, 1, 10**6)
         gaps = Gaps.of(self.model, table)
         if expected:
@@ -399,7 +389,7 @@ class TableSynthesizer:
         Returns:
             ndarray (n,), in nats. A lower bound if the table has classes.
         """
-        table, columns = as_frame(table), self.columns
+        table, columns = files.as_frame(table), self.columns
         parts = columns.encode(table)
         settings = {"generator": torch.Generator().manual_seed(0), **settings}
         result = self.model.log_likelihood(parts, **settings).log_prob.double().numpy() + columns.log_slopes(table)

@@ -33,15 +33,8 @@ from bfn.core.info import ModelInfo
 from bfn.core.model import BFN, takes
 from bfn.core.plain import from_plain, to_plain
 from bfn.data.tokenizers import Tokenizer
-from bfn.interop.diffusers.schedulers import (
-    BFNScheduler,
-    BFNSchedulerOutput,
-    DiscreteBFNScheduler,
-    Generators,
-    TableScheduler,
-    VPSolverScheduler,
-    stores_config,
-)  # fmt: skip
+from bfn.interop.diffusers import schedulers
+from bfn.interop.diffusers.schedulers import BFNScheduler, BFNSchedulerOutput, DiscreteBFNScheduler, VPSolverScheduler
 
 __all__ = [
     "BFNNetwork", "BFNPipeline", "BFNScheduler", "BFNSchedulerOutput", "BFNTextPipeline", "DiscreteBFNScheduler",
@@ -64,7 +57,7 @@ class BFNNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
         num_train_timesteps: timestep of pure noise.
     """
 
-    @stores_config
+    @schedulers.stores_config
     def __init__(
         self, architecture: Mapping[str, Any], data_shape: Sequence[int], num_train_timesteps: int = 1000
     ) -> None:
@@ -166,7 +159,7 @@ class _Generation(DiffusionPipeline):
     default_calls: ClassVar[int]
     output_types: ClassVar[tuple[str, ...]]
     info: ModelInfo
-    scheduler: TableScheduler
+    scheduler: schedulers.TableScheduler
 
     @property
     def _network(self) -> Denoiser:
@@ -180,7 +173,7 @@ class _Generation(DiffusionPipeline):
     @torch.no_grad()
     def __call__(
         self, batch_size: int = 1, num_inference_steps: int | None = None, class_labels: Label | None = None,
-        guidance_scale: float = 1.0, generator: Generators = None, latents: Tensor | None = None,
+        guidance_scale: float = 1.0, generator: schedulers.Generators = None, latents: Tensor | None = None,
         timesteps: Sequence[float] | None = None, output_type: str | None = None, return_dict: bool = True,
         callback_on_step_end: OnStepEnd | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
@@ -233,7 +226,7 @@ class _Generation(DiffusionPipeline):
     def _device(self) -> torch.device:
         return torch.device(self._execution_device)
 
-    def _labels(self, label: Label | None, n: int, scale: float, generator: Generators) -> Tensor | None:
+    def _labels(self, label: Label | None, n: int, scale: float, generator: schedulers.Generators) -> Tensor | None:
         """Return the classes that the network is called with, (n,); None if it has no classes.
 
         With guidance they are (2n,): the second half asks for predictions without a class.
@@ -250,12 +243,12 @@ class _Generation(DiffusionPipeline):
         labels = without if labels is None else labels.where(labels >= 0, none)
         return labels if scale == 1 else torch.cat([labels, without])
 
-    def _present(self, lengths: Any, n: int, generator: Generators) -> Tensor | None:
+    def _present(self, lengths: Any, n: int, generator: schedulers.Generators) -> Tensor | None:
         """Return the mask of the data that n samples have, (n, *data_shape); None if nothing is padded."""
         flow, shape, own = self.scheduler.flow, data_shape(self._network), self.info[LENGTHS]
         return present_of(flow, shape, n, None, lengths, own, _one(generator), self._device)
 
-    def _first_sample(self, noise: Tensor | None, n: int, generator: Generators) -> Tensor:
+    def _first_sample(self, noise: Tensor | None, n: int, generator: schedulers.Generators) -> Tensor:
         """Return the sample at the first timestep, from the given or from new noise."""
         shape = (n, *self.scheduler.flow.state_shape(data_shape(self._network)))
         if noise is None:
@@ -373,7 +366,7 @@ def _check_choices(what: str, values: Sequence[str], choices: Sequence[str]) -> 
             raise UserError(f"{what}{value!r}: expected one of {', '.join(choices)}")
 
 
-def _one(generator: Generators) -> torch.Generator | None:
+def _one(generator: schedulers.Generators) -> torch.Generator | None:
     """Return the generator of what is drawn for the whole batch."""
     return generator[0] if isinstance(generator, list) else generator
 

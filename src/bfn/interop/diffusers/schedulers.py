@@ -137,7 +137,8 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
     def scale_model_input(self, sample: Tensor, timestep: Timestep) -> Tensor:
         """Return the input of the network, like the sample, at one timestep or at timesteps (batch,)."""
         level = self._level(timestep, sample)
-        return self.head.inputs(self.flow, _precise(sample) * _norm(level), level).to(sample.dtype)
+        inputs: Tensor = self.head.inputs(self.flow, _precise(sample) * _norm(level), level).to(sample.dtype)
+        return inputs
 
     def step(
         self, model_output: Tensor, timestep: Timestep, sample: Tensor, generator: Generators = None,
@@ -246,7 +247,7 @@ class BFNScheduler(TableScheduler):
         sigma_1: of the model's flow.
         prediction_type: "epsilon", "sample", or the name of a head of this library, such as "preconditioned".
         prediction_settings: parameters of the head, such as {"data_std": 0.5}.
-        solver: a name from ``bfn.solvers.named.names("continuous")``.
+        solver: a name from ``bfn.solvers.names("continuous")``.
         grid, t_start, g: as in :func:`bfn.sample`.
         clip_sample: whether predicted data are clipped.
         clip_sample_range: data are clipped to +-clip_sample_range, or to (lowest, highest) if it is a pair.
