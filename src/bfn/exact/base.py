@@ -1,39 +1,62 @@
-"""What exact models share: the state's density, its Bayes posterior, and checks of their parameters."""
+"""Base classes of exact models, and functions that they share."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from functools import cached_property
 from math import log, pi
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from bfn.core.errors import UserError
-from bfn.core.flows import DiscreteFlow, Flow, NoiseLevel, Shape
+from bfn.core.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel, Shape
 from bfn.core.heads import Categorical, Output
-from bfn.core.info import ModelInfo, Spread
+from bfn.core.info import EXACT, SPREADS, ModelInfo, Spread
 from bfn.core.model import Model
 
 LOG_ZERO = -1e30
-"""Stands for log 0 inside posteriors: exp of it is 0, but sums and differences of it stay finite."""
-
-
+"""Stands for log 0 inside posteriors: its exp is 0, but sums and differences of it are finite."""
 SPREAD_SAMPLES = 500
-"""Data that tell an exact model's spread."""
+"""Number of samples that the spread of the data is measured on."""
+
+
+class ContinuousSettings(TypedDict, total=False):
+    """Settings of exact models of continuous data, see :class:`ContinuousExactModel`."""
+
+    sigma_1: float
+    flow: ContinuousFlow | None
+    dtype: torch.dtype
+
+
+class DiscreteSettings(TypedDict, total=False):
+    """Settings of exact models of discrete data, see :class:`DiscreteExactModel`."""
+
+    beta_1: float
+    flow: DiscreteFlow | None
+    dtype: torch.dtype
 
 
 class ExactModel(Model, nn.Module):
     """A distribution of data whose posterior given the state u = s w(x) + sqrt(kappa) eps is known exactly.
 
-    Usable wherever a model is: ``loss``, ``sample`` with every solver. Its only error is rounding, so that whatever a
-    solver gets wrong on it is the solver's own.
+    It can be used wherever a model can, for ``loss`` and for ``sample`` with every solver. Its only error is rounding,
+    so errors of its samples are errors of the solver.
+
+    Args:
+        flow: how the data are noised.
+        data_shape: shape of one sample.
+        dtype: type of the parameters and of the states.
     """
 
-    def __init__(self, flow: Flow, data_shape: Shape) -> None:
+    def __init__(self, flow: Flow, data_shape: Any, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.flow = flow
-        self.data_shape = tuple(data_shape)
+        self.data_shape = data_shape
+        self._dtype = dtype
+
+    def _register(self, name: str, values: Tensor) -> None:
+        """Register parameters as a buffer of the model's type."""
+        self.register_buffer(name, values.to(self._dtype))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -45,29 +68,32 @@ class ExactModel(Model, nn.Module):
 
     @cached_property
     def info(self) -> ModelInfo:
-        """That it is exact, and the spread of some of its data."""
+        """Facts about the model: it is exact, and the spread of numeric data."""
+        info = ModelInfo()
+        info[EXACT] = True
         numbers = [name for name, part in self.flow.parts.items() if part.has_range]
-        some: Any = self.sample_data(SPREAD_SAMPLES, torch.Generator(self.device).manual_seed(0)) if numbers else None
-        if not isinstance(some, Mapping):
-            return ModelInfo(exact=True, spread=None if some is None else Spread.of(some))
-        found = {name: Spread.of(some[name]) for name in numbers}
-        return ModelInfo(exact=True, part_spreads={name: spread for name, spread in found.items() if spread})
+        if numbers:
+            generator = torch.Generator(self.device).manual_seed(0)
+            data = self.flow.by_part("data", self.sample_data(SPREAD_SAMPLES, generator))
+            found = {name: Spread.of(data[name]) for name in numbers}
+            info[SPREADS] = {name: spread for name, spread in found.items() if spread}
+        return info
 
     @abstractmethod
-    def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n exact samples of the data, (n, *data_shape)."""
+    def sample_data(self, n: int, generator: torch.Generator | None = None) -> Any:
+        """Draw n exact samples of the data, (n, *data_shape); a mapping of parts for joint data."""
 
     @abstractmethod
-    def log_prob(self, x: Tensor) -> Tensor:
-        """Exact log-probability (log-density for continuous data) of x, (batch,), nats."""
+    def log_prob(self, x: Any) -> Tensor:
+        """Return the exact log-probability of x in nats, (batch,); the log-density of continuous data."""
 
     @abstractmethod
     def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
-        """Log-density of the state u at that level, log E_x N(u; s w(x), kappa I): (batch,), nats."""
+        """Return the log-density of the state u in nats, log E_x N(u; s w(x), kappa I), (batch,)."""
 
     @abstractmethod
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
-        """The output distribution whose mean is E[data | u]."""
+        """Return the output distribution, whose mean is E[data | u]."""
 
     def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
         if conditions:
@@ -79,41 +105,77 @@ class ExactModel(Model, nn.Module):
         return self.posterior_output(u, level)
 
     def log_sender(self, u: Tensor, x: Tensor, level: NoiseLevel) -> Tensor:
-        """log N(u; s w(x), kappa I), (batch,): the sender's density of the state."""
+        """Return the log-density of the state given the data, log N(u; s w(x), kappa I), (batch,)."""
         residual = u - level.s * self.flow.message(x, dtype=u.dtype)
         return normal_log_prob(residual, self.flow.kappa)
 
 
-class DiscreteExactModel(ExactModel):
-    """Strings of ``length`` classes. All that the state says of them is the log-likelihood s u of each class.
+class ContinuousExactModel(ExactModel):
+    """Exact model of continuous data.
 
-    p(u | x) = N(u; s w(x), K I) is proportional in x to exp(sum_d s u[d, x_d]): a model has only to sum its own
-    probability against such a product, which :meth:`marginals` does.
+    Args:
+        data_shape: shape of one sample.
+        sigma_1: noise that is left at t = 1, of the default flow.
+        flow: used instead of the default flow.
+        dtype: type of the parameters and of the states.
+    """
+
+    def __init__(
+        self,
+        data_shape: Shape,
+        *,
+        sigma_1: float = 1e-3,
+        flow: ContinuousFlow | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        super().__init__(flow or ContinuousFlow(sigma_1), tuple(data_shape), dtype)
+
+
+class DiscreteExactModel(ExactModel):
+    """Exact model of strings of classes.
+
+    The state enters by the log-likelihood s u of each class: p(u | x) = N(u; s w(x), K I) is proportional in x to
+    exp(sum_d s u[d, x_d]). A subclass sums its own probabilities times such a product.
+
+    Args:
+        n_classes: number of classes K.
+        length: number of variables of a string.
+        beta_1: final accuracy of the default flow.
+        flow: used instead of the default flow.
+        dtype: type of the parameters and of the states.
     """
 
     flow: DiscreteFlow
 
-    def __init__(self, n_classes: int, length: int, beta_1: float, flow: DiscreteFlow | None) -> None:
+    def __init__(
+        self,
+        n_classes: int,
+        length: int,
+        *,
+        beta_1: float = 0.75**2,
+        flow: DiscreteFlow | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
         if length < 1:
             raise UserError(f"length={length}: expected at least 1 variable")
         if flow is not None and flow.n_classes != n_classes:
             raise UserError(f"flow with n_classes={flow.n_classes}: the model has {n_classes} classes; make them equal")
-        super().__init__(flow or DiscreteFlow(n_classes, beta_1), (length,))
+        super().__init__(flow or DiscreteFlow(n_classes, beta_1), (length,), dtype)
 
     @abstractmethod
     def marginals(self, log_likelihood: Tensor) -> Tensor:
-        """Unnormalised log posterior of each variable, (batch, length, K), from s u, (batch, length, K)."""
+        """Return the unnormalised log posterior of each variable given s u, both (batch, length, K)."""
 
     @abstractmethod
     def log_normaliser(self, log_likelihood: Tensor) -> Tensor:
-        """log sum_x p(x) exp(sum_d log_likelihood[d, x_d]): (batch,)."""
+        """Return log sum_x p(x) exp(sum_d log_likelihood[d, x_d]), (batch,)."""
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         return Categorical(self.marginals(u * level.s))
 
     def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
         n_classes, length = self.flow.n_classes, self.data_shape[0]
-        # ||w||^2 = K (K - 1) a variable, and u . w = K u_x - sum_k u_k.
+        # ||w||^2 = K (K - 1) for each variable, and u . w = K u_x - sum_k u_k.
         s = level.s.reshape(-1) if isinstance(level.s, Tensor) else level.s
         shift = s * u.flatten(1).sum(1) / n_classes + s * s * (length * (n_classes - 1) / 2)
         evidence: Tensor = self.log_normaliser(u * level.s) + normal_log_prob(u, n_classes) - shift
@@ -121,7 +183,7 @@ class DiscreteExactModel(ExactModel):
 
 
 def normal_log_prob(u: Tensor, variance: float | Tensor) -> Tensor:
-    """Log-density of (batch, ...) under N(0, variance I), or with a variance for each number: (batch,)."""
+    """Return the log-density of (batch, ...) under N(0, variance), (batch,). Each number may have its own variance."""
     if isinstance(variance, Tensor):
         own = variance.to(u)
         return -(u.square() / own + (2 * pi * own).log()).flatten(1).sum(1) / 2
@@ -129,17 +191,21 @@ def normal_log_prob(u: Tensor, variance: float | Tensor) -> Tensor:
 
 
 def safe_log(probs: Tensor) -> Tensor:
-    """log with LOG_ZERO for log 0."""
+    """Return the log of probabilities, LOG_ZERO instead of log 0."""
     return probs.log().clamp(min=LOG_ZERO)
 
 
 def restore_log_zero(log_probs: Tensor) -> Tensor:
-    """-inf for sums that hold a LOG_ZERO: the log-probability of what is impossible."""
+    """Return -inf for sums that contain a LOG_ZERO."""
     return torch.where(log_probs < LOG_ZERO / 2, float("-inf"), log_probs)
 
 
 def check_probs(probs: Tensor, name: str) -> Tensor:
-    """``probs`` in float64, its last axis summing to 1 to the last digit; a ValueError if it is no distribution."""
+    """Return probabilities in float64, normalised over the last axis.
+
+    Raises:
+        UserError: they are not close to a distribution.
+    """
     probs = torch.as_tensor(probs)
     if not probs.is_floating_point():
         raise UserError(f"{name} of type {probs.dtype}: expected probabilities as floats")
@@ -154,17 +220,17 @@ def check_probs(probs: Tensor, name: str) -> Tensor:
     return probs / totals
 
 
-def log_weights(weights: Tensor | None, components: Tensor, dtype: torch.dtype) -> Tensor:
-    """Logarithms of the components' weights, which sum to 1, on their device; equal ones for None."""
+def log_weights(weights: Tensor | None, components: Tensor) -> Tensor:
+    """Return the log weights of a mixture, on the device of its components; equal ones for None."""
     n = len(components)
     weights = torch.full((n,), 1 / n, dtype=torch.float64) if weights is None else check_probs(weights, "weights")
     if tuple(weights.shape) != (n,):
-        raise UserError(f"weights of shape {tuple(weights.shape)}: expected one a component, ({n},)")
-    return safe_log(weights).to(components.device, dtype)
+        raise UserError(f"weights of shape {tuple(weights.shape)}: expected one for each component, ({n},)")
+    return safe_log(weights).to(components.device)
 
 
 def draw_classes(probs: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """One class a row from (n, K) probabilities, by inverting their cumulative sum: (n,) int64."""
+    """Draw one class for each row of probabilities (n, K), int64, (n,), by inverting the cumulative sums."""
     cumulative = probs.double().cumsum(-1)
     uniform = torch.rand((len(probs), 1), generator=generator, dtype=torch.float64, device=probs.device)
     drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
@@ -172,7 +238,7 @@ def draw_classes(probs: Tensor, generator: torch.Generator | None = None) -> Ten
 
 
 def draw_components(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """n components from one set of weights (N,), however many: (n,) int64."""
+    """Draw n components with weights (N,), int64, (n,)."""
     cumulative = weights.double().cumsum(0)
     uniform = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)
     return torch.searchsorted(cumulative, uniform * cumulative[-1], right=True).clamp_(max=len(weights) - 1)

@@ -1,23 +1,16 @@
-"""A mixture over joint data: given the component, numbers are normal and classes independent of one another.
-
-With responsibilities r_m = p(m | u) from all parts together, each part's posterior is that of its components:
-
-    numbers   x_hat = sum_m r_m [ mu_m + s v_m (u - s mu_m) / (1 + s^2 v_m) ]
-    classes   p_k   = sum_m r_m softmax_k( log p_mk + s u_k )
-"""
+"""An exact model of joint data: a mixture with independent variables in each component."""
 
 from collections.abc import Mapping
 from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
 from bfn.core.heads import Categorical, Output, Point, unknown_scale
-from bfn.core.joint import JointFlow, JointOutput, flat
-from bfn.core.joint import SlicedPart as Part
+from bfn.core.joint import JointFlow, JointOutput
 from bfn.exact.base import (
     ExactModel,
     check_probs,
@@ -26,15 +19,102 @@ from bfn.exact.base import (
     log_weights,
     normal_log_prob,
     safe_log,
-)
+)  # fmt: skip
+
+
+class _Normals(nn.Module):
+    """Normal distributions of the variables of a continuous part, in each of M components.
+
+    A state is (batch, *shape), and s a number or a tensor that broadcasts against it.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, means: Tensor, stds: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("mean", means.to(dtype))
+        self.register_buffer("variance", stds.square().to(dtype))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Return the log-density of data in each component, (batch, M)."""
+        return _log_density(x.unsqueeze(1) - self.mean, self.variance)
+
+    def log_state(self, u: Tensor, s: Any) -> Tensor:
+        """Return the log-density of the state in each component, (batch, M)."""
+        s = _beside_components(s)
+        return _log_density(u.unsqueeze(1) - s * self.mean, 1 + s * s * self.variance)
+
+    def log_factor(self, u: Tensor, s: Any) -> Tensor:
+        """Return the log of the factor of the state's density that :meth:`log_state` leaves out, (batch,)."""
+        return u.new_zeros(len(u))
+
+    def output(self, u: Tensor, level: NoiseLevel, weights: Tensor) -> Output:
+        """Return the output distribution, given the weight of each component, (batch, M)."""
+        s = _beside_components(level.s)
+        residual = u.unsqueeze(1) - s * self.mean
+        x_hat = self.mean + s * self.variance * residual / (1 + s * s * self.variance)
+        weights = weights.reshape(*weights.shape, *[1] * (u.ndim - 1))
+        return Point((weights * x_hat).sum(1), unknown_scale(level))
+
+    def draw(self, components: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Draw data from the given components."""
+        mean = self.mean[components]
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + noise * self.variance[components].sqrt()
+
+
+class _Categoricals(nn.Module):
+    """Distributions of the variables of a discrete part, in each of M components. See :class:`_Normals`."""
+
+    log_probs: Tensor
+
+    def __init__(self, probs: Tensor, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("log_probs", safe_log(probs).to(dtype))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        log_probs = self.log_probs.expand(len(x), *self.log_probs.shape)
+        index = x.long()[:, None, ..., None].expand(*log_probs.shape[:-1], 1)
+        return log_probs.gather(-1, index).reshape(*log_probs.shape[:2], -1).sum(-1)
+
+    def log_state(self, u: Tensor, s: Any) -> Tensor:
+        total = torch.logsumexp(self.log_probs + (s * u).unsqueeze(1), -1)
+        return total.reshape(*total.shape[:2], -1).sum(-1)
+
+    def log_factor(self, u: Tensor, s: Any) -> Tensor:
+        """Return log N(u; 0, K I) - s sum(u) / K - s^2 |w|^2 / 2 K, (batch,)."""
+        n_classes = u.shape[-1]
+        first = s.reshape(len(s), -1)[:, 0] if isinstance(s, Tensor) else s
+        shift = first * u.flatten(1).sum(1) / n_classes
+        return normal_log_prob(u, n_classes) - shift - first * first * (prod(u.shape[1:-1]) * (n_classes - 1) / 2)
+
+    def output(self, u: Tensor, level: NoiseLevel, weights: Tensor) -> Output:
+        posterior = torch.log_softmax(self.log_probs + (level.s * u).unsqueeze(1), -1)
+        log_weights = weights.clamp(min=1e-300).log()
+        return Categorical(torch.logsumexp(log_weights.reshape(*weights.shape, *[1] * (u.ndim - 1)) + posterior, 1))
+
+    def draw(self, components: Tensor, generator: torch.Generator | None) -> Tensor:
+        probs = self.log_probs[components].exp()
+        return draw_classes(probs.flatten(0, -2), generator).reshape(probs.shape[:-1])
 
 
 class JointMixture(ExactModel):
-    """M components over named parts.
+    """Mixture of M components over named parts.
 
-    numbers: for each continuous part (means, stds), (M, *shape) each. classes: for each discrete part the probabilities
-    (M, *shape, K). weights: (M,), equal if None. flows: of the parts, the usual ones where they are left out.
-    times: as of :class:`bfn.JointFlow`.
+    Given the component, the numbers of continuous parts are normal, and all variables are independent. With the
+    responsibilities r_m = p(m | u) from all parts together, the predictions are
+
+        numbers   x_hat = sum_m r_m [ mu_m + s v_m (u - s mu_m) / (1 + s^2 v_m) ]
+        classes   p_k   = sum_m r_m softmax_k( log p_mk + s u_k )
+
+    Args:
+        numbers: (means, stds) of each continuous part, (M, *shape) both.
+        classes: probabilities of each discrete part, (M, *shape, K).
+        weights: (M,), equal if None.
+        flows: of the parts; parts that are left out have the default flow of their kind.
+        times: see :class:`bfn.JointFlow`.
+        dtype: type of the parameters and of the states.
 
     >>> model = JointMixture({"x": ([[0.0], [1.0]], [[0.1], [0.2]])}, {"kind": [[0.9, 0.1], [0.2, 0.8]]})
     >>> sorted(model.sample_data(3))
@@ -63,98 +143,55 @@ class JointMixture(ExactModel):
         own |= {name: DiscreteFlow(p.shape[-1], 18 / p.shape[-1]) for name, p in probs.items()}
         shapes = {name: tuple(means.shape[1:]) for name, (means, _) in pairs.items()}
         shapes |= {name: tuple(p.shape[1:-1]) for name, p in probs.items()}
-        super().__init__(JointFlow({**own, **(flows or {})}, times=times).for_shape(shapes), (0,))
-        self.data_shape = shapes
-        n = counts.pop()
-        for name, (means, stds) in pairs.items():
-            self.register_buffer(f"mean_{name}", means.reshape(n, -1).to(dtype))
-            self.register_buffer(f"variance_{name}", stds.reshape(n, -1).square().to(dtype))
-        for name, p in probs.items():
-            self.register_buffer(f"log_probs_{name}", safe_log(p).reshape(n, -1, p.shape[-1]).to(dtype))
+        flow = JointFlow({**own, **(flows or {})}, times=times).for_shape(shapes)
+        super().__init__(flow, shapes, dtype)
         weights = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
-        self.register_buffer("log_weights", log_weights(weights, torch.empty(n), dtype))
+        self._register("log_weights", log_weights(weights, torch.empty(counts.pop())))
+        self.components = nn.ModuleDict({name: _Normals(*pair, dtype) for name, pair in pairs.items()})
+        self.components.update({name: _Categoricals(p, dtype) for name, p in probs.items()})
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
-        resp = torch.softmax(self._log_joint(u, level), 1)
-        return JointOutput(self.flow.layout, {part.name: self._part(part, u, level, resp) for part in self.flow.layout})
+        weights = torch.softmax(self._log_joint(u, level), 1)
+        outputs = {
+            part.name: self._of(part.name).output(part.state_of(u), part.level_of(level), weights)
+            for part in self.flow.layout
+        }
+        return JointOutput(self.flow.layout, outputs)
 
     def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
-        """The states of classes enter by their density at w = 0 times exp(s u . w / K - s^2 |w|^2 / 2K)."""
         total = torch.logsumexp(self._log_joint(u, level), 1)
         for part in self.flow.layout:
-            if not part.flow.has_range:
-                own, s, n_classes = self._own(part, u), self._s(part, level).squeeze(-1), part.flow.kappa
-                size = prod(part.shape)
-                base = normal_log_prob(own, n_classes)
-                first = s[:, 0]
-                total = total + base - first * own.flatten(1).sum(1) / n_classes
-                total = total - first * first * (size * (n_classes - 1) / 2)
+            total = total + self._of(part.name).log_factor(part.state_of(u), part.scale_of(level.s))
         return total
 
     def log_prob(self, x: Any) -> Tensor:
         x = self.as_data(x)
         total = self.log_weights.expand(len(x), -1)
         for part in self.flow.layout:
-            own = flat(part.data_of(x))
-            if part.flow.has_range:
-                mean, variance = self._get("mean", part), self._get("variance", part)
-                squares = (own.unsqueeze(1) - mean).square() / variance + (2 * torch.pi * variance).log()
-                total = total - squares.sum(-1) / 2
-            else:
-                log_probs = self._get("log_probs", part).unsqueeze(0).expand(len(x), -1, -1, -1)
-                chosen = own.long().unsqueeze(1).unsqueeze(-1).expand(-1, log_probs.shape[1], -1, 1)
-                total = total + log_probs.gather(-1, chosen).squeeze(-1).sum(-1)
+            total = total + self._of(part.name).log_prob(part.data_of(x))
         return torch.logsumexp(total, 1)
 
-    def sample_data(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:  # type: ignore[override]
-        which = draw_components(self.log_weights.exp(), n, generator)
-        drawn = {}
-        for part in self.flow.layout:
-            if part.flow.has_range:
-                mean, variance = self._get("mean", part)[which], self._get("variance", part)[which]
-                noise = torch.randn(mean.shape, generator=generator, dtype=self.dtype, device=self.device)
-                drawn[part.name] = (mean + noise * variance.sqrt()).reshape(n, *part.shape)
-            else:
-                probs = self._get("log_probs", part)[which].exp()
-                drawn[part.name] = draw_classes(probs.flatten(0, 1), generator).reshape(n, *part.shape)
-        return drawn
+    def sample_data(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        chosen = draw_components(self.log_weights.exp(), n, generator)
+        return {part.name: self._of(part.name).draw(chosen, generator) for part in self.flow.layout}
 
-    def _get(self, what: str, part: Part) -> Tensor:
-        return self.get_buffer(f"{what}_{part.name}")
-
-    def _own(self, part: Part, u: Tensor) -> Tensor:
-        """The part's state, (batch, variables) or (batch, variables, K)."""
-        own = u[:, part.state]
-        return own if part.flow.has_range else own.reshape(len(u), -1, int(part.flow.kappa))
-
-    def _s(self, part: Part, level: NoiseLevel) -> Tensor:
-        """The part's s, to broadcast against its state, a number a variable at least."""
-        s = torch.as_tensor(level.s, dtype=self.dtype)
-        s = s[:, part.state] if s.ndim else s.reshape(1, 1)
-        return (
-            s if part.flow.has_range else s.reshape(len(s), -1, int(part.flow.kappa) if s.numel() > 1 else 1)[..., :1]
-        )
+    def _of(self, name: str) -> Any:
+        return self.components[name]
 
     def _log_joint(self, u: Tensor, level: NoiseLevel) -> Tensor:
-        """log pi_m p(u | m), (batch, M); of classes up to what all components share."""
+        """Return log pi_m p(u | m), (batch, M), up to factors that all components share."""
         total = self.log_weights.expand(len(u), -1)
         for part in self.flow.layout:
-            own, s = self._own(part, u).unsqueeze(1), self._s(part, level).unsqueeze(1)
-            if part.flow.has_range:
-                variance = 1 + s * s * self._get("variance", part)
-                squares = (own - s * self._get("mean", part)).square() / variance + (2 * torch.pi * variance).log()
-                total = total - squares.sum(-1) / 2
-            else:
-                total = total + torch.logsumexp(self._get("log_probs", part) + s * own, -1).sum(-1)
+            total = total + self._of(part.name).log_state(part.state_of(u), part.scale_of(level.s))
         return total
 
-    def _part(self, part: Part, u: Tensor, level: NoiseLevel, resp: Tensor) -> Output:
-        own, s = self._own(part, u).unsqueeze(1), self._s(part, level).unsqueeze(1)
-        if part.flow.has_range:
-            mean, variance = self._get("mean", part), self._get("variance", part)
-            posterior = mean + s * variance * (own - s * mean) / (1 + s * s * variance)
-            x_hat = (resp.unsqueeze(-1) * posterior).sum(1).reshape(-1, *part.shape)
-            return Point(x_hat, unknown_scale(part.level_of(level)))
-        posterior = torch.log_softmax(self._get("log_probs", part) + s * own, -1)
-        mixed = torch.logsumexp(resp.clamp(min=1e-300).log()[..., None, None] + posterior, 1)
-        return Categorical(mixed.reshape(-1, *part.shape, mixed.shape[-1]))
+
+def _beside_components(s: Any) -> Any:
+    """Return a level as a factor of (batch, M, *shape)."""
+    return s.unsqueeze(1) if isinstance(s, Tensor) else s
+
+
+def _log_density(residual: Tensor, variance: Tensor) -> Tensor:
+    """Return the log-density of (batch, M, *shape) under N(0, variance), (batch, M)."""
+    squares = residual.square() / variance + (2 * torch.pi * variance).log()
+    return -squares.reshape(*squares.shape[:2], -1).sum(-1) / 2

@@ -1,32 +1,37 @@
-"""Gaussian mixtures: the exact posterior mean in any dimension.
-
-With x ~ sum_m pi_m N(mu_m, Sigma_m) the state is u ~ sum_m pi_m N(s mu_m, I + s^2 Sigma_m), and
-
-    x_hat = sum_m r_m [ mu_m + s Sigma_m (I + s^2 Sigma_m)^-1 (u - s mu_m) ],    r_m = p(m | u)
-
-Each Sigma_m = Q diag(lambda) Q^T is decomposed once; every level then costs two products with Q. Where each variable
-has a level of its own (parts of the data are known), I + S Sigma_m S is factorised instead, for each sample.
-"""
+"""Exact models of continuous data: Gaussian mixtures, sets of points, and mixtures over angles."""
 
 from __future__ import annotations
 
 from math import log, pi
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from bfn.core.errors import UserError
-from bfn.core.flows import ContinuousFlow, NoiseLevel
+from bfn.core.flows import NoiseLevel
 from bfn.core.heads import Output, Point, unknown_scale
-from bfn.exact.base import ExactModel, draw_components, log_weights, normal_log_prob
+from bfn.exact.base import ContinuousExactModel, ContinuousSettings, draw_components, log_weights, normal_log_prob
 from bfn.kinds.angles import VonMises, log_i0e, pairs_of
 
 
-class GaussianMixture(ExactModel):
+class GaussianMixture(ContinuousExactModel):
     """Mixture of M Gaussians in D dimensions.
 
-    means: (M, D). covariances: (M, D, D), positive semi-definite; or stds: (M,) isotropic, or (M, D) along the axes.
-    weights: (M,), equal if None. A component may be a point (std 0); it then has no density, only a posterior.
+    With x ~ sum_m pi_m N(mu_m, Sigma_m) the state is u ~ sum_m pi_m N(s mu_m, I + s^2 Sigma_m), and
+
+        x_hat = sum_m r_m [ mu_m + s Sigma_m (I + s^2 Sigma_m)^-1 (u - s mu_m) ],    r_m = p(m | u)
+
+    Each Sigma_m = Q diag(lambda) Q^T is decomposed once, and a prediction takes two products with Q. If each variable
+    has a level of its own, since parts of the data are known, I + S Sigma_m S is factorised for each sample.
+
+    Args:
+        means: (M, D).
+        covariances: (M, D, D), positive semi-definite.
+        stds: instead of covariances, (M,) for isotropic components or (M, D) for axis-aligned ones. A component with
+            std 0 is a point; the mixture then has a posterior but no density.
+        weights: (M,), equal if None.
+        settings: see :class:`bfn.exact.base.ContinuousExactModel`.
     """
 
     means: Tensor
@@ -41,21 +46,19 @@ class GaussianMixture(ExactModel):
         *,
         stds: Tensor | None = None,
         weights: Tensor | None = None,
-        sigma_1: float = 1e-3,
-        flow: ContinuousFlow | None = None,
-        dtype: torch.dtype = torch.float64,
+        **settings: Unpack[ContinuousSettings],
     ) -> None:
         means = torch.as_tensor(means).double()
         if means.ndim != 2 or means.numel() == 0:
             raise UserError(f"means of shape {tuple(means.shape)}: expected (components, dimensions)")
         if not bool(torch.isfinite(means).all()):
             raise UserError("means with NaN or infinite values: expected finite ones")
-        super().__init__(flow or ContinuousFlow(sigma_1), (means.shape[1],))
+        super().__init__((means.shape[1],), **settings)
         variances, axes = _eigen(means.shape, covariances, stds)
-        self.register_buffer("means", means.to(dtype))
-        self.register_buffer("variances", variances.to(dtype))
-        self.register_buffer("axes", None if axes is None else axes.to(dtype))
-        self.register_buffer("log_weights", log_weights(weights, means, dtype))
+        self._register("means", means)
+        self._register("variances", variances)
+        self.register_buffer("axes", None if axes is None else axes.to(self._dtype))
+        self._register("log_weights", log_weights(weights, means))
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         if self.axes is not None and isinstance(level.s, Tensor) and level.s[0].numel() > 1:
@@ -71,7 +74,7 @@ class GaussianMixture(ExactModel):
 
     def log_prob(self, x: Tensor) -> Tensor:
         if not bool((self.variances > 0).all()):
-            raise UserError("a component without extent in some direction: it has no density; give it a positive std")
+            raise UserError("a component with std 0 in some direction has no density; give it a positive std")
         _, centred, variances = self._components(x.to(self.dtype), 1.0, 0.0)
         return torch.logsumexp(self._log_joint(centred, variances), 1)
 
@@ -84,7 +87,8 @@ class GaussianMixture(ExactModel):
         return self.means[which] + noise
 
     def _mean_at_own_levels(self, u: Tensor, s: Tensor, axes: Tensor) -> Tensor:
-        """E[x | u] with u = s x + eps, s (batch, D), from z = u / c = a x + eps / c with c = max(1, s): no overflow."""
+        """Return E[x | u] for u = s x + eps with s (batch, D)."""
+        # In units of c = max(1, s), z = u / c = a x + eps / c, large s do not overflow.
         c = s.clamp(min=1)
         a, z = (s / c).unsqueeze(1), (u / c).unsqueeze(1)
         covariances = (axes * self.variances.unsqueeze(1)) @ axes.mT
@@ -97,7 +101,7 @@ class GaussianMixture(ExactModel):
         return (resp * (self.means + torch.einsum("mde,bme->bmd", covariances, a * pull))).sum(1)
 
     def _components(self, u: Tensor, s: float | Tensor, noise: float) -> tuple[float | Tensor, Tensor, Tensor]:
-        """s, u - s mu and the variances noise + s^2 lambda, all along each component's axes: (batch, M, D)."""
+        """Return s, and u - s mu and noise + s^2 lambda along the axes of each component, (batch, M, D)."""
         s = s.reshape(len(s), 1, -1) if isinstance(s, Tensor) else s
         centred = self._rotate(u.unsqueeze(1) - s * self.means, back=False)
         return s, centred, noise + s * s * self.variances
@@ -108,13 +112,13 @@ class GaussianMixture(ExactModel):
         return torch.einsum("bme,mde->bmd" if back else "bmd,mde->bme", vectors, self.axes)
 
     def _log_joint(self, centred: Tensor, variances: Tensor) -> Tensor:
-        """log pi_m N(u; component m), (batch, M)."""
+        """Return log pi_m N(u; component m), (batch, M)."""
         squares = (centred.square() / variances + variances.log()).sum(-1)
         return self.log_weights - (squares + centred.shape[-1] * log(2 * pi)) / 2
 
 
 def _eigen(shape: torch.Size, covariances: Tensor | None, stds: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Variances (M, D) and axes (M, D, D) or None for the coordinate axes, float64."""
+    """Return variances (M, D), and axes (M, D, D) or None for the coordinate axes, in float64."""
     n, dim = shape
     if (covariances is None) == (stds is None):
         raise UserError("covariances and stds: give exactly one of the two")
@@ -131,18 +135,24 @@ def _eigen(shape: torch.Size, covariances: Tensor | None, stds: Tensor | None) -
     if not torch.allclose(covariances, covariances.mT, rtol=1e-6, atol=1e-12):
         raise UserError("covariances that are not symmetric: expected Sigma = Sigma^T; average the two")
     variances, axes = torch.linalg.eigh(covariances)
-    # Eigenvalues of a semi-definite matrix come out within rounding of 0.
+    # Rounding can make eigenvalues of a semi-definite matrix slightly negative.
     if bool((variances < -1e-6 * variances[:, -1:].abs().clamp(min=1e-300)).any()):
         raise UserError(f"covariances with eigenvalue {float(variances.min()):.6g}: expected none below 0")
     return variances.clamp(min=0), axes
 
 
-class Points(ExactModel):
-    """Points (N, *data_shape), each a Gaussian of standard deviation ``bandwidth`` (0: the points alone).
+class Points(ContinuousExactModel):
+    """A set of points, such as images, each the centre of an isotropic Gaussian.
 
-    weights: (N,), equal if None. chunk: points worked on at a time, 4 * batch * chunk bytes in float32.
-    In float32 the prediction is right to about 1e-5; densities are summed in float64 all the same, since the large
-    squares in them cancel.
+    In float32 predictions have an error of about 1e-5. Densities are always summed in float64, since the large squares
+    in them cancel.
+
+    Args:
+        points: (N, *data_shape).
+        bandwidth: standard deviation of the Gaussians; 0 for the points themselves.
+        weights: (N,), equal if None.
+        chunk: number of points to work on at a time; this takes 4 * batch * chunk bytes in float32.
+        settings: see :class:`bfn.exact.base.ContinuousExactModel`.
     """
 
     centred: Tensor
@@ -155,10 +165,8 @@ class Points(ExactModel):
         bandwidth: float = 0.0,
         *,
         weights: Tensor | None = None,
-        sigma_1: float = 1e-3,
-        flow: ContinuousFlow | None = None,
-        dtype: torch.dtype = torch.float64,
         chunk: int = 4096,
+        **settings: Unpack[ContinuousSettings],
     ) -> None:
         points = torch.as_tensor(points)
         if points.ndim < 1 or points.numel() == 0:
@@ -167,15 +175,14 @@ class Points(ExactModel):
             raise UserError(f"bandwidth={bandwidth}: expected a finite standard deviation >= 0")
         if chunk < 1:
             raise UserError(f"chunk={chunk}: expected at least 1 point at a time")
-        super().__init__(flow or ContinuousFlow(sigma_1), tuple(points.shape[1:]))
+        super().__init__(points.shape[1:], **settings)
         self.flow.check(points, self.data_shape)
         self.bandwidth, self.chunk = float(bandwidth), chunk
-        flat = points.reshape(len(points), -1).to(dtype)
-        # About their mean the points are short vectors, and the differences of their products lose fewer digits.
-        centre = flat.mean(0, dtype=torch.float64).to(dtype)
-        self.register_buffer("centre", centre)
-        self.register_buffer("centred", flat - centre)
-        self.register_buffer("log_weights", log_weights(weights, points, dtype))
+        flat = points.reshape(len(points), -1).to(self._dtype)
+        # Relative to their mean the points are short vectors, and differences of their products lose fewer digits.
+        self._register("centre", flat.mean(0, dtype=torch.float64))
+        self._register("centred", flat - self.centre)
+        self._register("log_weights", log_weights(weights, points))
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         flat, s, variance = self._state(u, level.s)
@@ -189,7 +196,7 @@ class Points(ExactModel):
 
     def log_prob(self, x: Tensor) -> Tensor:
         if self.bandwidth == 0:
-            raise UserError("bandwidth=0: points alone have no density; give a bandwidth, or ask for log_evidence")
+            raise UserError("bandwidth=0: points have no density; give a bandwidth, or use log_evidence")
         flat = x.reshape(len(x), -1).to(self.dtype)
         one = flat.new_ones(1, 1)
         return self._log_density(flat, one, one * self.bandwidth**2)
@@ -204,7 +211,7 @@ class Points(ExactModel):
         flat = u.reshape(len(u), -1).to(self.dtype)
         s = s.reshape(len(s), -1) if isinstance(s, Tensor) else flat.new_full((1, 1), s)
         if s.shape[1] > 1:
-            # Levels as far apart as known and unknown data leave float32 no digits.
+            # The levels of known and unknown data are too far apart for float32.
             flat, s = flat.double(), s.double()
         return flat, s, 1 + (s * self.bandwidth) ** 2
 
@@ -215,7 +222,7 @@ class Points(ExactModel):
         return (log_sum - rest.squeeze(1) / 2).to(self.dtype)
 
     def _attend(self, u: Tensor, s: Tensor, variance: Tensor, with_mean: bool = True) -> tuple[Tensor, Tensor]:
-        """Posterior mean of the centred points, (batch, D), and the log of the sum of their weights, (batch,)."""
+        """Return the posterior mean of the centred points, (batch, D), and the log sum of their weights, (batch,)."""
         query, penalty = u * (s / variance), s * s / (2 * variance)
         peak = u.new_full((len(u), 1), float("-inf"))
         total = u.new_zeros(len(u), 1)
@@ -234,11 +241,17 @@ class Points(ExactModel):
         return mean / total, (peak + total.log()).squeeze(1)
 
 
-class VonMisesMixture(ExactModel):
-    """M components over D angles; the data are pairs, (D, 2).
+class VonMisesMixture(ContinuousExactModel):
+    """Mixture of M products of von Mises distributions over D angles.
 
-    centres, concentrations: (M, D), in radians and from 0 (uniform) up. weights: (M,), equal if None.
-    Densities are those of the angles. A known angle is known with both numbers of its pair.
+    The data are pairs (cos, sin), (D, 2). Densities are those of the angles. A known angle is known with both numbers
+    of its pair.
+
+    Args:
+        centres: (M, D), in radians.
+        concentrations: (M, D), 0 for a uniform angle.
+        weights: (M,), equal if None.
+        settings: see :class:`bfn.exact.base.ContinuousExactModel`; the default of ``sigma_1`` is 0.01.
 
     >>> model = VonMisesMixture([[0.0], [2.0]], [[20.0], [5.0]])
     >>> bool((model.sample_data(3).norm(dim=-1) - 1).abs().max() < 1e-12)
@@ -249,27 +262,19 @@ class VonMisesMixture(ExactModel):
     log_weights: Tensor
 
     def __init__(
-        self,
-        centres: Tensor,
-        concentrations: Tensor,
-        *,
-        weights: Tensor | None = None,
-        sigma_1: float = 1e-2,
-        flow: ContinuousFlow | None = None,
-        dtype: torch.dtype = torch.float64,
+        self, centres: Any, concentrations: Any, *, weights: Any = None, **settings: Unpack[ContinuousSettings]
     ) -> None:
         centres, c = (torch.as_tensor(x, dtype=torch.float64) for x in (centres, concentrations))
         if centres.ndim != 2 or centres.shape != c.shape or centres.numel() == 0:
-            raise UserError(
-                f"centres of shape {tuple(centres.shape)}, concentrations of shape {tuple(c.shape)}: "
-                "expected (components, angles) of both"
-            )
+            shapes = f"centres of shape {tuple(centres.shape)}, concentrations of shape {tuple(c.shape)}"
+            raise UserError(f"{shapes}: expected (components, angles) of both")
         if not bool((torch.isfinite(c) & (c >= 0) & torch.isfinite(centres)).all()):
             raise UserError("centres and concentrations: expected finite angles, and finite concentrations from 0 up")
-        super().__init__(flow or ContinuousFlow(sigma_1), (centres.shape[1], 2))
-        self.register_buffer("natural", (c.unsqueeze(-1) * pairs_of(centres)).to(dtype))
+        settings.setdefault("sigma_1", 1e-2)
+        super().__init__((centres.shape[1], 2), **settings)
+        self._register("natural", c.unsqueeze(-1) * pairs_of(centres))
         weights = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
-        self.register_buffer("log_weights", log_weights(weights, centres, dtype))
+        self._register("log_weights", log_weights(weights, centres))
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         natural = self.natural + (u * level.s).unsqueeze(1)
@@ -293,7 +298,7 @@ class VonMisesMixture(ExactModel):
         return VonMises.single(self.natural[which]).draw(generator)
 
     def _log_joint(self, natural: Tensor) -> Tensor:
-        """log pi_m prod_d I_0(|natural|) / I_0(|h|), (batch, M)."""
+        """Return log pi_m prod_d I_0(|natural_d|) / I_0(|prior natural_d|), (batch, M)."""
         before, after = torch.linalg.vector_norm(self.natural, dim=-1), torch.linalg.vector_norm(natural, dim=-1)
         gained: Tensor = (after - before + log_i0e(after) - log_i0e(before)).sum(-1)
         return self.log_weights + gained

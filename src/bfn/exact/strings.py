@@ -1,9 +1,9 @@
-"""Discrete data whose posterior is a sum over few terms: sets of strings, and mixtures of independent variables."""
+"""Exact models of strings: sets, mixtures of independent variables, Markov chains and n-gram models."""
 
 from __future__ import annotations
 
 from math import ceil, sqrt
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -13,43 +13,44 @@ from bfn.core.flows import DiscreteFlow, NoiseLevel
 from bfn.data.tokenizers import TEXT8
 from bfn.exact.base import (
     DiscreteExactModel,
+    DiscreteSettings,
     check_probs,
     draw_classes,
     draw_components,
     log_weights,
     restore_log_zero,
     safe_log,
-)
+)  # fmt: skip
 from bfn.networks.ngram_counts import BackoffTables, count_backoff
 from bfn.networks.ngram_posterior import SparseAutomaton, posterior_logits, scaled
 
 
 class StringSet(DiscreteExactModel):
-    """A finite set of strings (N, L) of classes, with weights (N,), equal if None."""
+    """A finite set of strings.
+
+    Args:
+        strings: classes, (N, L).
+        weights: (N,), equal if None.
+        n_classes: number of classes.
+        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
+    """
 
     strings: Tensor
     log_weights: Tensor
 
     def __init__(
-        self,
-        strings: Tensor,
-        weights: Tensor | None = None,
-        *,
-        n_classes: int,
-        beta_1: float = 0.75**2,
-        flow: DiscreteFlow | None = None,
-        dtype: torch.dtype = torch.float64,
+        self, strings: Tensor, weights: Tensor | None = None, *, n_classes: int, **settings: Unpack[DiscreteSettings]
     ) -> None:
         strings = torch.as_tensor(strings)
         if strings.ndim != 2 or strings.numel() == 0:
             raise UserError(f"strings of shape {tuple(strings.shape)}: expected (n_strings, length)")
-        super().__init__(n_classes, strings.shape[1], beta_1, flow)
+        super().__init__(n_classes, strings.shape[1], **settings)
         self.flow.check(strings, self.data_shape)
         self.register_buffer("strings", strings.long())
-        self.register_buffer("log_weights", log_weights(weights, strings, dtype))
+        self._register("log_weights", log_weights(weights, strings))
 
     def posterior(self, u: Tensor, level: NoiseLevel) -> Tensor:
-        """Probability of each string given the state, (batch, N)."""
+        """Return the probability of each string given the state, (batch, N)."""
         return torch.softmax(self._log_joint(u * level.s), 1)
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
@@ -71,7 +72,8 @@ class StringSet(DiscreteExactModel):
         return self.strings[draw_components(self.log_weights.exp(), n, generator)]
 
     def _log_joint(self, log_likelihood: Tensor) -> Tensor:
-        """log p(string) + its log-likelihood, (batch, N): one gather a position keeps memory at (batch, N)."""
+        """Return log p(string) plus its log-likelihood, (batch, N)."""
+        # One position at a time, so that memory is (batch, N).
         joint = self.log_weights.expand(len(log_likelihood), -1)
         for d, column in enumerate(self.strings.T):
             joint = joint + log_likelihood[:, d, column]
@@ -79,27 +81,24 @@ class StringSet(DiscreteExactModel):
 
 
 class MixtureOfProducts(DiscreteExactModel):
-    """Mixture of M products of categoricals: weights (M,), equal if None, and probs (M, L, K)."""
+    """Mixture of M products of categorical distributions.
+
+    Args:
+        weights: (M,), equal if None.
+        probs: class probabilities, (M, L, K).
+        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
+    """
 
     log_weights: Tensor
     log_probs: Tensor
 
-    def __init__(
-        self,
-        weights: Tensor | None,
-        probs: Tensor,
-        *,
-        beta_1: float = 0.75**2,
-        flow: DiscreteFlow | None = None,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
+    def __init__(self, weights: Tensor | None, probs: Tensor, **settings: Unpack[DiscreteSettings]) -> None:
         probs = torch.as_tensor(probs)
         if probs.ndim != 3 or probs.numel() == 0:
             raise UserError(f"probs of shape {tuple(probs.shape)}: expected (components, length, classes)")
-        super().__init__(probs.shape[2], probs.shape[1], beta_1, flow)
-        probs = check_probs(probs, "probs")
-        self.register_buffer("log_weights", log_weights(weights, probs, dtype))
-        self.register_buffer("log_probs", safe_log(probs).to(dtype))
+        super().__init__(probs.shape[2], probs.shape[1], **settings)
+        self._register("log_weights", log_weights(weights, probs))
+        self._register("log_probs", safe_log(check_probs(probs, "probs")))
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
         joint = self.log_probs + log_likelihood.unsqueeze(1)
@@ -123,12 +122,14 @@ class MixtureOfProducts(DiscreteExactModel):
 
 
 class ProductOfCategoricals(MixtureOfProducts):
-    """Independent variables with probs (L, K): the one case in which the original sampler's draws are exact.
+    """Independent variables, the only data for which the original sampler draws exact samples.
 
-    settings: ``beta_1``, ``flow`` and ``dtype``, as those of a mixture.
+    Args:
+        probs: class probabilities, (L, K).
+        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
     """
 
-    def __init__(self, probs: Tensor, **settings: Any) -> None:
+    def __init__(self, probs: Tensor, **settings: Unpack[DiscreteSettings]) -> None:
         probs = torch.as_tensor(probs)
         if probs.ndim != 2:
             raise UserError(f"probs of shape {tuple(probs.shape)}: expected (length, classes)")
@@ -136,33 +137,33 @@ class ProductOfCategoricals(MixtureOfProducts):
 
 
 class MarkovChain(DiscreteExactModel):
-    """x_1 ~ initial (K,), x_{d+1} ~ transition[x_d], rows of (K, K), for ``length`` variables.
+    """Markov chain x_1 ~ initial, x_(d+1) ~ transition[x_d].
 
-    Zeros in either are allowed: all sums are of logarithms, so that no evidence, however strong, divides 0 by 0.
+    Probabilities may be 0: the forward-backward algorithm works with logarithms, so even strong evidence never leads to
+    0 / 0.
+
+    Args:
+        initial: (K,).
+        transition: (K, K), each row a distribution.
+        length: number of variables.
+        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
     """
 
     log_initial: Tensor
     log_transition: Tensor
 
-    def __init__(
-        self,
-        initial: Tensor,
-        transition: Tensor,
-        length: int,
-        *,
-        beta_1: float = 0.75**2,
-        flow: DiscreteFlow | None = None,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
+    def __init__(self, initial: Tensor, transition: Tensor, length: int, **settings: Unpack[DiscreteSettings]) -> None:
         initial, transition = torch.as_tensor(initial), torch.as_tensor(transition)
         if initial.ndim != 1:
-            raise UserError(f"initial of shape {tuple(initial.shape)}: expected one probability a class, (n_classes,)")
+            raise UserError(
+                f"initial of shape {tuple(initial.shape)}: expected one probability for each class, (n_classes,)"
+            )
         n_classes = len(initial)
         if tuple(transition.shape) != (n_classes, n_classes):
             raise UserError(f"transition of shape {tuple(transition.shape)}: expected ({n_classes}, {n_classes})")
-        super().__init__(n_classes, length, beta_1, flow)
-        self.register_buffer("log_initial", safe_log(check_probs(initial, "initial")).to(dtype))
-        self.register_buffer("log_transition", safe_log(check_probs(transition, "rows of transition")).to(dtype))
+        super().__init__(n_classes, length, **settings)
+        self._register("log_initial", safe_log(check_probs(initial, "initial")))
+        self._register("log_transition", safe_log(check_probs(transition, "rows of transition")))
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
         before, _ = self._forward(log_likelihood)
@@ -188,12 +189,12 @@ class MarkovChain(DiscreteExactModel):
         return torch.stack(x, 1)
 
     def _forward(self, log_likelihood: Tensor) -> tuple[list[Tensor], Tensor]:
-        """log p(x_d = k | evidence of the variables before d), (batch, K) for each d, and the log normaliser."""
+        """Return log p(x_d = k | evidence before d), (batch, K) for each d, and the log normaliser, (batch,)."""
         before = [self.log_initial.expand(len(log_likelihood), -1)]
         total = log_likelihood.new_zeros(len(log_likelihood))
         for d in range(log_likelihood.shape[1]):
             joint = before[-1] + log_likelihood[:, d]
-            # Kept normalised: sums that grow along the string would lose digits.
+            # Normalised at each step, since sums that grow along the string would lose digits.
             norm = torch.logsumexp(joint, 1, keepdim=True)
             total = total + norm.squeeze(1)
             if d + 1 < log_likelihood.shape[1]:
@@ -202,24 +203,21 @@ class MarkovChain(DiscreteExactModel):
 
 
 class NGram(DiscreteExactModel):
-    """A chain of memory ``context``, made by :meth:`from_text`.
+    """An n-gram model, see :mod:`bfn.networks.ngram_counts`. :meth:`from_text` estimates one from a text.
 
-    memory: bytes that a posterior may use beyond the model; batches are worked on in parts that fit.
+    Args:
+        tables: parameters of the model.
+        length: number of variables.
+        memory: bytes that a posterior may use in addition to the model. Batches are divided into parts that fit.
+        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
     """
 
     def __init__(
-        self,
-        tables: BackoffTables,
-        length: int,
-        *,
-        beta_1: float = 0.75**2,
-        flow: DiscreteFlow | None = None,
-        dtype: torch.dtype = torch.float64,
-        memory: int = 1 << 30,
+        self, tables: BackoffTables, length: int, *, memory: int = 1 << 30, **settings: Unpack[DiscreteSettings]
     ) -> None:
-        super().__init__(tables.n_classes, length, beta_1, flow)
+        super().__init__(tables.n_classes, length, **settings)
         self.backoff = tables
-        self.automaton = SparseAutomaton(tables, dtype)
+        self.automaton = SparseAutomaton(tables, self._dtype)
         self.memory = memory
 
     @classmethod
@@ -234,12 +232,16 @@ class NGram(DiscreteExactModel):
         min_count: int = 1,
         **settings: Any,
     ) -> NGram:
-        """The chain that a text's n-grams make.
+        """Estimate a model from a text.
 
-        text: (n,) integer classes, or a string of spaces and letters a-z. length: variables of a sample.
-        smoothing: how readily a context gives way to a shorter one; 1 is the rule of Witten and Bell.
-        min_count: n-grams seen fewer times count as not seen, which saves much of the memory of long contexts.
-        settings: those of the class, such as ``flow`` and ``dtype``.
+        Args:
+            text: integer classes, (n,), or a string of spaces and letters a-z.
+            context: maximum number of symbols that the next one depends on.
+            length: number of variables of a sample.
+            n_classes: number of classes.
+            smoothing: larger values give shorter contexts more weight; 1 is the rule of Witten and Bell.
+            min_count: n-grams that occur fewer times are left out, which saves much memory for long contexts.
+            settings: ``memory`` and the settings of the class.
         """
         alphabet = None
         if isinstance(text, str):
@@ -260,11 +262,11 @@ class NGram(DiscreteExactModel):
 
     @property
     def context(self) -> int:
-        """How many symbols the next one depends on."""
+        """Maximum number of symbols that the next one depends on."""
         return self.backoff.context
 
     def next_probs(self, history: Tensor) -> Tensor:
-        """Probabilities of the symbol after each history, (batch, any number of classes): (batch, K), float64."""
+        """Return the probabilities of the symbol after each history (batch, n), float64, (batch, K)."""
         codes, length = self._codes(history.cpu())
         return self.backoff.probability(codes.unsqueeze(1), length, torch.arange(self.flow.n_classes))
 
@@ -286,7 +288,7 @@ class NGram(DiscreteExactModel):
     def marginals(self, log_likelihood: Tensor) -> Tensor:
         length, parts = log_likelihood.shape[1], []
         for part in self._parts(log_likelihood):
-            # Of the forward pass every vector is kept if memory allows, else every sqrt(length)-th.
+            # All vectors of the forward pass are kept if memory allows, else every sqrt(length)-th.
             stride = None if len(part) <= self._fitting(length) else ceil(sqrt(length))
             parts.append(posterior_logits(self.automaton, part.to(self.dtype), stride))
         return torch.cat(parts).to(log_likelihood.dtype)
@@ -304,20 +306,20 @@ class NGram(DiscreteExactModel):
         return torch.cat(totals)
 
     def _parts(self, log_likelihood: Tensor) -> tuple[Tensor, ...]:
-        """The batch in parts to work on at a time."""
+        """Divide a batch into parts to work on at a time."""
         batch, length = len(log_likelihood), self.data_shape[0]
         most = min(batch, self.automaton.batch)
-        # Half the width costs less than a second forward pass.
+        # Parts of half the size take less time than a second forward pass.
         whole = self._fitting(length)
         size = min(most, whole if 2 * whole >= most else self._fitting(2 * ceil(sqrt(length))))
         return log_likelihood.tensor_split(ceil(batch / max(1, size)))
 
     def _fitting(self, n_vectors: int) -> int:
-        """Samples of which so many vectors, and the few at work, fit in memory."""
+        """Return the number of samples for which so many vectors, and the few that are always needed, fit in memory."""
         return self.memory // ((n_vectors + 6) * self.automaton.n_states * self.dtype.itemsize)
 
     def _codes(self, history: Tensor) -> tuple[Tensor, int]:
-        """The last symbols of each history as one number, and how many they are."""
+        """Return the codes of the last symbols of each history, and their number of symbols."""
         length = min(history.shape[1], self.context)
         codes = torch.zeros(len(history), dtype=torch.int64)
         for column in history[:, history.shape[1] - length :].T:
