@@ -14,7 +14,7 @@ from bfn.core.heads import (
     PreconditionedHead,
     make_head,
     unknown_scale,
-)
+)  # fmt: skip
 from bfn.core.joint import JointHead, JointOutput
 from bfn.kinds.angles import AngleHead, VonMises, angles_of, pairs_of
 from bfn.kinds.discretised import ClippedNoiseHead, DiscretisedHead, LogitHead

@@ -1,9 +1,9 @@
-"""Heads for data on a grid of values: real numbers cut into bins, and classes of which there are two.
+"""Heads for data on a grid of values: real numbers in bins, clipped numbers, and two classes.
 
-An image of 256 grey levels is continuous data that takes 256 values. The *discretised* head of the original paper
-(Graves et al. 2023, section 5) uses that: the network predicts a normal (or a mixture of normals) for the noise, which
-makes one over the data, and the mass that falls into each bin of [-1, 1] becomes the probability of the bin's centre.
-The outermost bins also take the tails.
+An image of 256 grey levels is continuous data with 256 values. The discretised head of the original paper (Graves et
+al. 2023, section 5) makes use of this: the network predicts a normal distribution, or a mixture, for the noise, and so
+for the data. The mass in each bin of [-1, 1] is the probability of the bin's centre. The outermost bins include the
+tails.
 """
 
 from dataclasses import dataclass, replace
@@ -13,34 +13,35 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from bfn._utils.arguments import check_real
+from bfn._utils.arguments import check_whole
 from bfn.core.errors import UserError
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.heads import Categorical, Head, NoiseHead, Output, Point
 from bfn.core.schedules import FIRST_TIME
 
 LOG_SCALE_RANGE = (-10.0, 10.0)
-"""Log standard deviations of the noise are cut to this, as in the released code."""
+"""Range that log standard deviations of the noise are clipped to, as in the released code."""
 
 SCALE_RANGE = (1e-3, 10.0)
-"""Standard deviations over the data are cut to this, as in the released code: below it a bin's mass has no gradient."""
+"""Range that standard deviations of the data are clipped to, as in the released code: below it the mass of a bin has no
+gradient."""
 
 EDGES_AT_ONCE = 16
-"""How many bin edges the mean sums over at a time, so that its memory does not grow with the number of bins."""
+"""Number of bin edges that the mean sums over together, so that its memory does not grow with the number of bins."""
 
 
 def bin_index(x: Tensor, n_bins: int) -> Tensor:
-    """The bin of [-1, 1] that x falls into, 0..n_bins-1; what lies outside belongs to the outermost bins."""
+    """Return the bin of [-1, 1] that x is in, 0 to n_bins - 1; values outside are in the outermost bins."""
     return ((x + 1) * (n_bins / 2)).floor().clamp(0, n_bins - 1).long()
 
 
 def bin_centre(index: Tensor, n_bins: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The centre of a bin: (2 index + 1) / n_bins - 1."""
+    """Return the centre of a bin, (2 index + 1) / n_bins - 1."""
     return (2 * index.to(dtype) + 1) / n_bins - 1
 
 
 def quantise(x: Tensor, n_bins: int) -> Tensor:
-    """The centre of the bin that x falls into: the values on which a discretised head puts its mass.
+    """Return the centre of the bin that x is in.
 
     >>> quantise(torch.tensor([-1.0, 0.1, 3.0]), 4)
     tensor([-0.7500,  0.2500,  0.7500])
@@ -49,10 +50,10 @@ def quantise(x: Tensor, n_bins: int) -> Tensor:
 
 
 def log_bin_mass(index: Tensor, mean: Tensor, scale: Tensor, n_bins: int) -> Tensor:
-    """Log of the mass that N(mean, scale^2) has in bins of [-1, 1], tails included in the outermost; float64.
+    """Return the log of the mass of N(mean, scale^2) in bins of [-1, 1], float64; the outermost include the tails.
 
-    With z the bin's edges in standard units, log[Phi(z_hi) - Phi(z_lo)] is taken on the side where both are small
-    (Phi(-z) = 1 - Phi(z)), so it neither cancels nor underflows however far out the bin lies.
+    With the edges z of the bin in standard units, log[Phi(z_hi) - Phi(z_lo)] is computed on the side on which both
+    terms are small (Phi(-z) = 1 - Phi(z)). So it neither cancels nor underflows for bins far from the mean.
     """
     index, mean, scale = index.double(), mean.double(), scale.double()
     z_low = (2 * index / n_bins - 1 - mean) / scale
@@ -62,13 +63,17 @@ def log_bin_mass(index: Tensor, mean: Tensor, scale: Tensor, n_bins: int) -> Ten
     log_inner = torch.special.log_ndtr(torch.where(mirrored, -z_low, z_high))
     log_outer = torch.special.log_ndtr(torch.where(mirrored, -z_high, z_low))
     log_outer = log_outer.masked_fill(first | last, -torch.inf)
-    log_mass: Tensor = log_inner + torch.log(-torch.expm1(log_outer - log_inner))
-    return log_mass
+    return torch.add(log_inner, torch.log(-torch.expm1(log_outer - log_inner)))
 
 
 @dataclass(frozen=True)
 class Discretised(Output):
-    """A mixture of normals over [-1, 1] cut into bins: means, scales and log-weights (batch, ..., components)."""
+    """A mixture of normal distributions over the bins of [-1, 1].
+
+    Attributes:
+        means, scales, log_weights: (batch, ..., components).
+        n_bins: number of bins.
+    """
 
     means: Tensor
     scales: Tensor
@@ -93,11 +98,11 @@ class Discretised(Output):
 
     @property
     def mode(self) -> Tensor:
-        """The centre of the likeliest bin: (batch, ...). The original sampler's last step returns it."""
+        """The centre of the most probable bin, (batch, ...), which the original sampler returns."""
         return bin_centre(self.log_probs.argmax(-1), self.n_bins, self.means.dtype)
 
     def draw(self, generator: torch.Generator | None = None) -> Tensor:
-        """A component, a normal draw from it, rounded to the bin's centre."""
+        """Draw a component and then a number from it, rounded to the centre of its bin."""
         means, scales = self.means, self.scales
         if means.shape[-1] > 1:
             gumbel = -torch.empty_like(means).exponential_(generator=generator).log()
@@ -107,11 +112,14 @@ class Discretised(Output):
         return quantise(means + scales * eps, self.n_bins).squeeze(-1)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Log-probability of the bin that x falls into, like x."""
+        """Return the log-probability of the bin that x is in, like x."""
         return self._log_mass(bin_index(x, self.n_bins).unsqueeze(-1)).squeeze(-1).to(self.means.dtype)
 
     def message_kl(self, x: Tensor, accuracy: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """One message y = x + eps / sqrt(alpha): -eps^2 / 2 - log sum_k p_k exp(-alpha (y - c_k)^2 / 2), like x."""
+        """Estimate the divergence from one message y = x + eps / sqrt(alpha), like x.
+
+        It is -eps^2 / 2 - log sum_k p_k exp(-alpha (y - c_k)^2 / 2).
+        """
         eps = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device).double()
         root = accuracy.double().sqrt()
         centres = bin_centre(torch.arange(self.n_bins, device=x.device), self.n_bins, torch.float64)
@@ -120,17 +128,21 @@ class Discretised(Output):
         return (-eps.square() / 2 - log_receiver).to(x.dtype)
 
     def _log_mass(self, index: Tensor) -> Tensor:
-        """Log-probability of bins ``index``, (batch, ..., number of bins asked for)."""
+        """Return the log-probability of the bins ``index``, (batch, ..., len(index))."""
         mass = log_bin_mass(index.unsqueeze(-2), self.means.unsqueeze(-1), self.scales.unsqueeze(-1), self.n_bins)
         return torch.logsumexp(self.log_weights.double().unsqueeze(-1) + mass, -2)
 
 
 @dataclass(frozen=True)
 class DiscretisedHead(Head):
-    """The network predicts a normal, or a mixture, for the noise; over the data it is cut into bins.
+    """The network predicts a normal distribution, or a mixture, for the noise; the data are in bins.
 
-    Output of the network: (batch, *data_shape, 2) with mean and log standard deviation of the noise, or
-    (batch, *data_shape, 3 n_components) with the mixture's logits, means and log standard deviations in three blocks.
+    The output of the network has the shape (batch, *data_shape, 2), with the mean and the log standard deviation of the
+    noise, or (batch, *data_shape, 3 n_components), with logits, means and log standard deviations in three blocks.
+
+    Args:
+        n_bins: number of bins of [-1, 1].
+        n_components: number of normal distributions.
     """
 
     n_bins: int = 256
@@ -140,19 +152,15 @@ class DiscretisedHead(Head):
     starts_at_zero: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_real("n_bins", self.n_bins)
-        check_real("n_components", self.n_components)
-        if self.n_bins < 2:
-            raise UserError(f"n_bins={self.n_bins}: expected at least 2 bins, such as 256")
-        if self.n_components < 1:
-            raise UserError(f"n_components={self.n_components}: expected at least 1 normal")
+        check_whole("n_bins", self.n_bins, 2, 2**24)
+        check_whole("n_components", self.n_components, 1, 2**16)
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The data's shape with 2 or 3 n_components numbers a variable."""
+        """Return the shape of the data with 2 or 3 n_components numbers for each variable."""
         return (*state_shape, 2 if self.n_components == 1 else 3 * self.n_components)
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
-        """N(eps; m, d^2) for the noise is N(x; (u - m) / s, (d / s)^2) for the data; N(0, 1) where nothing is known."""
+        """Turn N(m, d^2) for the noise into N((u - m) / s, (d / s)^2) for the data; N(0, 1) at t = 0."""
         parts = torch.split(raw, self.n_components, -1)
         noise, log_scale = parts[-2:]
         log_weights = torch.log_softmax(parts[0], -1) if self.n_components > 1 else torch.zeros_like(noise)
@@ -166,26 +174,26 @@ class DiscretisedHead(Head):
 
 @dataclass(frozen=True)
 class ClippedNoiseHead(NoiseHead):
-    """Noise prediction whose x_hat is cut to [-1, 1], in losses as well as in sampling, as the released code has it."""
+    """Noise prediction with x_hat clipped to [-1, 1] in losses and in sampling, as in the released code."""
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
-        """As for a noise prediction, then clipped."""
+        """Return the output of a noise prediction with clipped x_hat."""
         point = super().output(flow, raw, u, level)
         return replace(point, x_hat=point.mean.clamp(-1, 1)) if isinstance(point, Point) else point
 
 
 @dataclass(frozen=True)
 class LogitHead(Head):
-    """Two classes from one number a variable, the logit of class 1: output (batch, *data_shape)."""
+    """Two classes from one number for each variable, the logit of class 1. Network output: (batch, *data_shape)."""
 
     kind: ClassVar[str] = "discrete"
 
     def raw_shape(self, state_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The data's shape: one number a variable."""
+        """Return the shape of the data: one number for each variable."""
         if state_shape[-1] != 2:
-            raise UserError(f"n_classes={state_shape[-1]}: one logit tells 2 classes apart; use predicts='logits'")
+            raise UserError(f"n_classes={state_shape[-1]}: the head is for 2 classes; use predicts='logits'")
         return state_shape[:-1]
 
     def output(self, flow: Flow, raw: Tensor, u: Tensor, level: NoiseLevel) -> Output:
-        """Softmax of (0, logit) is (1 - sigmoid(logit), sigmoid(logit))."""
+        """Return the classes with logits (0, logit)."""
         return Categorical(torch.stack([torch.zeros_like(raw), raw], -1))

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 import bfn
 from bfn.controls.guidance import Steering
-from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.joint import JointFlow
 from bfn.core.model import BFN
@@ -217,8 +216,3 @@ def test_a_model_of_angles_learns_and_comes_back_from_disk(tmp_path) -> None:
     angles = angles_of(again.sample(2000, "fast-ode", 12, seed=0).x)
     assert float(angles.cos().mean() ** 2 + angles.sin().mean() ** 2) ** 0.5 == pytest.approx(0.949, abs=0.02)
     assert float(angles_of(torch.stack((angles.cos().mean(), angles.sin().mean())))) == pytest.approx(2.0, abs=0.05)
-
-
-def test_what_is_no_pair_is_refused() -> None:
-    with pytest.raises(UserError, match="angles are pairs"):
-        BFN(Silent(), ContinuousFlow(), "angle", (3,)).sample(2)

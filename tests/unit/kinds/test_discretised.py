@@ -235,12 +235,3 @@ def test_one_logit_is_a_bernoulli() -> None:
         x = torch.full((1, 4), label)
         expected = -torch.nn.functional.binary_cross_entropy_with_logits(logit, x.to(BITS), reduction="none")
         torch.testing.assert_close(output.log_prob(x), expected)
-
-
-def test_wrong_settings_are_named() -> None:
-    with pytest.raises(ValueError, match="n_bins=1: expected at least 2 bins"):
-        DiscretisedHead(1)
-    with pytest.raises(ValueError, match="n_components=0"):
-        DiscretisedHead(16, 0)
-    with pytest.raises(ValueError, match="n_classes=3: one logit tells 2 classes apart"):
-        LogitHead().raw_shape((4, 3))
