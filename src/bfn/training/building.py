@@ -1,4 +1,4 @@
-"""Networks, models, optimisers and default settings, from settings and data."""
+"""Data, networks, models and optimisers from the settings of a run, and default settings for data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from bfn import data, networks
 from bfn._utils.pieces import derived_seed
 from bfn.core.conditions import CLASSES, CONDITIONS, Condition
 from bfn.core.errors import UserError, did_you_mean
-from bfn.core.flows import REST, Flow
+from bfn.core.flows import FLOWS, REST, Flow, PartFlow
 from bfn.core.heads import HEADS, Head
 from bfn.core.info import ModelInfo
 from bfn.core.joint import JointFlow, JointHead
@@ -27,15 +27,88 @@ from bfn.core.losses import WEIGHTINGS, Weighting, weighting_of
 from bfn.core.model import BFN, load
 from bfn.core.plain import from_plain
 from bfn.core.schedules import Schedule
-from bfn.data.images import Images
-from bfn.data.loading import columns_of, record_lengths
+from bfn.data.images import Images, concatenate
+from bfn.data.loading import COLUMN_OPTIONS, columns_of, info_of_records, n_values_of, record_lengths
 from bfn.data.records import Numbers, Records
 from bfn.data.text import Text
 from bfn.networks.ngram_posterior import NGramPosterior
 from bfn.networks.transformer import Transformer
 from bfn.storage import models as storage
 from bfn.training.settings import Settings
-from bfn.training.source import RecipeSource, Source, flow_type
+from bfn.training.source import ImageSource, RecordSource, Source, TextSource
+
+# --- data --------------------------------------------------------------------------------------------------
+
+RecipeSource = ImageSource | TextSource | RecordSource
+"""A source with the sizes that a network is built from."""
+
+RECIPE_OPTIONS: Mapping[type, tuple[str, ...]] = {
+    Images: ("levels", "centres", "binarise", "labels", "flip", "whole"),
+    Text: ("length", "tokenizer"),
+    Records: (*COLUMN_OPTIONS, "tokenizer"),
+}
+"""Options of ``data`` in a recipe, besides the name, for each kind of data."""
+
+
+def flow_type(name: str) -> type[Flow]:
+    """Return the class of the flow with that name."""
+    if name not in FLOWS:
+        raise UserError(f"flow {name!r}: expected one of {', '.join(FLOWS)}{did_you_mean(name, FLOWS)}")
+    return FLOWS[name]
+
+
+def open_recipe_data(
+    config: Mapping[str, Any], flow: str, part: data.Part, progress: bool = True, like: Source | None = None
+) -> RecipeSource:
+    """Load the data of a recipe.
+
+    Args:
+        config: {"name": a standard data set or a path, and options}.
+        flow: name of the recipe's flow.
+        part: part of the data set.
+        progress: whether to show progress.
+        like: source of another part of the same data, whose scale records are brought to.
+    """
+    name, options = config["name"], {key: value for key, value in config.items() if key != "name"}
+    columns = columns_of(options)
+    loaded = data.load(name, part, tokenizer=options.get("tokenizer"), columns=columns, progress=progress)
+    known = RECIPE_OPTIONS[type(loaded)]
+    foreign = next((key for key in options if key not in known), None)
+    if foreign is not None:
+        raise UserError(f"data.{foreign}: {name} is {type(loaded).__name__.lower()}, which take {', '.join(known)}")
+    if isinstance(loaded, Records):
+        return _open_records(loaded, name, flow, like)
+    kind = flow_type(flow)
+    floats = issubclass(kind, PartFlow) and kind.has_range
+    if isinstance(loaded, Text):
+        if floats:
+            raise UserError(f"data {name!r} is text: give flow discrete, not {flow}")
+        length = int(options.get("length", 256))
+        if not 1 <= length <= len(loaded):
+            raise UserError(f"data.length={length}: the text's {part} part has {len(loaded)} characters")
+        return TextSource(loaded, length)
+    if options.get("whole") and part == "train":
+        loaded = concatenate(loaded, cast(Images, data.load(name, "validation", progress=progress)))
+    return _open_images(loaded, options, floats)
+
+
+def _open_images(images: Images, options: Mapping[str, Any], floats: bool) -> ImageSource:
+    labelled = bool(options.get("labels", True)) and images.labels is not None
+    redrawn = options.get("binarise") == "dynamic"
+    images = images.prepared({**options, "binarise": False} if redrawn else options)
+    return ImageSource(images, floats, labelled, redrawn, bool(options.get("flip")))
+
+
+def _open_records(records: Records, name: str, flow: str, like: Source | None) -> RecordSource:
+    """Make the source of records; raise a UserError if the flow is for another kind of data."""
+    facts = like.facts if isinstance(like, RecordSource) else info_of_records(records)
+    source = RecordSource(records, facts)
+    kinds = n_values_of(records)
+    fitting = "joint" if len(kinds) > 1 else "continuous" if source.n_values is None else "discrete"
+    if flow != fitting:
+        raise UserError(f"data {name!r} has samples of {', '.join(kinds)}: give flow {fitting}, not {flow}")
+    return source
+
 
 # --- networks ---------------------------------------------------------------------------------------------------------
 
@@ -108,11 +181,11 @@ def _sizes(flow: Flow, head: Head, data_shape: Any, info: ModelInfo) -> dict[str
         "data_shape": data_shape,
         "n_labels": len(info[CLASSES] or ()),
         "conditions": {name: _declare(one) for name, one in info[CONDITIONS].items()} or None,
-        "n_classes": flow.n_values or 0,
+        "n_classes": 0,
     }
     if "" in flow.parts:
-        features, length = {"in_channels": data_shape[0], "in_features": data_shape[-1]}, data_shape[0]
-        return {**sizes, **features, "max_length": max(LEAST_LENGTH, length)}
+        sizes |= {"n_classes": flow.leading.n_values or 0, "max_length": max(LEAST_LENGTH, data_shape[0])}
+        return {**sizes, "in_channels": data_shape[0], "in_features": data_shape[-1]}
     if isinstance(head, JointHead) and head.flat:
         state = {name: own.state_shape(data_shape[name]) for name, own in flow.parts.items()}
         outputs = (math.prod(head.parts[name].raw_shape(shape)) for name, shape in state.items())
@@ -231,15 +304,21 @@ def make_weighting(settings: Settings, source: Source, model: BFN) -> Weighting:
 
 
 def _flow(config: Mapping[str, Any], n_values: Any) -> Flow:
-    """Make a flow from its config. The number of classes follows from the data."""
+    """Make a flow from its config. The numbers of classes follow from the data."""
     options = {key: value for key, value in config.items() if key != "name"}
     if config["name"] == "joint":
         return _joint_flow(options.pop("parts", {}), options, n_values)
-    kind = flow_type(config["name"])
+    return _part_flow(config["name"], options, n_values)
+
+
+def _part_flow(name: str, options: dict[str, Any], n_values: int | None) -> PartFlow:
+    kind = flow_type(name)
+    if not issubclass(kind, PartFlow):
+        raise UserError(f"flow {name!r} within a joint flow: expected a flow of one kind of data")
     known = inspect.signature(kind).parameters
     foreign = next((key for key in options if key not in known), None)
     if foreign is not None:
-        raise UserError(f"flow.{foreign}: a {config['name']} flow has {', '.join(known)}")
+        raise UserError(f"flow.{foreign}: a {name} flow has {', '.join(known)}")
     if "schedule" in options:
         options["schedule"] = from_plain(Schedule, options["schedule"], "flow.schedule")
     if "n_classes" in known:
@@ -256,7 +335,9 @@ def _joint_flow(parts: Mapping[str, Any], options: dict[str, Any], n_values: Any
         )
     if not isinstance(n_values, Mapping) or set(parts) != set(n_values):
         raise UserError(f"flow.parts {', '.join(parts)}: expected one for each of {', '.join(n_values)}")
-    return JointFlow({name: _flow(parts[name], n_values[name]) for name in n_values}, **options)
+    own = {name: {key: value for key, value in parts[name].items() if key != "name"} for name in n_values}
+    flows = {name: _part_flow(parts[name]["name"], own[name], n) for name, n in n_values.items()}
+    return JointFlow(flows, **options)
 
 
 def _with_data_std(config: Mapping[str, Any], known: Mapping[str, Any], source: Source) -> Mapping[str, Any]:
@@ -311,7 +392,7 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of a x + b x^3 + c x^5, whose iteration brings singular values quickly into [0.7, 1.2]."""
 
 ADAMW_LAYERS = ("stem", "head", "conditioning", "modulation")
-"""First, last and conditioning layers of networks. They are tables of vectors rather than maps, so AdamW trains them."""
+"""First, last and conditioning layers of networks. They are tables of vectors, so AdamW trains them."""
 
 
 def orthogonalise(matrices: Tensor, n_steps: int = 5) -> Tensor:
@@ -456,13 +537,9 @@ def _for_images(images: Images) -> dict[str, Any]:
     levels = 1
     while levels < 3 and min(height, width) >= 8 * 2**levels and not (height % 2**levels or width % 2**levels):
         levels += 1
-    network = {
-        "name": "unet",
-        "channels": 32 if max(height, width) <= 16 else 64,
-        "multipliers": [1, 2, 2][:levels],
-        "attention_levels": [levels - 1],
-        "n_blocks": 1,
-    }
+    channels = 32 if max(height, width) <= 16 else 64
+    network = {"name": "unet", "channels": channels, "multipliers": [1, 2, 2][:levels], "n_blocks": 1}
+    network["attention_levels"] = [levels - 1]
     flow = {"flow": {"name": "continuous", "sigma_1": 0.001}, "head": {"name": "preconditioned"}}
     return {**flow, "weighting": {"name": "edm"}, "network": network, "batch": 64, "lr": 1e-3, "steps": 5000}
 
@@ -486,7 +563,6 @@ def _for_records(records: Records, network: str | None) -> dict[str, Any]:
         return {**joint, "network": PERCEPTRON, "batch": 256, "lr": 1e-3, "steps": 10_000}
     ((name, own),) = parts.items()
     column = records.samples[name]
-    vectors = isinstance(column, Numbers) and column.values.ndim < 3
-    if vectors:
+    if isinstance(column, Numbers) and column.values.ndim < 3:
         return {**own, "network": PERCEPTRON, "batch": 256, "lr": 1e-3, "steps": 10_000}
     return {**own, "network": TRANSFORMER, "batch": 64, "lr": 1e-3, "steps": 10_000}

@@ -94,7 +94,7 @@ def existing(run: Path) -> list[Path]:
 
 
 def latest(run: Path) -> Path | None:
-    """Return the newest complete checkpoint, with a warning for each newer one that is damaged; None if there is none."""
+    """Return the newest complete checkpoint, or None; warn about each newer one that is damaged."""
     found = existing(run)
     for folder in reversed(found):
         try:

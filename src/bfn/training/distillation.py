@@ -29,23 +29,23 @@ from bfn._utils.arguments import MOST_COUNT, check_real, check_whole
 from bfn._utils.estimate import mean_estimate
 from bfn._utils.pieces import derived_generator, evaluating
 from bfn._utils.progress import Progress, Shown, say
-from bfn.controls.classes import Temperature
 from bfn.controls.guidance import Guidance
 from bfn.core.conditions import ConditionTensors, conditions_for, dropped, mean_over_present, rows_of
 from bfn.core.control import Batch as SamplingBatch
-from bfn.core.control import Predict, compose
+from bfn.core.control import Predict, compose, controls_from_options
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow
 from bfn.core.heads import FlowMapHead, Output
 from bfn.core.info import CARD
 from bfn.core.losses import EDM, Bound, CrossEntropy, Weighting, errors_and_values
 from bfn.core.model import BFN, Model
+from bfn.core.plain import to_plain
 from bfn.core.sampling import Step, sample
 from bfn.core.solver import plan
-from bfn.solvers.diffusion import RENOISING
+from bfn.solvers.few_step import RENOISING
 from bfn.storage.models import read_weights, write_weights
 from bfn.training.checkpoints import is_sharded
-from bfn.training.fitting import advice_on_divergence, sample_sheet, train_with, trainer_for
+from bfn.training.fitting import advice_on_divergence, sample_sheet, train, trainer_for
 from bfn.training.objective import Batch, DenoisingLoss, DenoisingObjective, seed_dropout
 from bfn.training.settings import Settings
 from bfn.training.source import TensorSource, batch_rows
@@ -204,7 +204,7 @@ class Distance(Bound):
 
 def _weightings(flow: Flow, std: float) -> tuple[Weighting, Weighting]:
     """Return the weightings of the student and of the critic, for data of that standard deviation."""
-    return (Distance(SMALL * std), EDM(data_std=std)) if flow.has_range else (CrossEntropy(), CrossEntropy())
+    return (Distance(SMALL * std), EDM(data_std=std)) if flow.leading.has_range else (CrossEntropy(), CrossEntropy())
 
 
 class PathObjective(DenoisingObjective):
@@ -311,16 +311,13 @@ class Critic:
 
     def _teacher(self, conditions: ConditionTensors) -> Predict:
         """Return the teacher's output under the guidance and temperature of its samples."""
-        guidance, temperature = self.sampling.get("guidance"), self.sampling.get("temperature")
-        guide = None if guidance is None else Guidance.from_options(guidance)
-        names = [name for name in conditions if name != "present"]
-        controls = (
-            guide if guide is not None and guide.groups(names) else None,
-            None if temperature is None else Temperature.from_options(temperature),
-        )
+        options = {name: self.sampling[name] for name in ("guidance", "temperature") if name in self.sampling}
+        controls = controls_from_options(options)
+        # Guidance without conditions, or of scale 1, changes nothing.
+        controls = tuple(each for each in controls if not isinstance(each, Guidance) or each.groups(conditions))
         # These controls read nothing of the batch but its model.
         batch = SamplingBatch(self.teacher, cast(Any, None), conditions, torch.empty(0), None)
-        return compose(self.teacher.output, [control for control in controls if control is not None], batch)
+        return compose(self.teacher.output, controls, batch)
 
     def learn(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> None:
         """Train the critic by one step on samples of the student; see :meth:`direction`."""
@@ -393,7 +390,7 @@ class Distillation:
         teacher: model whose paths are learned.
         first: model that the student starts from.
         again: function that returns how to resume the run, with another learning rate or the same one.
-        settings, run, devices, progress: see :func:`bfn.training.fitting.train_with`.
+        settings, run, devices, progress: see :func:`bfn.training.fitting.train`.
     """
 
     def __init__(
@@ -466,7 +463,7 @@ class Distillation:
 
 def _student(teacher: Model, first: BFN, settings: Settings) -> BFN:
     """Make the student from the model that it starts from."""
-    flow, head = first.flow, first.head
+    flow, head = first.flow.leading, first.head
     if not head.shows_start:
         head = FlowMapHead(head, LEAST_VISIBLE / flow.kappa**0.5)
     # What was measured on the teacher does not hold for the student.
@@ -474,7 +471,7 @@ def _student(teacher: Model, first: BFN, settings: Settings) -> BFN:
     card["distilled"] = settings.to_dict()
     tables = {1: RENOISING.table(flow, [0.0])}
     info = teacher.info.replace(error_curve=None, maps_to_end=True, tables=tables, card=card)
-    student = BFN(copy.deepcopy(first.network), flow, head, first.data_shape, info)
+    student = BFN(copy.deepcopy(first.network), first.flow, head, first.data_shape, info)
     return student.train().requires_grad_()
 
 
@@ -528,7 +525,7 @@ def distill(
     loss = "distance" if isinstance(_weightings(first.flow, 1.0)[0], Distance) else "cross-entropy"
     settings = Settings(
         data={"name": "paths", "paths": paths, **_sampling(teacher)},
-        network={"name": type(first.network).__name__}, flow={"name": first.flow.kind},
+        network={"name": type(first.network).__name__}, flow={"name": to_plain(first.flow)["name"]},
         head={"name": type(first.head).__name__}, weighting={"name": loss, "match": weight},
         steps=steps, batch=batch, lr=lr, seed=seed,
         warmup=100, eval_every=500, sample_every=0, sample_nfe=1, checkpoint_every=0,
@@ -548,8 +545,8 @@ def distill(
             say(line, progress, sys.stderr)
 
     with tempfile.TemporaryDirectory() if run is None else nullcontext(run) as folder:
-        result = train_with(
-            make, settings, folder, resume=resume, progress=progress, cpu=model.device.type == "cpu",
+        result = train(
+            settings, folder, resume=resume, progress=progress, cpu=model.device.type == "cpu", make=make,
             again=lambda: (again or call_again)(None), tell=tell,
         )  # fmt: skip
         if result.stopped_by is not None:

@@ -11,10 +11,10 @@ import torch
 import bfn
 from bfn.interop.official import configuration
 from bfn.training.building import build_model
+from bfn.training.building import open_recipe_data as open_source
 from bfn.training.checkpoints import read_log
 from bfn.training.fitting import train
 from bfn.training.settings import Settings, recipe
-from bfn.training.source import open_recipe_data as open_source
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "official-checkpoints" / "small-cases.json").read_text())
 RECIPES = {

@@ -15,7 +15,7 @@ from bfn.networks.mlp import MLP
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 from bfn.training.building import Muon, build_model, learning_rate, make_optimiser, make_weighting, orthogonalise, split
-from bfn.training.source import open_recipe_data as open_source
+from bfn.training.building import open_recipe_data as open_source
 
 
 def test_the_learning_rate_rises_stays_and_falls(settings):

@@ -13,10 +13,9 @@ from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import StringSet
 from bfn.networks.mlp import MLP
-from bfn.training.building import Muon
+from bfn.training.building import Muon, open_recipe_data
 from bfn.training.distillation import distill
 from bfn.training.settings import Settings, read_settings, recipe
-from bfn.training.source import open_recipe_data
 from bfn.training.tuning.calibration import calibrate, search_grid
 from bfn.training.tuning.objectives import EndPoint, EnergyDistance, FeatureDistance, NGramDivergence
 from bfn.training.tuning.tables import TableParameters, tune
@@ -108,6 +107,7 @@ def tuned(objective=None, nfe=4, **options):
 NOISE = bfn.BFN(MLP(2, width=8), mixture().flow, "noise", (2,))
 JOINT = JointMixture({"x": (torch.zeros(1, 2), torch.ones(1, 2))}, {"kind": torch.tensor([[0.5, 0.5]])},
                      flows={"x": ContinuousFlow(0.02), "kind": DiscreteFlow(2)})  # fmt: skip
+STRINGS = StringSet(torch.tensor([[0, 1]]), n_classes=3)
 FRAME = pd.DataFrame({"a": [1.0, 2.0]})
 CLASSES = torch.zeros(5, 3, dtype=torch.int64)
 CALLS = {
@@ -160,13 +160,12 @@ CALLS = {
                "tune from a multistep solver"),
     "drawn classes": (lambda: TableParameters(DiscreteFlow(5), make_table(DiscreteFlow(5), "bfn", 6)),
                       "tune from a multistep solver"),
-    "noisy grid": (lambda: search_grid(StringSet(torch.tensor([[0, 1]]), n_classes=3), 4, "fast-sde"), "'fast-sde' draws noise"),
-    "staged grid": (lambda: search_grid(StringSet(torch.tensor([[0, 1]]), n_classes=3), 4, "bfn-solver2-singlestep"),
-                    "more than one call in a step"),
+    "noisy grid": (lambda: search_grid(STRINGS, 4, "fast-sde"), "'fast-sde' draws noise"),
+    "staged grid": (lambda: search_grid(STRINGS, 4, "bfn-solver2-singlestep"), "more than one call in a step"),
     "reference": (lambda: search_grid(mixture(), 4, reference=0), "reference=0: expected at least 1"),
     "n": (lambda: search_grid(mixture(), 4, n=0), "n=0: expected at least 1"),
     "rounds": (lambda: search_grid(mixture(), 4, rounds=-1), "rounds=-1: expected at least 0"),
-    "short texts": (lambda: NGramDivergence(CLASSES, DiscreteFlow(3)), "(5, 3): expected texts of at least n=4 symbols"),
+    "short texts": (lambda: NGramDivergence(CLASSES, DiscreteFlow(3)), "expected texts of at least n=4 symbols"),
     "no texts": (lambda: NGramDivergence(CLASSES[:0], DiscreteFlow(3), 2), "expected texts of at least n=2"),
     "one datum": (lambda: FeatureDistance(lambda x: x, torch.zeros(1, 2), ContinuousFlow()),
                   "1 data: expected at least 2"),

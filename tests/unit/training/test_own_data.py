@@ -10,8 +10,8 @@ import bfn
 from bfn import training
 from bfn.core.schedules import QuadraticSchedule
 from bfn.data.loading import read_model_data
+from bfn.training.building import open_recipe_data as open_source
 from bfn.training.source import TensorSource, batch_rows, take_batch
-from bfn.training.source import open_recipe_data as open_source
 
 QUICK = {
     "steps": 6, "batch": 8, "warmup": 2, "log_every": 3, "eval_every": 0, "eval_count": 8, "sample_every": 0,

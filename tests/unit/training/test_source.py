@@ -7,8 +7,8 @@ from bfn._utils.pieces import derived_seed
 from bfn.core.conditions import Classes
 from bfn.core.info import ModelInfo
 from bfn.kinds.discretised import quantise
+from bfn.training.building import open_recipe_data as open_source
 from bfn.training.source import ImageSource, Position, TextSource, run_rows
-from bfn.training.source import open_recipe_data as open_source
 
 
 def taken(source, seed, start, count):

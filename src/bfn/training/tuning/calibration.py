@@ -1,7 +1,7 @@
 """Searches for the settings of the default solver that suit one model, without gradients.
 
-:func:`search_grid` finds the times of a few calls, :func:`calibrate` the settings of "auto" for any number of calls, and
-:func:`choose_tables` the times at which a distilled model is called.
+:func:`search_grid` finds the times of a few calls, :func:`calibrate` the settings of "auto" for any number of calls,
+and :func:`choose_tables` the times at which a distilled model is called.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from bfn.core.model import Model
 from bfn.core.sampling import sample
 from bfn.core.solver import Solver, plan
 from bfn.core.table import Table
-from bfn.solvers.diffusion import RENOISING
-from bfn.solvers.few_step import Anchor, Calibration, Rule, interpolated
-from bfn.solvers.named import SOLVERS
+from bfn.solvers import SOLVERS
+from bfn.solvers.few_step import RENOISING, Anchor, Calibration, Rule, interpolated
 from bfn.training.tuning.objectives import Objective, energy_distance
 
 ROUNDS = 6
@@ -169,7 +168,7 @@ def rule(model: Model, name: str) -> tuple[Anchor, ...]:
     solver = SOLVERS[name]
     if not isinstance(solver, Rule):
         raise UserError(f"solver={name!r}: expected one whose settings are a rule over the number of calls")
-    return solver.anchors(model.flow)
+    return solver.anchors(model.flow.leading)
 
 
 def _value(pair: tuple[float, Anchor]) -> float:
@@ -238,7 +237,7 @@ class _Search:
     def table(self, anchor: Anchor) -> Table:
         """Return the table of these settings."""
         model = self.model
-        return plan(model, anchor.solver(model.flow, model.info), anchor.calls).table
+        return plan(model, anchor.solver(model.flow.leading, model.info), anchor.calls).table
 
     @torch.no_grad()
     def value(self, anchor: Anchor, table: Table) -> float:
@@ -279,7 +278,7 @@ def choose_tables(
 ) -> dict[int, Table]:  # fmt: skip
     """Choose tables of 1 to ``most`` calls for a model that maps to the end of paths.
 
-    Each table adds one time to those of the table before it: the one for which the teacher finds samples most like data.
+    Each table adds one time to those of the one before: that for which the teacher finds samples most like data.
 
     Args:
         model: the model.
@@ -290,7 +289,7 @@ def choose_tables(
         seed: seed of the samples.
         progress: whether to show progress.
     """
-    flow, chosen = model.flow, [0.0]
+    flow, chosen = model.flow.leading, [0.0]
     given = dict(conditions)
     present = given.pop("present", None)
     tables = {1: RENOISING.table(flow, chosen)}

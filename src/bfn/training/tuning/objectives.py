@@ -30,8 +30,8 @@ from bfn.quality.judge import without_padding
 from bfn.quality.judge_choice import features_for, metric_for
 from bfn.quality.metrics import class_ngram_counts, divergence
 from bfn.quality.molecules import Molecules, is_of_molecules
+from bfn.solvers import get
 from bfn.solvers.multistep import Multistep
-from bfn.solvers.named import get
 
 Method = Literal["gradients", "search", "grid"]
 """How a table is fitted: by gradients through the sampler, by a search, or by moving its times alone."""
@@ -132,7 +132,7 @@ class Objective(ABC):
         """Return solvers that tuning may start from instead: the start with other values of g."""
         if len(flow.parts) > 1:
             return []
-        base = get(self.start, flow.leading.kind).resolve(flow, nfe)
+        base = get(self.start, flow.leading.kind).resolve(flow.leading, nfe)
         return [replace(base, g=g, quiet=0) for g in DIALS] if isinstance(base, Multistep) else []
 
     def describe(self) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class FeatureDistance(Objective):
         if len(data) < 2:
             raise UserError(f"{len(data)} data: expected at least 2 to compare with")
         self.features, self.flow = features, flow
-        self.method = "gradients" if flow.has_range else "search"
+        self.method = "gradients" if flow.leading.has_range else "search"
         with torch.no_grad():
             self.data = Gaussian.of(torch.cat([features(part) for part in torch.split(data, batch)]))
         # With fewer samples the covariance is singular.
@@ -225,7 +225,7 @@ class NGramDivergence(Objective):
     method: Method = "search"
 
     def __init__(self, data: Tensor, flow: Flow, n: int = 4) -> None:
-        n_classes = flow.n_values
+        n_classes = flow.leading.n_values
         if n_classes is None:
             raise UserError(f"n-grams of {flow.leading.kind} data: expected data of classes")
         self.flow, self.n_classes = flow, n_classes
@@ -274,7 +274,7 @@ class MoleculeDivergence(NGramDivergence):
 
 
 def mean_distance(x: Tensor, y: Tensor) -> Tensor:
-    """Return the mean distance between two samples, (n, d) and (m, d); between different points if they are the same."""
+    """Return the mean distance between two samples, (n, d) and (m, d), or between the points of one sample."""
     return torch.cdist(x, y).sum() / (len(x) * len(y) - (len(x) if x is y else 0))
 
 

@@ -81,7 +81,7 @@ class TableParameters:
             raise UserError("the table stretches the state or steps back: tune from a multistep solver")
         angles = a.clamp(-1, 1).acos()
         self.gain = gain.log().requires_grad_(noisy)
-        drawn = c / (math.sqrt(flow.kappa) * angles.sin().clamp(min=1e-9))
+        drawn = c / (math.sqrt(flow.leading.kappa) * angles.sin().clamp(min=1e-9))
         self.noise = torch.where(c > 0, drawn, 1.0).log().requires_grad_(noisy)
         self.angles = angles.clamp(min=least_angle).requires_grad_(noisy)
         width = max(DEPTH, table.depth) - 1
@@ -156,7 +156,7 @@ class TableParameters:
         older, mix = self.older * self._made[:-1], self.mix * self._made[-1]
         b = total[:, None] * torch.cat([1 - older.sum(1, keepdim=True), older], 1)
         # An angle may become negative; the sign of the noise does not matter.
-        c = math.sqrt(self.flow.kappa) * self.angles.sin().abs() * self.noise.exp()
+        c = math.sqrt(self.flow.leading.kappa) * self.angles.sin().abs() * self.noise.exp()
         return s, a, b, c, torch.cat([1 - mix.sum()[None], mix])
 
     def bind(self, u: Tensor) -> BoundTable:
@@ -308,7 +308,7 @@ def _fit(
 
 
 def default_steps(model: Model, nfe: int, objective: Objective) -> int:
-    """Return the default number of steps: 40 of gradient descent, or five trials for each number and shared direction."""
+    """Return the default number of steps: 40 of gradient descent, or five trials for each number and direction."""
     objective.check(nfe)
     if objective.method != "search":
         return STEPS if objective.method == "gradients" else ROUNDS
