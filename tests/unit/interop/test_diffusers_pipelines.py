@@ -60,13 +60,8 @@ def text() -> bfn.BFN:
 
 
 def unet(classes: int | None = None) -> UNet2DModel:
-    settings = {
-        "sample_size": 8,
-        "in_channels": 1,
-        "out_channels": 1,
-        "block_out_channels": (8, 16),
-        "norm_num_groups": 4,
-    }
+    settings = {"sample_size": 8, "in_channels": 1, "out_channels": 1, "norm_num_groups": 4, "add_attention": False}
+    settings |= {"block_out_channels": (8, 16), "num_class_embeds": classes}
     blocks = {"down_block_types": ("DownBlock2D",) * 2, "up_block_types": ("UpBlock2D",) * 2, "layers_per_block": 1}
     return UNet2DModel(**settings, **blocks)
 
