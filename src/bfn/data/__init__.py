@@ -22,8 +22,9 @@ from bfn.data.text import Sequences, Text, read_text
 from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, TEXT8, Alphabet, Tokenizer, TokenizerFile, TokenList
 
 __all__ = [
-    "AMINO_ACIDS", "PATTERNS", "SOURCES", "TEXT8", "Alphabet", "Categories", "CellType", "Column", "Columns", "Download",
-    "FetchError", "Images", "Numbers", "Part", "RawTable", "Records", "Sequences", "Source", "TableColumn",
-    "TableColumns", "Text", "TokenList", "Tokenizer", "TokenizerFile", "concatenate", "fetch", "from_array", "home",
-    "infer_columns", "is_at_hand", "load", "make_records", "names", "read_records", "read_table", "read_text",
+    "AMINO_ACIDS", "PATTERNS", "SOURCES", "TEXT8", "Alphabet", "Categories", "CellType", "Column", "Columns",
+    "Download", "FetchError", "Images", "Numbers", "Part", "RawTable", "Records", "Sequences", "Source",
+    "TableColumn", "TableColumns", "Text", "TokenList", "Tokenizer", "TokenizerFile", "concatenate", "fetch",
+    "from_array", "home", "infer_columns", "is_at_hand", "load", "make_records", "names", "read_records",
+    "read_table", "read_text",
 ]  # fmt: skip

@@ -210,10 +210,8 @@ def from_array(array: Array, labels: Array | None = None, name: str = "array") -
     levels = 2 if array.dtype == np.bool_ else 256
     wide = array.dtype.itemsize > 1 or array.dtype == np.int8
     if array.dtype.kind not in "biu" or (wide and array.size and (array.min() < 0 or array.max() > 255)):
-        raise UserError(
-            f"{name}: pixels of type {array.dtype} are not whole numbers in 0..255: "
-            "save them as uint8, for example (255 * x).round().astype('uint8') for x in [0, 1]"
-        )
+        expected = "save them as uint8, for example (255 * x).round().astype('uint8') for x in [0, 1]"
+        raise UserError(f"{name}: pixels of type {array.dtype} are not whole numbers in 0..255: {expected}")
     array = _channels_first(array.astype(np.uint8, copy=False), name)
     x = torch.from_numpy(np.require(array, requirements=["C", "W"]))
     if labels is None:
@@ -238,10 +236,8 @@ def _channels_first(array: Array, name: str) -> Array:
     elif array.ndim == 4 and shape[1] not in (1, 3) and shape[3] in (1, 3):
         array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
     if array.ndim != 4 or array.shape[1] not in (1, 3) or 0 in shape:
-        raise UserError(
-            f"{name}: shape {array.shape} is not one of images: expected (n, height, width), "
-            "(n, channel, height, width) or (n, height, width, channel) with 1 or 3 channels"
-        )
+        expected = "(n, height, width), (n, channel, height, width) or (n, height, width, channel) with 1 or 3 channels"
+        raise UserError(f"{name}: shape {array.shape} is not one of images: expected {expected}")
     return array
 
 

@@ -1,8 +1,7 @@
 """Records: sequences, numbers and classes, one of each column for every record, and the files that they are read from.
 
-Reading a file has two steps. A reader, chosen by the ending of the file's name, returns a :class:`RawTable` with the
-columns as they are stored. :func:`make_records` then makes sequences, numbers and classes of those columns that
-:class:`Columns` names.
+A reader, chosen by the ending of a file's name, returns the columns as they are stored, a :class:`RawTable`.
+:func:`make_records` makes sequences, numbers and classes of those columns that :class:`Columns` names.
 """
 
 from __future__ import annotations
@@ -25,22 +24,12 @@ from bfn._utils.arguments import require
 from bfn._utils.files import check_decoded, regular_size, telling_damage
 from bfn.core.errors import UserError, did_you_mean
 from bfn.data.images import load_npy, load_npz, random_split
-from bfn.data.text import Sequences, read_lines, smallest_type
+from bfn.data.text import Sequences, csv_separator, file_kind, read_lines, smallest_type
 from bfn.data.tokenizers import Tokenizer, make_tokenizer, smiles_problem
 
-MOST_CLASSES = 1 << 16
-"""Maximum number of classes of a column."""
-
-LABELS = ("label", "labels", "y")
-"""Names of arrays that are labels if nothing else is said."""
-
-PRESENCE = ("present", "lengths")
-"""Names of arrays that say which values of the others are data."""
-
-Strings = Sequence[str]
-
-
-# --- columns and records ----------------------------------------------------------------------------------------------
+MOST_CLASSES = 1 << 16  # maximum number of classes of a column
+LABELS = ("label", "labels", "y")  # names of arrays that are labels if nothing else is said
+PRESENCE = ("present", "lengths")  # names of arrays that say which values of the others are data
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,9 +189,6 @@ class Records:
         return {name: column for name, column in found.items() if not isinstance(column, Sequences)}
 
 
-# --- making records ---------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class RawTable:
     """The columns of a file as they are stored.
@@ -216,7 +202,7 @@ class RawTable:
     """
 
     source: str
-    columns: Mapping[str, Strings | NDArray[Any]]
+    columns: Mapping[str, Sequence[str] | NDArray[Any]]
     place: Callable[[int], str] = field(default=lambda number: f"record {number}")
     sequence: str | None = None
     tokenizer: str | None = None
@@ -225,7 +211,7 @@ class RawTable:
     def from_frame(cls, frame: Any, source: str = "the table") -> Self:
         """Return the columns of a pandas DataFrame. Integers are numbers, as in a CSV file."""
         columns = {str(name): _scalars_as_floats(frame[name].to_numpy()) for name in frame.columns}
-        return cls(source, columns, _row_place)
+        return cls(source, columns, lambda number: f"row {number + 1}")
 
     def error(self, number: int, message: str) -> UserError:
         """Return an error about one record that names its place."""
@@ -272,8 +258,7 @@ def _complete_roles(table: RawTable, roles: Columns) -> Columns:
     missing = next((name for name in roles.named if name not in table.columns), None)
     known = ", ".join(table.columns)
     if missing is not None:
-        hint = did_you_mean(missing, table.columns)
-        raise UserError(f"{table.source}: no column {missing!r}: it has {known}{hint}")
+        raise UserError(f"{table.source}: no column {missing!r}: it has {known}{did_you_mean(missing, table.columns)}")
     if not roles.samples:
         raise UserError(f"{table.source}: no column is the sample: name one of {known} as sequence or part")
     return roles
@@ -297,7 +282,7 @@ def _guess_roles(table: RawTable) -> Columns:
     raise UserError(f"{table.source}: which column is what? It has {known}: {wanted}")
 
 
-def _is_text(values: Strings | NDArray[Any]) -> bool:
+def _is_text(values: Sequence[str] | NDArray[Any]) -> bool:
     return not isinstance(values, np.ndarray) or values.dtype.kind in "UO"
 
 
@@ -310,9 +295,9 @@ def _make_sequences(table: RawTable, name: str, tokenizer: Tokenizer | str | Non
     if not _is_text(table.columns[name]):
         raise UserError(f"{table.source}: column {name} has numbers: expected texts; name it among the parts")
     texts = table.strings(name)
-    for number, text in enumerate(texts):
-        if not text.strip():
-            raise table.error(number, f"{name} is empty: expected a sequence")
+    empty = next((number for number, text in enumerate(texts) if not text.strip()), None)
+    if empty is not None:
+        raise table.error(empty, f"{name} is empty: expected a sequence")
     try:
         made = make_tokenizer(tokenizer, texts)
     except UserError as error:
@@ -392,7 +377,7 @@ def _numbered_classes(table: RawTable, name: str, array: NDArray[Any]) -> Catego
     return Categories(torch.from_numpy(array.astype(np.int64)), names)
 
 
-def _named_classes(table: RawTable, name: str, texts: Strings) -> Categories:
+def _named_classes(table: RawTable, name: str, texts: Sequence[str]) -> Categories:
     if "" in texts:
         raise table.error(texts.index(""), f"{name} is empty: expected a class")
     names = sorted(set(texts), key=lambda text: (_number(text) is None, _number(text) or 0.0, text))
@@ -461,18 +446,6 @@ def is_record_file(path: Path) -> bool:
     return file_kind(path) in _READERS.keys() - {".npy", ".npz", ".txt"}
 
 
-def file_kind(path: Path) -> str:
-    """Return the ending of a file's name in lower case, without ``.gz``."""
-    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
-
-
-def csv_separator(path: Path, header: str) -> str:
-    """Return what separates the values of a CSV or TSV file with that first line: a tab, a semicolon or a comma."""
-    if file_kind(path) == ".tsv":
-        return "\t"
-    return ";" if ";" in header and "," not in header else ","
-
-
 def repeated(names: Iterable[Any]) -> Any:
     """Return the first name that comes more than once, or None."""
     names = list(names)
@@ -507,14 +480,11 @@ def _line_place(lines: Sequence[int]) -> Callable[[int], str]:
     return lambda number: f"line {lines[number]}"
 
 
-def _row_place(number: int) -> str:
-    return f"row {number + 1}"
-
-
 def _read_text_lines(path: Path) -> RawTable:
     lines = read_lines(path)
     _check_no_empty_lines(path, lines, "a record")
-    return RawTable(str(path), {"sequence": [line for _, line in lines]}, lambda n: f"line {n + 1}", "sequence")
+    columns = {"sequence": [line for _, line in lines]}
+    return RawTable(str(path), columns, lambda number: f"line {number + 1}", "sequence")
 
 
 def _read_smiles(path: Path) -> RawTable:
@@ -599,7 +569,8 @@ def _read_arrays(path: Path) -> RawTable:
 
 def _read_parquet_columns(path: Path) -> RawTable:
     table = read_parquet(path)
-    return RawTable(str(path), {name: _from_arrow(table.column(name)) for name in table.column_names}, _row_place)
+    columns = {name: _from_arrow(table.column(name)) for name in table.column_names}
+    return RawTable(str(path), columns, lambda number: f"row {number + 1}")
 
 
 def _from_arrow(column: Any) -> NDArray[Any]:

@@ -431,7 +431,7 @@ def fetch(name: str, *, progress: Shown = True, verify: bool = True, again: bool
         FetchError: none of the downloads worked.
     """
     SOURCES.find(name, "data set")
-    folder = _folder(name)
+    folder = home() / "data" / name
     if not again and _is_complete(folder, verify):
         return folder
     archives = folder.parent / "downloads" / name
@@ -458,25 +458,19 @@ def _fetch(name: str, folder: Path, archives: Path, progress: Shown) -> None:
         _build(download, paths, folder, progress)
         shutil.rmtree(archives)
         return
-    by_hand = "; or ".join(download.by_hand() for download in SOURCES[name].downloads)
-    raise FetchError(
-        f"{name} could not be fetched ({'; '.join(failures)}). Put into {archives} {by_hand}. Then run again"
-    )
+    tried, by_hand = "; ".join(failures), "; or ".join(download.by_hand() for download in SOURCES[name].downloads)
+    raise FetchError(f"{name} could not be fetched ({tried}). Put into {archives} {by_hand}. Then run again")
 
 
 def is_fetched(name: str) -> bool:
     """Return True if a set is in the cache and its files have the right sizes."""
-    return name in SOURCES and _is_complete(_folder(name), verify=False)
+    return name in SOURCES and _is_complete(home() / "data" / name, verify=False)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the ``source``, ``note``, ``files`` and ``sizes`` of the set in a directory."""
     manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
     return manifest
-
-
-def _folder(name: str) -> Path:
-    return home() / "data" / name
 
 
 def _downloads(name: str) -> tuple[Download, ...]:

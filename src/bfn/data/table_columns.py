@@ -64,7 +64,7 @@ class CellType:
 
     @property
     def is_scale(self) -> bool:
-        """Whether a value can lie between two others: for numbers and times."""
+        """True for numbers and times: a value can lie between two others."""
         return self.kind in ("whole", "real", "time", "duration")
 
     @classmethod
@@ -75,10 +75,8 @@ class CellType:
         if isinstance(dtype, pandas().CategoricalDtype):
             values = dtype.categories
             if not all(isinstance(value, str | int | float | bool) for value in values.tolist()):
-                raise UserError(
-                    f"column {name!r}: categories of type {values.dtype}: expected texts or numbers; convert them, "
-                    f"df[{name!r}].astype(str)"
-                )
+                expected = f"texts or numbers; convert them, df[{name!r}].astype(str)"
+                raise UserError(f"column {name!r}: categories of type {values.dtype}: expected {expected}")
             return cls("category", "category", "", "", tuple(values.tolist()), str(values.dtype), bool(dtype.ordered))
         if types.is_object_dtype(dtype) or types.is_string_dtype(dtype):
             return cls._of_objects(series)

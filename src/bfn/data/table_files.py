@@ -19,10 +19,10 @@ from torch import Tensor
 from bfn._utils.arguments import require
 from bfn._utils.files import open_file, telling_damage
 from bfn.core.errors import UserError, did_you_mean
-from bfn.data.records import csv_separator, file_kind, read_parquet, repeated
+from bfn.data.records import read_parquet, repeated
 from bfn.data.sources import SOURCES, fetch
 from bfn.data.table_columns import CellType, Quantiles, Raw, TableColumn, TableColumns, pandas
-from bfn.data.text import decode_utf8
+from bfn.data.text import csv_separator, decode_utf8, file_kind
 
 MOST_LEVELS = 150
 """Maximum number of different numbers that are classes, if each is in enough cells."""

@@ -193,6 +193,18 @@ def _first_place(codes: Tensor, code: int) -> int:
     return next(number * _PIECE + int((piece == code).int().argmax()) for number, piece in pieces if code in piece)
 
 
+def file_kind(path: Path) -> str:
+    """Return the ending of a file's name in lower case, without ``.gz``."""
+    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
+
+
+def csv_separator(path: Path, header: str) -> str:
+    """Return what separates the values of a CSV or TSV file with that first line: a tab, a semicolon or a comma."""
+    if file_kind(path) == ".tsv":
+        return "\t"
+    return ";" if ";" in header and "," not in header else ","
+
+
 def decode_utf8(path: Path, content: bytes) -> str:
     """Return the text of a file. Raises a UserError that names the line of a byte that is not UTF-8."""
     try:

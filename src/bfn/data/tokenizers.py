@@ -376,9 +376,8 @@ class Text(Codec):
         own = flow.parts.get("")
         n_values = None if own is None else own.n_values
         if n_values != len(self.tokenizer):
-            raise UserError(
-                f"{len(self.tokenizer)} {self.tokenizer.unit}: the flow has {n_values} classes; expected as many"
-            )
+            found = f"{len(self.tokenizer)} {self.tokenizer.unit}"
+            raise UserError(f"{found}: the flow has {n_values} classes; expected as many")
 
 
 @dataclass(frozen=True)
