@@ -44,7 +44,7 @@ format: $(INSTALLED)  ## format the code and fix what can be fixed
 	$(BIN)/ruff format
 
 docs: $(INSTALLED)  ## build the documentation into site/ and check its links
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(INSTALLED)  ## measure what sampling costs beside the network
 	$(BIN)/bfn bench
