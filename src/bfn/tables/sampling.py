@@ -410,9 +410,7 @@ class Gaps:
 
     def drawn(self, request: Request, seed: int) -> Any:
         """Return the table with its missing cells drawn. They never get the state "missing"."""
-        if not len(self.rows):
-            return self.table.copy()
-        return self.filled(self.columns.decode(self._draw(request, seed)))
+        return self.filled(self.columns.decode(self._draw(request, seed))) if len(self.rows) else self.table.copy()
 
     def expected(self, draws: int, request: Request, seed: int) -> Any:
         """Return the table with the mean or the most probable level in its missing cells.
@@ -450,16 +448,11 @@ class Gaps:
 
     def _probabilities(self) -> dict[str, Floats]:
         """Return the probabilities of the states of each column of classes given the known cells, (rows, states)."""
-        model, predictions = self.model, []
-        nothing = torch.zeros(model.flow.state_shape(model.data_shape), dtype=model.dtype, device=model.device)
-        for first in range(0, len(self.rows), ROWS):
-            known, mask = (
-                {part: x[first : first + ROWS] for part, x in some.items()} for some in (self.known, self.known_mask)
-            )
-            n = len(self.rows[first : first + ROWS])
-            request = Request(grid=[EARLY], initial=nothing.expand(n, -1), controls=(Known(known, mask),))
-            predictions.append(sample(model, n, request, seed=0).prediction.double().cpu())
-        states = {part.name: part.state_of(torch.cat(predictions)) for part in model.flow.layout}
+        model, n = self.model, len(self.rows)
+        nothing = torch.zeros(n, *model.flow.state_shape(model.data_shape), dtype=model.dtype, device=model.device)
+        request = Request(grid=[EARLY], initial=nothing, controls=(Known(self.known, self.known_mask),))
+        prediction = sample(model, n, request, batch=ROWS, seed=0).prediction.double()
+        states = {part.name: part.state_of(prediction) for part in model.flow.layout}
         allowed, names = self._allowed(), [column.name for column in self.columns.class_columns]
         return {name: (states[name] * allowed.get(name, 1)).numpy() for name in names}
 
