@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-gradio = pytest.importorskip("gradio")
-
 from bfn.app import server as middleware
 from bfn.app import server as protection
 from bfn.app.server import MAX_BODY, launch
+from messages import refused
 
 GOOD = ["digits", 4, 0, "all", 1, "", "nothing", 0, None, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
 PLANE = ["eight on a ring", ["bfn", "fast-ode"], 4, 8, 0]
@@ -224,8 +223,7 @@ def test_a_port_that_is_taken_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        with pytest.raises(ValueError, match=f"--port {port}: something else listens there"):
-            launch(port=port)
+        refused(f"--port {port}: something else listens there", launch, port=port)
 
 
 def test_it_listens_on_this_machine_alone(client: Client) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json as json_format
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,56 @@ TABLE_BATCH = 4096
 PICTURES = (".png", ".svg", ".pdf")
 
 
+@dataclass(frozen=True)
+class Files:
+    """Files for the results.
+
+    Args:
+        json: file for all measurements.
+        markdown: file for the tables.
+        plot: file for a plot of the main measure, .png, .svg or .pdf.
+    """
+
+    json: Annotated[Path | None, common.FILE] = None
+    markdown: Annotated[Path | None, common.FILE] = None
+    plot: Annotated[Path | None, common.FILE] = None
+
+    def check(self) -> None:
+        """Raise an error for files that cannot be written, before anything is measured."""
+        for option, path in vars(self).items():
+            if path is not None and path.is_dir():
+                raise UserError(f"--{option} {path}: is a directory: expected a file")
+        if self.plot is not None:
+            if self.plot.suffix not in PICTURES:
+                raise UserError(f"--plot {self.plot}: expected a .png, .svg or .pdf file")
+            import matplotlib  # noqa: F401  reports a missing package
+
+    def write(self, comparison: Comparison) -> None:
+        """Print the tables, the main measure with its intervals and the advice, and write the files."""
+        from bfn import viz
+        from bfn._utils.files import atomic_write
+
+        main = comparison.main
+        for measure in comparison.measures:
+            rows = common.table(*comparison.cells(measure, intervals=measure == main))
+            print(f"{measure.label}\n{rows}\n")
+        print(f"best by {main.label} (95 % intervals):")
+        for advice in comparison.advice:
+            print(f"  {advice.sentence(main)}")
+        if self.json is not None:
+            atomic_write(self.json, json.dumps(comparison.asdict(), indent=2) + "\n")
+        if self.markdown is not None:
+            atomic_write(self.markdown, comparison.markdown())
+        if self.plot is not None:
+            viz.save(viz.quality(comparison.records, main, real=comparison.real[main.key]), self.plot)
+        written = [path for path in vars(self).values() if path is not None]
+        if written:
+            print(f"\n{common.written_to(written)}")
+
+
+NO_FILES = Files()
+
+
 def compare(
     model: common.ModelName,
     solvers: common.Names = (),
@@ -41,9 +92,7 @@ def compare(
     repeats: int = 1,
     seed: common.Seed = 0,
     batch: Annotated[int | None, common.BATCH] = None,
-    json: Annotated[Path | None, common.FILE] = None,
-    markdown: Annotated[Path | None, common.FILE] = None,
-    plot: Annotated[Path | None, common.FILE] = None,
+    files: Files = NO_FILES,
     store: Annotated[Path | None, common.FILE] = None,
     blind: Annotated[Path | None, common.DIRECTORY] = None,
     score: Annotated[Path | None, arg(metavar="ANSWERS")] = None,
@@ -78,9 +127,6 @@ def compare(
         train: for a table, the rows that the model was trained on; --data are then held-out rows.
         features: TorchScript file of Inception for that metric, instead of the installed one; its code is run.
         repeats: number of seeds; the intervals are then those of the mean over seeds.
-        json: file for all measurements.
-        markdown: file for the tables.
-        plot: file for a plot of the main measure, .png, .svg or .pdf.
         store: file that measurements are read from and added to; by default one in the cache.
         blind: directory for shuffled pairs of two solvers' samples, for people to judge; the key is stored beside it.
         score: file of people's answers to count.
@@ -92,46 +138,51 @@ def compare(
         print(registry("study").find("score")(score, blind))
         return 0
     common.check_positive(n=n, repeats=repeats, batch=batch)
-    _check_files(json, markdown, plot)
+    files.check()
     source = common.load(model, device, network)
-    of_rows = common.is_table(source)
-    batch = batch or (TABLE_BATCH if of_rows else 100)
-    if guidance is not None and source.info.classes is None and not source.info.conditions:
-        raise UserError(f"--guidance {guidance:g}: this model knows no classes nor other conditions; leave it out")
+    batch = batch or (TABLE_BATCH if common.is_table(source) else 100)
+    _check_guidance(source, guidance)
     settings = quality.crossed(
         source.flow, solvers or quality.USUAL[source.flow.kind], nfe, t_start=t_start, g=g, grid=grid, guidance=guidance
     )
     if blind is not None:
         print(registry("study").find("write")(source, settings, blind, n or DEFAULT_N, seed, batch, common.shown()))
         return 0
-    if train is not None and not of_rows:
-        raise UserError(f"--train {train}: only tables are judged beside their training rows; leave it out")
-    judge = quality.judge_for(source, metric, data, features=features, n=n or DEFAULT_N, train=train)
-    n = n or (min(MOST_ROWS, int(source.info.card.get("rows", MOST_ROWS))) if of_rows else DEFAULT_N)
-    # The default metric leaves out measures that need more than n samples.
-    judge, problems = (judge, []) if metric is not None else judge.suited(n)
-    notes = [f"{problem}; it is left out" for problem in problems]
-    for note in notes:
-        complain(f"warning: {note}")
+    judge, n, notes = _judge(source, metric, data, features, train, n)
     options: dict[str, Any] = {
         "name": model, "notes": notes, "store": store or quality.default_store(), "repeats": repeats, "seed": seed,
         "batch": batch, "progress": common.shown(), "processes": Processes.here(),
     }  # fmt: skip
     comparison, exit_code = _measure(source, settings, judge, n, options)
     if comparison is not None and Processes.here().main:
-        _report(comparison, json, markdown, plot)
+        files.write(comparison)
     return exit_code
 
 
-def _check_files(json: Path | None, markdown: Path | None, plot: Path | None) -> None:
-    """Raise an error for files that cannot be written, before anything is measured."""
-    for option, path in {"json": json, "markdown": markdown, "plot": plot}.items():
-        if path is not None and path.is_dir():
-            raise UserError(f"--{option} {path}: is a directory: expected a file")
-    if plot is not None:
-        if plot.suffix not in PICTURES:
-            raise UserError(f"--plot {plot}: expected a .png, .svg or .pdf file")
-        import matplotlib  # noqa: F401  reports a missing package
+def _check_guidance(model: BFN, guidance: float | None) -> None:
+    """Raise a UserError for guidance of a model without conditions."""
+    if guidance is not None and model.info.classes is None and not model.info.conditions:
+        raise UserError(f"--guidance {guidance:g}: this model knows no classes nor other conditions; leave it out")
+
+
+def _judge(
+    model: BFN, metric: str | None, data: str | None, features: Path | None, train: Path | None, n: int | None
+) -> tuple[Judge, int, list[str]]:
+    """Return the judge, the number of samples, and notes on measures that are left out."""
+    from bfn import quality
+
+    of_rows = common.is_table(model)
+    if train is not None and not of_rows:
+        raise UserError(f"--train {train}: only tables are judged beside their training rows; leave it out")
+    judge = quality.judge_for(model, metric, data, features=features, n=n or DEFAULT_N, train=train)
+    n = n or (min(MOST_ROWS, int(model.info.card.get("rows", MOST_ROWS))) if of_rows else DEFAULT_N)
+    if metric is not None:
+        return judge, n, []
+    judge, problems = judge.suited(n)  # the default metric leaves out measures that need more than n samples
+    notes = [f"{problem}; it is left out" for problem in problems]
+    for note in notes:
+        complain(f"warning: {note}")
+    return judge, n, notes
 
 
 def _measure(
@@ -149,25 +200,3 @@ def _measure(
     if not records:
         return None, INTERRUPTED
     return quality.summarise(records, judge, n, name=options["name"], notes=options["notes"]), INTERRUPTED
-
-
-def _report(comparison: Comparison, json: Path | None, markdown: Path | None, plot: Path | None) -> None:
-    """Print the tables, the main measure with its intervals and the advice; write the requested files."""
-    from bfn import viz
-    from bfn._utils.files import atomic_write
-
-    main = comparison.main
-    for measure in comparison.measures:
-        print(f"{measure.label}\n{common.table(*comparison.cells(measure, intervals=measure == main))}\n")
-    print(f"best by {main.label} (95 % intervals):")
-    for advice in comparison.advice:
-        print(f"  {advice.sentence(main)}")
-    if json is not None:
-        atomic_write(json, json_format.dumps(comparison.asdict(), indent=2) + "\n")
-    if markdown is not None:
-        atomic_write(markdown, comparison.markdown())
-    if plot is not None:
-        viz.save(viz.quality(comparison.records, main, real=comparison.real[main.key]), plot)
-    written = [path for path in (json, markdown, plot) if path is not None]
-    if written:
-        print(f"\n{common.written_to(written)}")

@@ -14,7 +14,7 @@ from bfn.core.errors import UserError
 if TYPE_CHECKING:
     from bfn._utils.estimate import Estimate
     from bfn.core.model import BFN
-    from bfn.likelihood import Likelihood
+    from bfn.likelihood import Likelihood, Settings
 
 SIXTEEN, THOUSAND = common.HeldOut(n=16), common.HeldOut(n=1000)
 
@@ -132,13 +132,7 @@ def likelihood(
 
     settings = Settings(method, nfe, tolerance, divergence, probes, importance, levels, dequantise, None)
     settings.check(source, read.x)
-    n_states = math.prod(source.flow.state_shape(source.data_shape))
-    calls = len(read.x) * settings.calls
-    if method == "ode" and settings.is_exact(n_states) and calls * n_states > MANY_PASSES:
-        complain(
-            f"{len(read.x)} samples, {settings.calls} calls, {n_states} dimensions: {calls * n_states:,} backward "
-            f"passes; --divergence hutchinson takes {calls:,} and is unbiased"
-        )
+    _warn_of_passes(source, settings, len(read.x))
     request = {} if out is None else {"model": identify(source), "data": read.source, "part": read.part}
 
     def measured(**options: Any) -> Likelihood:
@@ -161,6 +155,16 @@ def likelihood(
         units = {"total": f" ({values['unit']})"}
         lines += [f"  {part:18}{estimate}{units.get(part, '')}" for part, estimate in result.parts.items()]
     common.tell({**values, "results": {name: result.asdict() for name, result in results.items()}}, lines, json)
+
+
+def _warn_of_passes(model: BFN, settings: Settings, n: int) -> None:
+    """Print a warning if n samples need many backward passes."""
+    n_states, calls = math.prod(model.flow.state_shape(model.data_shape)), n * settings.calls
+    if settings.method == "ode" and settings.is_exact(n_states) and calls * n_states > MANY_PASSES:
+        complain(
+            f"{n} samples, {settings.calls} calls, {n_states} dimensions: {calls * n_states:,} backward passes; "
+            f"--divergence hutchinson takes {calls:,} and is unbiased"
+        )
 
 
 def evaluate(

@@ -101,20 +101,20 @@ def _facts(info: ModelInfo) -> Iterator[tuple[str, str]]:
         yield "range", "{:g} to {:g}, predictions are clipped to it".format(*info.value_range)
     for name, condition in info.conditions.items():
         yield f"condition {name}", _condition(condition)
-    if info.lengths is not None:
-        lengths = info.lengths.shares
-        mean = sum(length * share for length, share in enumerate(lengths))
-        first = next(length for length, share in enumerate(lengths) if share)
-        yield "lengths", f"{first} to {info.lengths.longest}, {mean:.3g} on average"
-    yield from _scales(info)
+    yield from _numbers(info)
     yield "tables", f"tuned for {', '.join(map(str, sorted(info.tables)))} calls" if info.tables else "none tuned"
     anchors = () if info.calibration is None else info.calibration.anchors
     yield "calibration", f"at {', '.join(str(anchor.calls) for anchor in anchors)} calls" if anchors else "none"
     yield "error curve", "not measured" if info.error_curve is None else f"at {len(info.error_curve.t)} times"
 
 
-def _scales(info: ModelInfo) -> Iterator[tuple[str, str]]:
-    """Yield the units and the spread of the data, each with its name."""
+def _numbers(info: ModelInfo) -> Iterator[tuple[str, str]]:
+    """Yield the lengths, the units and the spread of the data, each with its name."""
+    if info.lengths is not None:
+        lengths = info.lengths.shares
+        mean = sum(length * share for length, share in enumerate(lengths))
+        first = next(length for length, share in enumerate(lengths) if share)
+        yield "lengths", f"{first} to {info.lengths.longest}, {mean:.3g} on average"
     for name, scaling in info.scaling.items():
         units = [f"{shift:.4g} +- {scale:.4g}" for shift, scale in zip(scaling.shift, scaling.scale, strict=True)]
         yield f"scale {name}".strip(), f"{', '.join(units[:6])}{', ...' if len(units) > 6 else ''}"

@@ -109,34 +109,51 @@ def train(
         resume: continue from the newest complete checkpoint of the run, with the run's settings if none are given.
         cpu: do not use GPUs.
     """
+    source, changes = _source(changes, data, recipe, config)
+    name = recipe or (config and config.stem)
+    run = out or _default_run(name, source)
+
+    from bfn import training
+
+    stored, of_table = resume and (run / "settings.json").is_file(), _is_of_table(run, source, changes)
+    if not any((name, source, stored, resume and of_table)):
+        raise UserError(f"PATH, --recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
+    if of_table and not name and not columns.of_records:
+        return _train_table(source, changes, columns.classes, network, run, seed, resume, cpu, json)
+    if name or stored:
+        settings = training.recipe(recipe) if recipe else training.read_settings(config or run / "settings.json")
+        settings = _override(settings, source, columns, network)
+    else:
+        settings = _suited_settings(str(source), columns, changes, network)
+    settings = settings.override(common.given_only(seed=seed)).override(changes)
+    result = training.train(settings, run, resume=resume, progress=common.shown(json), cpu=cpu)
+    return STOPPED.get(result.stopped_by or "", 0)
+
+
+def _source(
+    changes: tuple[str, ...], data: str | None, recipe: str | None, config: Path | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """Return the data to train on, if they are given, and the changes of settings."""
     if recipe is not None and config is not None:
         raise UserError("--recipe and --config: give one of them")
     path, changes = _split_data(changes)
     if path is not None and data is not None:
         raise UserError(f"{path} and --data {data}: give one of them")
-    source, name = path or data, recipe or (config.stem if config else None)
-    run = out or _default_run(name, source)
+    return path or data, changes
 
-    from bfn import training
+
+def _override(settings: Settings, source: str | None, columns: ColumnOptions, network: str | None) -> Settings:
+    """Return the settings with the data, columns and network that were given."""
+    data = {f"data.{key}": value for key, value in columns.given().items()}
+    settings = settings.override(common.given_only(**{"data.name": source})).override(data)
+    return settings if network is None else settings.override({"network": {"name": network}})
+
+
+def _is_of_table(run: Path, source: str | None, changes: Sequence[str]) -> bool:
+    """Return True if the data are a table or, without data, if the run is one of a table."""
     from bfn.tables.synthesizer import is_table_run
 
-    of_table = is_table_run(run) if source is None else is_table(source, changes)
-    stored = run / "settings.json"
-    resumed = resume and stored.is_file()
-    if name is None and source is None and not resumed and not (resume and of_table):
-        raise UserError(f"PATH, --recipe NAME or --config FILE: say what to train; there is no run to resume in {run}")
-    if name is None and of_table and not columns.of_records:
-        return _train_table(source, changes, columns.classes, network, run, seed, resume, cpu, json)
-    if name is None and not resumed:
-        settings = _suited_settings(str(source), columns, changes, network)
-    else:
-        settings = training.recipe(recipe) if recipe is not None else training.read_settings(config or stored)
-        settings = settings.override(common.given_only(**{"data.name": source}))
-        settings = settings.override({f"data.{key}": value for key, value in columns.given().items()})
-        settings = settings if network is None else settings.override({"network": {"name": network}})
-    settings = settings.override(common.given_only(seed=seed)).override(changes)
-    result = training.train(settings, run, resume=resume, progress=common.shown(json), cpu=cpu)
-    return STOPPED.get(result.stopped_by or "", 0)
+    return is_table_run(run) if source is None else is_table(source, changes)
 
 
 def is_table(source: str, changes: Sequence[str]) -> bool:

@@ -167,9 +167,8 @@ def tune(
     if calibrate:
         _calibrate(model, source, calls, out, data, batch, seed, json)
         return
-    goal = tuning.SearchedGrid(teacher_nfe) if objective == "grid" else tuning.EndPoint(teacher_nfe)
-    if objective == "data":
-        goal = tuning.objective_for(source, data)
+    teachers = {"grid": tuning.SearchedGrid, "endpoint": tuning.EndPoint}
+    goal = tuning.objective_for(source, data) if objective == "data" else teachers[objective](teacher_nfe)
     steps = tuning.default_steps(source, nfe, goal) if steps is None else steps
     with Progress(steps, "tuning", "step", common.shown(json)) as bar:
 

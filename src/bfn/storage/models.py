@@ -148,7 +148,7 @@ class Header:
 
 
 def seal(text: str, rest: Iterable[Any] = ()) -> str:
-    """Return the text with the zeros of ``"sha256": "000..."`` replaced by the digest of it and of the bytes after it."""
+    """Return the text with its zeros replaced by the digest of the text and of the bytes after it."""
     return text.replace(ZEROS, digest_of(text, rest), 1)
 
 

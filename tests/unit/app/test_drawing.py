@@ -17,6 +17,7 @@ from bfn.app.drawing import Models
 from bfn.app.requests import KEEPS, DrawRequest, Panel
 from bfn.core.model import BFN
 from bfn.core.solver import plan
+from messages import refused
 from tiny import build
 
 
@@ -57,8 +58,7 @@ def test_errors_of_the_work_reach_who_watches() -> None:
 
     watching = drawing.watched(fail)
     assert next(watching) == 1
-    with pytest.raises(ValueError, match=r"^no$"):
-        next(watching)
+    refused(r"^no$", next, watching)
 
 
 @pytest.mark.parametrize("kind", ["images", "binary", "text"])

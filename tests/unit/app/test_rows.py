@@ -5,8 +5,8 @@ import pytest
 
 from bfn.app.page import _columns_view, row_view
 from bfn.app.requests import RowsRequest
-from bfn.core.errors import UserError
 from bfn.tables.synthesizer import TableSynthesizer
+from messages import refused
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,7 @@ def test_rows_have_the_known_cells(model: object) -> None:
     assert view.count("&lt;b&gt;</td>") == 4
     assert "<b>" not in view
     assert "drawn rows met all checks" in view
-    with pytest.raises(UserError, match="column 'colour'"):
-        row_view(model, RowsRequest("t", ("colour=red",), 2, 4, 0))
+    refused("column 'colour'", row_view, model, RowsRequest("t", ("colour=red",), 2, 4, 0))
 
 
 def test_columns_are_told_with_levels_and_ranges(model: object) -> None:

@@ -18,6 +18,7 @@ from bfn import __version__
 from bfn.cli import COMMANDS, explain, main
 from bfn.core.grids import GRIDS
 from bfn.data.sources import FetchError
+from messages import refused as raised
 
 
 def test_the_overview_lists_every_command(capsys):
@@ -94,8 +95,9 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
         raise RuntimeError("a bug")
 
     monkeypatch.setitem(COMMANDS, "models", broken)
-    with pytest.raises(RuntimeError, match="a bug"):
+    with pytest.raises(RuntimeError) as error:
         main(["models"])
+    assert str(error.value) == "a bug"
 
 
 @pytest.mark.parametrize("error", ["ValueError('not ours')", "OSError('no file, no full disk')"])
@@ -120,15 +122,15 @@ def test_a_value_error_from_inside_torch_keeps_its_traceback(models, monkeypatch
         torch.distributions.Normal(0.0, -1.0, validate_args=True)
 
     monkeypatch.setattr("bfn.core.sampling.BoundRequest.draw", broken)
-    with pytest.raises(ValueError, match="constraint") as caught:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
         main(["sample", str(models / "text"), "--out", str(tmp_path)])
     assert not isinstance(caught.value, bfn.UserError)
+    assert "constraint" in str(caught.value)
 
 
 def test_bfn_traceback_shows_expected_errors_too(monkeypatch):
     monkeypatch.setenv("BFN_TRACEBACK", "1")
-    with pytest.raises(ValueError, match="expected a command"):
-        main(["nothing"])
+    raised("expected a command", main, ["nothing"])
 
 
 def test_a_full_disk_is_told_with_its_file():

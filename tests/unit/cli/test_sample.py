@@ -12,8 +12,8 @@ import bfn
 import tiny
 from bfn.cli import main
 from bfn.core.solver import plan
-from bfn.solvers.diffusion import OptimalVariance
 from bfn.solvers import SOLVERS
+from bfn.solvers.diffusion import OptimalVariance
 
 
 def run(*arguments: object) -> None:

@@ -7,8 +7,8 @@ import pytest
 import bfn
 import tiny
 from bfn.cli import main
-from bfn.core.plain import StorageError
 from bfn.storage import models as storage
+from messages import refused
 from planned import make_table
 
 
@@ -54,11 +54,9 @@ def test_tables_are_not_stored_over_anything_else(tmp_path):
     (tmp_path / "notes" / "a.txt").write_text("mine")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for out in (other, renamed, tmp_path / "notes"):
-        with pytest.raises(StorageError, match="holds something else than a copy of"):
-            storage.store_tables(folder, {}, out)
+        refused("holds something else than a copy of", storage.store_tables, folder, {}, out)
     for out in (tmp_path / "notes" / "a.txt", tmp_path / "notes" / "a.txt" / "below"):
-        with pytest.raises(StorageError, match="no directory that can be written to"):
-            storage.store_tables(folder, {}, out)
+        refused("no directory that can be written to", storage.store_tables, folder, {}, out)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
@@ -67,7 +65,10 @@ def test_tables_are_not_stored_over_anything_else(tmp_path):
     [
         (["digits"], "digits is a bundled model: give --out DIR"),
         (["digits", "--nfe", "1", "--out", "x"], "nfe=1: a table of one call"),
-        (["digits", "--out", "x", "--objective", "endpoint", "--teacher-nfe", "6"], "teacher_nfe=6: expected more calls"),
+        (
+            ["digits", "--out", "x", "--objective", "endpoint", "--teacher-nfe", "6"],
+            "teacher_nfe=6: expected more calls",
+        ),
         (["digits", "--steps", "0", "--out", "x"], "--steps 0: expected at least 1"),
         (["digits", "--batch", "20", "--out", "x"], "batch=20: expected at least 65"),
         (["nothing"], "neither a directory nor one of the bundled models"),

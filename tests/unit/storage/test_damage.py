@@ -18,12 +18,12 @@ import tiny
 from bfn import networks
 from bfn._utils.files import sweep
 from bfn.cli import main
-from bfn.core.errors import UserError
 from bfn.core.plain import StorageError
 from bfn.core.table import Row, Table
 from bfn.networks import build_for
 from bfn.storage import models as storage
 from bfn.storage import models as weights_file
+from messages import refused
 
 FILES = ("model.safetensors", "config.json")
 
@@ -180,14 +180,12 @@ def test_weights_that_are_not_finite_are_neither_stored_nor_loaded(tmp_path):
     for value in (float("nan"), float("inf")):
         with torch.no_grad():
             next(model.parameters()).view(-1)[0] = value
-        with pytest.raises(StorageError, match=r"not stored: .*: 1 of its \d+ values are NaN or infinite"):
-            model.save(folder)
+        refused(r"not stored: .*: 1 of its \d+ values are NaN or infinite", model.save, folder)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
         (tmp_path / "old").mkdir(exist_ok=True)
         save_file(model.network.state_dict(), tmp_path / "old" / "model.safetensors")
         (tmp_path / "old" / "config.json").write_text(json.dumps(storage.describe(model)))
-        with pytest.raises(StorageError, match=r"model.safetensors: .*: 1 of its \d+ values are NaN or infinite"):
-            bfn.load(tmp_path / "old")
+        refused(r"model.safetensors: .*: 1 of its \d+ values are NaN or infinite", bfn.load, tmp_path / "old")
 
 
 def test_a_damaged_config_is_repaired_from_the_weights_by_a_command(tmp_path, capsys):
@@ -212,16 +210,14 @@ def test_damaged_weights_are_taken_from_a_checkpoint_of_the_run(tmp_path, capsys
     assert "taken from" in capsys.readouterr().out
     assert (folder / "model.safetensors").read_bytes() == whole
     (folder / "model.safetensors").write_bytes(b"")
-    with pytest.raises(StorageError, match="no copy is known: restore it from a backup"):
-        storage.repair(folder)
+    refused("no copy is known: restore it from a backup", storage.repair, folder)
 
 
 def test_a_config_changed_by_hand_is_refused_or_taken_as_the_message_says(tmp_path):
     folder = tiny.save("images", tmp_path / "m")
     text = (folder / "config.json").read_text().replace("1.23456", "9.9")
     (folder / "config.json").write_text(text)
-    with pytest.raises(StorageError, match='changed since it was stored; undo the change, or delete the line "sha256"'):
-        bfn.load(folder)
+    refused('changed since it was stored; undo the change, or delete the line "sha256"', bfn.load, folder)
     (folder / "config.json").write_text("".join(line for line in text.splitlines(True) if '"sha256"' not in line))
     assert bfn.load(folder).info.card["quality"] == {"bits a dimension": 9.9}
     (folder / "config.json").write_bytes(storage_text(folder).replace("\n", "\r\n").encode())
@@ -236,8 +232,7 @@ def storage_text(folder):
 def test_weights_of_another_program_in_place_of_the_stored_ones(tmp_path):
     folder = tiny.save("vectors", tmp_path / "m")
     save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors")
-    with pytest.raises(StorageError, match=r"not the weights that config.json was stored with"):
-        bfn.load(folder)
+    refused(r"not the weights that config.json was stored with", bfn.load, folder)
 
 
 def table(nfe: int) -> Table:
@@ -272,9 +267,7 @@ def test_a_config_that_asks_for_too_much_costs_little(tmp_path, change, message)
     folder = tiny.save("vectors", tmp_path / "m")
     edit(folder, change)
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
-    with pytest.raises(StorageError, match=message) as error:
-        bfn.load(folder)
-    assert "\n" not in str(error.value)
+    refused(message, bfn.load, folder)
     assert time.monotonic() - start < 5
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000
 
@@ -282,15 +275,13 @@ def test_a_config_that_asks_for_too_much_costs_little(tmp_path, change, message)
 def test_tables_of_positions_are_bounded_too(tmp_path):
     folder = tiny.save("text", tmp_path / "m")
     edit(folder, lambda c: c["network"].update(max_length=10**9))
-    with pytest.raises(StorageError, match="larger than its file"):
-        bfn.load(folder)
+    refused("larger than its file", bfn.load, folder)
 
 
 def test_json_nested_without_end_is_one_line(tmp_path):
     folder = tiny.save("vectors", tmp_path / "m")
     (folder / "config.json").write_text("[" * 100_000)
-    with pytest.raises(StorageError, match=r"config.json"):
-        bfn.load(folder)
+    refused(r"config.json", bfn.load, folder)
 
 
 def test_a_huge_number_of_labels_of_format_1(tmp_path):
@@ -299,8 +290,7 @@ def test_a_huge_number_of_labels_of_format_1(tmp_path):
     save_file(load_file(folder / "model.safetensors"), folder / "model.safetensors")
     old = {key: config[key] for key in ("flow", "head", "data_shape", "network")}
     (folder / "config.json").write_text(json.dumps({**old, "format": 1, "n_labels": 10**15}))
-    with pytest.raises(StorageError, match="n_labels 1000000000000000: expected at most"):
-        bfn.load(folder)
+    refused("n_labels 1000000000000000: expected at most", bfn.load, folder)
 
 
 def test_every_network_is_built_for_its_own_weights_and_no_others():
@@ -322,5 +312,4 @@ def test_every_network_is_built_for_its_own_weights_and_no_others():
         network = networks.build(config)
         weights = network.state_dict()
         build_for(config, weights)
-        with pytest.raises(UserError, match="another architecture: no"):
-            build_for(config, {key: weights[key] for key in list(weights)[1:]})
+        refused("another architecture: no", build_for, config, {key: weights[key] for key in list(weights)[1:]})

@@ -11,16 +11,15 @@ import tiny
 from bfn import networks
 from bfn.core.codec import Scaling
 from bfn.core.conditions import Classes
-from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.heads import PreconditionedHead
 from bfn.core.info import ErrorCurve, ModelInfo
 from bfn.core.model import BFN
-from bfn.core.plain import StorageError
 from bfn.core.table import Row, Table
 from bfn.kinds.discretised import DiscretisedHead
 from bfn.solvers.few_step import Anchor, Calibration
 from bfn.storage import models as storage
+from messages import refused
 
 
 def small(width=8, **options):
@@ -81,18 +80,25 @@ def test_discrete_flows_and_heads_with_parameters_are_kept(tmp_path):
 
 def test_a_network_of_the_users_own_is_given_again(tmp_path):
     storage.save(BFN(nn.Linear(3, 3), ContinuousFlow(0.1), "data", (3,)), tmp_path)
-    with pytest.raises(StorageError, match=r"network of its own: give it again, load\(..., network="):
-        bfn.load(tmp_path)
+    refused(r"network of its own: give it again, load\(..., network=", bfn.load, tmp_path)
     network = nn.Linear(3, 3)
     assert bfn.load(tmp_path, network=network).network is network
 
 
 def test_other_architectures_are_refused_by_name(tmp_path):
     storage.save(small(), tmp_path)
-    with pytest.raises(StorageError, match=r"another architecture: no weight, bias; blocks\.0\..*, which the network"):
-        bfn.load(tmp_path, network=nn.Linear(3, 3, bias=True))
-    with pytest.raises(StorageError, match=r"\S+ has shape \(8, 64\), the network's has \(16, 64\)"):
-        bfn.load(tmp_path, network=networks.MLP(3, width=8, n_blocks=1, condition_features=16))
+    refused(
+        r"another architecture: no weight, bias; blocks\.0\..*, which the network",
+        bfn.load,
+        tmp_path,
+        network=nn.Linear(3, 3, bias=True),
+    )
+    refused(
+        r"\S+ has shape \(8, 64\), the network's has \(16, 64\)",
+        bfn.load,
+        tmp_path,
+        network=networks.MLP(3, width=8, n_blocks=1, condition_features=16),
+    )
 
 
 def test_a_file_cut_to_any_length_is_refused(tmp_path):
@@ -101,17 +107,14 @@ def test_a_file_cut_to_any_length_is_refused(tmp_path):
         whole = (tmp_path / name).read_bytes()
         for length in [*range(0, 20), *range(20, len(whole) - 2, max(1, len(whole) // 60)), len(whole) - 2]:
             (tmp_path / name).write_bytes(whole[:length])
-            with pytest.raises(StorageError, match=name):
-                bfn.load(tmp_path)
+            refused(name, bfn.load, tmp_path)
         (tmp_path / name).write_bytes(whole)
     bfn.load(tmp_path)
 
 
 def test_missing_and_foreign_things_are_named(tmp_path):
-    with pytest.raises(StorageError, match="'nonsense': neither a directory nor one of the bundled models"):
-        bfn.load("nonsense")
-    with pytest.raises(StorageError, match=r"config.json: not there: expected a directory with model.safetensors"):
-        bfn.load(tmp_path)
+    refused("'nonsense': neither a directory nor one of the bundled models", bfn.load, "nonsense")
+    refused(r"config.json: not there: expected a directory with model.safetensors", bfn.load, tmp_path)
     storage.save(small(), tmp_path)
     path = tmp_path / "config.json"
     config = json.loads(path.read_text())
@@ -122,10 +125,8 @@ def test_missing_and_foreign_things_are_named(tmp_path):
         ({"head": {"name": "data", "depth": 2}}, "head data: has no 'depth'"),
     ]:
         edited(tmp_path, {**config, **change})
-        with pytest.raises(StorageError, match=message):
-            bfn.load(tmp_path)
-    with pytest.raises(ValueError, match="dtype='float8': expected one of float32"):
-        storage.save(small(), tmp_path, dtype="float8")
+        refused(message, bfn.load, tmp_path)
+    refused("dtype='float8': expected one of float32", storage.save, small(), tmp_path, dtype="float8")
 
 
 def test_a_full_disk_leaves_the_old_model(tmp_path, monkeypatch):
@@ -136,8 +137,9 @@ def test_a_full_disk_leaves_the_old_model(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("bfn._utils.files.sync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError) as error:  # noqa: PT011
         storage.save(randomised(small(), 2), tmp_path)
+    assert error.value.errno == 28
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -174,10 +176,8 @@ def test_a_grid_or_dial_of_the_users_own_leaves_the_table_aside():
     assert model.sample(2, nfe=3, g=1.0).times != tuned_table().times
     assert model.sample(2, nfe=3, grid="uniform").times != tuned_table().times
     assert model.sample(2, nfe=3, t_start=0.01).times != tuned_table().times
-    with pytest.raises(ValueError, match=r"nfe=4: the given table makes 3 calls"):
-        model.sample(2, tuned_table(), 4)
-    with pytest.raises(ValueError, match=r"g=1.0 beside a table"):
-        model.sample(2, tuned_table(), g=1.0)
+    refused(r"nfe=4: the given table makes 3 calls", model.sample, 2, tuned_table(), 4)
+    refused(r"g=1.0 beside a table", model.sample, 2, tuned_table(), g=1.0)
 
 
 FORMAT_1 = {
@@ -232,9 +232,7 @@ def test_wrong_values_of_format_1_are_refused_in_one_line(tmp_path, change, mess
     model = small(n_labels=4)
     save_file(model.network.state_dict(), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({**FORMAT_1, "network": model.network.config, **change}))
-    with pytest.raises(UserError, match=message) as error:
-        bfn.load(tmp_path)
-    assert "\n" not in str(error.value)
+    refused(message, bfn.load, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "mnist-binary", "text8", "text8-plain"])
@@ -302,10 +300,7 @@ def test_wrong_values_are_refused_in_one_line(tmp_path, change, message):
     config = json.loads((tmp_path / "config.json").read_text())
     change(config)
     edited(tmp_path, config)
-    with pytest.raises(StorageError, match=message) as error:
-        bfn.load(tmp_path)
-    assert "\n" not in str(error.value)
-    assert "config.json" in str(error.value)
+    refused(message, bfn.load, tmp_path)
 
 
 def test_a_part_that_no_registry_knows_is_not_stored_in_silence(tmp_path):
@@ -313,8 +308,7 @@ def test_a_part_that_no_registry_knows_is_not_stored_in_silence(tmp_path):
         pass
 
     model = BFN(networks.MLP(3, width=8, n_blocks=1, condition_features=8), ContinuousFlow(0.02), Own(0.7), (3,))
-    with pytest.raises(UserError, match=r"head Own: only .* can be stored; register it"):
-        model.save(tmp_path)
+    refused(r"head Own: only .* can be stored; register it", model.save, tmp_path)
 
 
 def test_tables_are_added_beside_a_calibration_that_stays(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from bfn._utils.files import atomic_write
 from bfn._utils.pieces import Pieces, Processes, write_pieces
-from bfn.core.errors import UserError
+from messages import refused
 
 
 def write(rows: range, path: Path, advance) -> None:
@@ -58,11 +58,15 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, capsys):
 def test_another_request_is_refused_before_anything_is_written(tmp_path):
     write_pieces(Pieces(tmp_path, 4, 2, ".json"), write, {"seed": 1})
     for n, request in ((4, {"seed": 2}), (6, {"seed": 1}), (4, {"seed": 1, "label": "3"})):
-        with pytest.raises(UserError, match=r"of another request, with (seed 1 and not 2|n 4 and not 6|label None)"):
-            write_pieces(Pieces(tmp_path, n, 2, ".json"), write, request)
+        refused(
+            r"of another request, with (seed 1 and not 2|n 4 and not 6|label None)",
+            write_pieces,
+            Pieces(tmp_path, n, 2, ".json"),
+            write,
+            request,
+        )
     (tmp_path / "samples.json").write_text("{")
-    with pytest.raises(UserError, match="damaged"):
-        write_pieces(Pieces(tmp_path, 4, 2, ".json"), write, {"seed": 1})
+    refused("damaged", write_pieces, Pieces(tmp_path, 4, 2, ".json"), write, {"seed": 1})
 
 
 def test_who_is_here_is_what_the_launcher_says(monkeypatch):
@@ -73,5 +77,4 @@ def test_who_is_here_is_what_the_launcher_says(monkeypatch):
     assert (here.index, here.count, here.local_index, here.main) == (3, 4, 1, False)
     assert here.own(range(10)) == [3, 7]
     monkeypatch.setenv("RANK", "x")
-    with pytest.raises(UserError, match="RANK"):
-        Processes.here()
+    refused("RANK", Processes.here)
