@@ -1,4 +1,4 @@
-"""Four small networks saved as the published files are, with the outputs and losses of the original code."""
+"""Small checkpoints of the original code, with its outputs and losses."""
 
 import dataclasses
 import json
@@ -29,12 +29,12 @@ def load(case: str) -> bfn.BFN:
 
 
 def channel_first(x: Tensor) -> Tensor:
-    """Images (batch, height, width, channel) -> (batch, channel, height, width); text as it is."""
+    """Return images as (batch, channel, height, width), and text unchanged."""
     return x.movedim(-1, 1) if x.ndim == 4 else x
 
 
 def stored(case: str, model: bfn.BFN) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Data, times, network input, network output and the loss, in this library's layout."""
+    """Return data, times, network input, network output and loss, in the layout of this library."""
     file = load_file(DATA / f"{case}_io.safetensors")
     x, params, raw = channel_first(file["data"]), channel_first(file["params"]), file["net_output"]
     if case == "mnist":
@@ -46,7 +46,7 @@ def stored(case: str, model: bfn.BFN) -> tuple[Tensor, Tensor, Tensor, Tensor, T
 
 
 def state(model: bfn.BFN, inputs: Tensor, t: Tensor) -> tuple[Tensor, NoiseLevel]:
-    """The state u that the network input stands for."""
+    """Return the state u of a network input, and its noise level."""
     level = model.flow.noise_level(t, len(t), inputs.ndim - 1, like=inputs)
     u = inputs * (1 + level.s**2) / level.s if model.flow.kind == "continuous" else inputs.log() / level.s
     return u, level
@@ -81,7 +81,7 @@ def test_keys_without_prefix_are_the_same_file(case: str, tmp_path: Path) -> Non
 
 
 @torch.no_grad()
-def test_the_converted_model_is_the_loaded_one_to_the_bit(case: str, tmp_path: Path) -> None:
+def test_the_converted_model_equals_the_loaded_one(case: str, tmp_path: Path) -> None:
     convert(DATA / f"{case}_ema.pt", SETTINGS[case], tmp_path / "model")
     converted, model = bfn.load(tmp_path / "model"), load(case)
     assert (converted.flow, converted.head, converted.data_shape) == (model.flow, model.head, model.data_shape)
@@ -94,25 +94,23 @@ def test_the_converted_model_is_the_loaded_one_to_the_bit(case: str, tmp_path: P
 def test_every_solver_samples_from_it(case: str, generator: torch.Generator) -> None:
     model = load(case)
     model.info.error_curve = ErrorCurve((0.0,), (0.0,))
-    for solver in bfn.solvers.named.names(model.flow.kind):
+    for solver in bfn.solvers.names(model.flow.kind):
         samples = model.sample(2, solver, nfe=4, generator=generator)
         assert samples.nfe == 4
         assert tuple(samples.x.shape) == (2, *model.data_shape)
 
 
 def test_the_original_sampler_draws_from_the_bins() -> None:
-    """Messages of the discretised model are about values that the data can take."""
+    """Predictions of the discretised model are values that the data can take."""
     model = load("cifar10_discretized")
     seen: list[Tensor] = []
-    model.sample(
-        1, "bfn", nfe=4, generator=torch.Generator().manual_seed(0), on_step=lambda step: seen.append(step.prediction)
-    )
+    model.sample(1, "bfn", nfe=4, seed=0, on_step=lambda step: seen.append(step.prediction))
     for prediction in seen[:-1]:
         assert torch.equal(prediction, bfn.kinds.discretised.quantise(prediction, 256))
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_published_settings_in_both_tongues_agree(name: str) -> None:
+def test_original_settings_give_the_published_configurations(name: str) -> None:
     # Only the name says which data set it was, and how many levels of it.
     chosen = configuration(SHAPES[name]["model"])
     assert dataclasses.replace(chosen, data=PUBLISHED[name].data) == PUBLISHED[name]

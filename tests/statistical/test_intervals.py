@@ -1,4 +1,4 @@
-"""Every kind of interval in the library, by repetition: how often it holds the true figure.
+"""Coverage of every kind of interval in the library, by repetition.
 
 Student's is exact for Gaussian values, Wilson's coverage is a sum over the binomial, so both are held to 95 %. The
 others are right for many samples; here they hold the truth in 91 to 98 of 100 cases. A share of 400 repeats has
@@ -30,7 +30,7 @@ REPEATS = 400
 
 
 def covered(estimates: list[Estimate], truth: float) -> float:
-    """The share of intervals that hold the truth."""
+    """Return the share of intervals that contain the truth."""
     return sum(e.low <= truth <= e.high for e in estimates) / len(estimates)
 
 
