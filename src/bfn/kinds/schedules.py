@@ -17,10 +17,11 @@ from torch import Tensor
 
 from bfn._utils.pieces import evaluating
 from bfn.core.conditions import ConditionTensors
+from bfn.core.control import Model
 from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.info import ErrorCurve
-from bfn.core.losses import Model, noised_output
+from bfn.core.losses import noised_output
 from bfn.core.schedules import (
     SCHEDULES,
     ExponentialSchedule,
@@ -80,7 +81,7 @@ class TabulatedSchedule(Schedule):
         The slope is c0 (1-x)^2 + 2 c1 x (1-x) + c2 x^2 for x in [0, 1]. No coefficient is negative, so that nothing
         cancels when it is evaluated or integrated.
         """
-        from scipy.interpolate import CubicSpline  # type: ignore[import-untyped]
+        from scipy.interpolate import CubicSpline
 
         t, beta = torch.tensor([self.times, self.betas], dtype=torch.float64)
         secant = beta.diff() / t.diff()
