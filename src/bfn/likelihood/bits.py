@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,8 @@ class Likelihood:
         """Read a file of :meth:`arrays`."""
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored}
-        return cls(**{name: torch.from_numpy(value) if value.ndim else value.item() for name, value in arrays.items()})
+        values: dict[str, Any] = {name: torch.from_numpy(a) if a.ndim else a.item() for name, a in arrays.items()}
+        return cls(**values)
 
     def _rows(self) -> dict[str, Tensor]:
         """Return the fields with one value for each sample."""
@@ -233,16 +235,12 @@ def held_out_bits(
     """
     conditions = check_data(model, x, label, condition, present, repeats=repeats, batch=batch)
     n_batches = max(math.ceil(len(x) / batch), min(LEAST_BATCHES, len(x)))
+    loss = continuous_time_loss if n_steps is None else partial(n_step_loss, n_steps=n_steps)
     nats = []
     with evaluating(model), Progress(len(x), "evaluating", "sample", progress) as bar:
         for rows in torch.arange(len(x)).tensor_split(n_batches):
             some, own = take(x, conditions, rows, model.device)
-            losses = [
-                continuous_time_loss(model, some, None, generator, own)
-                if n_steps is None
-                else n_step_loss(model, some, n_steps, None, generator, own)
-                for _ in range(repeats)
-            ]
+            losses = [loss(model, some, generator=generator, conditions=own) for _ in range(repeats)]
             end = reconstruction_loss(model, some, generator, own)
             nats.append(torch.stack((torch.stack(losses).mean(), end.mean())))
             bar.update(len(some))

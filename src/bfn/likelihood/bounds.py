@@ -82,7 +82,7 @@ def receiver_variance(
     conditions = check_data(model, x, label, batch=batch)
     totals = torch.zeros(n_steps, dtype=torch.float64, device=model.device)
     with evaluating(model):
-        for rows in torch.arange(len(x)).split(batch_size(batch, x[0].numel())):
+        for rows in torch.split(torch.arange(len(x)), batch_size(batch, x[0].numel())):
             some, own = take(x, conditions, rows, model.device)
             for i in range(n_steps):
                 t = torch.full((len(some),), i / n_steps, dtype=torch.float64, device=model.device)

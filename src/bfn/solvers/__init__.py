@@ -48,6 +48,6 @@ def get(solver: str | Solver, kind: str | None = None) -> Solver:
     if not isinstance(solver, Solver):
         raise UserError(f"solver={solver!r}: expected a name, such as 'auto', a solver or a table")
     if kind is not None and kind not in solver.kinds:
-        own, known = " and ".join(solver.kinds), ", ".join(names(kind))
-        raise UserError(f"solver={solver.name!r} is for {own} data: for {kind} data take one of {known}")
+        own, fitting = " and ".join(solver.kinds), ", ".join(names(kind))
+        raise UserError(f"solver={solver.name!r} is for {own} data: for {kind} data take one of {fitting}")
     return solver

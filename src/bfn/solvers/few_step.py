@@ -101,7 +101,7 @@ def interpolated(anchors: Sequence[Anchor], calls: int) -> Anchor:
     def between(a: float, b: float) -> float:
         return a + share * (b - a)
 
-    numbers = {name: between(getattr(low, name), getattr(high, name)) for name in INTERPOLATED}
+    numbers: dict[str, Any] = {name: between(getattr(low, name), getattr(high, name)) for name in INTERPOLATED}
     g, end = expm1(between(log1p(low.g), log1p(high.g))), exp(between(log(low.end), log(high.end)))
     return replace(near, calls=calls, g=g, end=end, quiet=quiet, **numbers)
 

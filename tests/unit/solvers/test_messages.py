@@ -37,6 +37,11 @@ def at_zero(name: str) -> Callable[[], object]:
     return lambda: make_table(NUMBERS, name, grid=torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64))
 
 
+def initial(flow: bfn.Flow, mean: torch.Tensor) -> Callable[[], object]:
+    model = bfn.BFN(lambda mu, t: mu, flow, "data", (3,))
+    return lambda: model.sample(2, nfe=4, initial=bfn.InitialGaussian(mean, 1.0))
+
+
 MESSAGES: list[tuple[Callable[[], object], str]] = [
     # names
     (lambda: solvers.get("fastode"), "solver='fastode': expected one of"),
@@ -67,6 +72,8 @@ MESSAGES: list[tuple[Callable[[], object], str]] = [
     (calibration(), "increasing numbers of calls"),
     (calibration(Anchor(5, 0.0, 2, 1.0), Anchor(5, 0.0, 2, 1.0)), "increasing numbers of calls"),
     (calibration(Anchor(5, -1.0, 2, 1.0)), "g >= 0"),
+    (initial(NUMBERS, torch.zeros(2)), "InitialGaussian with a mean of shape (2,): expected (3,)"),
+    (along(None, nfe=4, initial=bfn.InitialGaussian(torch.zeros(3), 1.0)), "InitialGaussian: it is for data of one"),
     # paths
     (along("kidn"), "part 'kidn': expected 'together' or parts of x, kind; did you mean 'kind'"),
     (along(["x", "x"]), "expected each part once"),
