@@ -139,29 +139,3 @@ def test_the_facts_survive_save_and_load(tmp_path) -> None:
     )
     own.save(tmp_path)
     assert bfn.load(tmp_path).info == own.info
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"condition": {"gpa": 1.0}}, "condition 'gpa': this model's are gap, size, kind; did you mean 'gap'?"),
-        ({"condition": {"gap": 9.0}}, "condition gap=9: the data that the model was made for have 0 to 1"),
-        ({"condition": {"gap": [1.0, 2.0]}}, r"condition gap of shape \(2,\): expected \(\) or \(3,\)"),
-        ({"condition": {"gap": "big"}}, "condition gap='big': expected numbers"),
-        ({"condition": {"kind": "rings"}}, "condition kind='rings': expected one of ring, chain; did you mean 'ring'?"),
-        ({"condition": {"kind": 2}}, "condition kind from 2 to 2: expected 0 to 1, or -1 for none"),
-        ({"condition": {"gap": 0.5}, "guidance": {"gpa": 2}}, "guidance=gpa=2: it needs conditions to guide to"),
-        ({"condition": {"gap": 0.5}, "guidance": {"gap": math.nan}}, "guidance=nan: expected a finite scale"),
-        ({"label": 1, "condition": {"label": 1}}, "label beside condition"),
-    ],
-)
-def test_wrong_conditions_are_one_line(settings: dict, said: str) -> None:
-    known = info()
-    known.conditions["kind"] = Condition.of(torch.tensor([0, 1]), names=("ring", "chain"))  # type: ignore[index]
-    with pytest.raises(bfn.UserError, match=said):
-        model(known).sample(3, nfe=1, **settings)
-
-
-def test_a_condition_that_the_network_does_not_take_is_named() -> None:
-    with pytest.raises(bfn.UserError, match="colour given: the network Linear takes no argument 'colour'"):
-        model().sample(2, nfe=1, condition={"colour": 1.0})

@@ -88,29 +88,6 @@ class _Parametrised(torch.nn.Module):
         return self.function(inputs, t)
 
 
-@pytest.mark.parametrize(
-    ("flow", "x", "message"),
-    [
-        (DISCRETE, torch.tensor([[0, 4]]), r"classes from 0 to 4: expected 0\.\.3"),
-        (DISCRETE, torch.tensor([[0, -1]]), r"classes from -1 to 0"),
-        (DISCRETE, torch.tensor([[0.0, 1.0]]), r"torch.float32: discrete data are integer classes"),
-        (DISCRETE, torch.tensor([[0, 1, 2]]), r"shape \(1, 3\): expected \(batch, \*data_shape\)"),
-        (CONTINUOUS, torch.tensor([[0.0, float("nan")]]), r"1 values are NaN or infinite"),
-        (CONTINUOUS, torch.tensor([[0, 1]]), r"torch.int64: continuous data are floats"),
-        (CONTINUOUS, torch.tensor(1.0), r"shape \(\)"),
-    ],
-)
-def test_wrong_data(flow: bfn.Flow, x: torch.Tensor, message: str) -> None:
-    model = bfn.BFN(lambda inputs, t: inputs, flow, "data" if flow.kind == "continuous" else "logits", (2,))
-    with pytest.raises(ValueError, match=message):
-        model.loss(x)
-
-
-def test_fewer_than_two_classes() -> None:
-    with pytest.raises(ValueError, match="n_classes=1: a discrete variable needs at least 2 classes"):
-        bfn.DiscreteFlow(n_classes=1)
-
-
 @pytest.mark.parametrize("n_classes", [2, 100])
 def test_at_the_end_two_classes_are_confused_equally_often(n_classes: int, generator: torch.Generator) -> None:
     """u_x - u_j ~ N(s_1 K, 2 K): wrong class j is the likelier with probability Phi(-s_1 sqrt(K/2)) = Phi(-c)."""
@@ -126,14 +103,6 @@ def test_at_the_end_two_classes_are_confused_equally_often(n_classes: int, gener
     assert abs(confused - expected) < 5 * (expected * (1 - expected) / n) ** 0.5
 
 
-@pytest.mark.parametrize("c", [0, -3, float("inf"), float("nan")])
-def test_wrong_separation(c: float) -> None:
-    with pytest.raises(bfn.UserError, match=f"c={c}: expected a positive"):
-        bfn.DiscreteFlow.with_separation(27, c)
-    with pytest.raises(bfn.UserError, match="n_classes=0"):
-        bfn.DiscreteFlow.with_separation(0)
-
-
 def test_classes_as_values_are_evenly_spread_from_end_to_end():
     flow = bfn.DiscreteFlow(5)
     x = torch.arange(5)
@@ -141,9 +110,7 @@ def test_classes_as_values_are_evenly_spread_from_end_to_end():
     torch.testing.assert_close(flow.expected_values(torch.eye(5)), flow.values(x))
 
 
-def test_numbers_far_from_zero_are_refused():
+def test_the_flow_for_data_has_one_percent_of_their_scale_at_the_end():
     x = torch.randn(200, generator=torch.Generator().manual_seed(0))
     near = x / x.std(correction=0) + 9
     assert bfn.ContinuousFlow.for_data(near).schedule.sigma_1 == pytest.approx(0.01)
-    with pytest.raises(bfn.UserError, match="subtract the mean"):
-        bfn.ContinuousFlow.for_data(near + 3)

@@ -83,19 +83,6 @@ def test_point_log_prob_is_a_normal() -> None:
     assert float(point.log_prob(torch.tensor([0.7]))) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("predicts", "flow", "message"),
-    [
-        ("nois", FLOW, "predicts='nois': expected one of noise, data, .*did you mean 'noise'"),
-        ("logits", FLOW, "predicts='logits' is for discrete data: continuous data take noise, data"),
-        ("noise", bfn.DiscreteFlow(3), "predicts='noise' is for continuous data: discrete data take logits"),
-    ],
-)
-def test_wrong_head(predicts: str, flow: bfn.Flow, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bfn.BFN(lambda inputs, t: inputs, flow, predicts, (3,))
-
-
 def test_what_is_unknown_of_data_shrinks_with_what_is_gathered():
     """(1 + beta)^(-1/2), the posterior's standard deviation of data that were N(0, 1)."""
     for s in (0.0, 1.0, 3.0):

@@ -9,7 +9,6 @@ from torch import nn
 import bfn
 from bfn.controls.guidance import Guidance, Steering
 from bfn.core import losses
-from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow, NoiseLevel
 from bfn.core.heads import PreconditionedHead
 from bfn.core.joint import JointFlow, JointHead, JointOutput
@@ -202,53 +201,6 @@ def test_a_joint_model_comes_back_from_disk(tmp_path) -> None:
     assert all(torch.equal(ours[key], theirs[key]) for key in SHAPES)
 
 
-GOOD = {"x": torch.zeros(2, 2), "y": torch.zeros(2), "kind": torch.zeros(2, 3, dtype=torch.int64)}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"y": None}, "part 'y' is missing: expected x, y, kind"),
-        ({"z": torch.zeros(2)}, "data for part 'z': expected one of x, y, kind"),
-        ({"y": torch.zeros(3)}, "expected as many samples of each part"),
-        ({"kind": torch.zeros(2, 3)}, "part 'kind': data of type torch.float32"),
-        ({"kind": torch.full((2, 3), 7)}, "part 'kind': classes from 7 to 7"),
-        ({"x": torch.zeros(2, 3)}, r"part 'x': data of shape \(2, 3\)"),
-        ({"x": torch.full((2, 2), math.nan)}, "part 'x': 4 values are NaN"),
-    ],
-)
-def test_wrong_data_name_their_part(change: dict, message: str) -> None:
-    data = {key: value for key, value in {**GOOD, **change}.items() if value is not None}
-    with pytest.raises(UserError, match=message):
-        joint_model().loss(data)
-
-
-def test_wrong_models_are_told_in_one_line() -> None:
-    flow = JointFlow(x=ContinuousFlow(), kind=DiscreteFlow(4))
-    for make, message in (
-        (JointFlow, "expected at least one named part"),
-        (lambda: JointFlow(x=flow), "expected a flow of one kind of data"),
-        (lambda: BFN(Network(), flow, {"x": "data", "kind": "logits"}, {"x": (2,)}), "expected a shape for each"),
-        (lambda: BFN(Network(), flow, {"x": "data"}, {"x": (2,), "kind": (3,)}), "expected a head for each"),
-        (
-            lambda: BFN(Network(), flow, {"x": "logits", "kind": "logits"}, {"x": (2,), "kind": (3,)}),
-            "for discrete data",
-        ),
-        (lambda: joint_model().sample(2, "bfn-solver++2", 4), "bfn-solver\\+\\+2' is for continuous data"),
-        (lambda: joint_model().loss(torch.zeros(2, 5)), r"expected \(batch, 6\), or a mapping of parts"),
-        (
-            lambda: joint_model().sample(2, nfe=2, known={"x": 0.1}, known_mask=torch.ones(2, 6)),
-            "known_mask of type Tensor: expected a mapping of parts",
-        ),
-        (
-            lambda: joint_model().loss(dict.fromkeys(SHAPES, torch.zeros(2, 2)) | {"kind": object()}),
-            "part 'kind'=.*: expected numbers, an array",
-        ),
-    ):
-        with pytest.raises(UserError, match=message):
-            make()
-
-
 def test_levels_of_parts_are_their_own() -> None:
     flow = mixture().flow
     level = flow.noise_level(torch.tensor([0.2, 0.7], dtype=torch.float64), 2, 1, torch.zeros(1, dtype=torch.float64))
@@ -370,19 +322,6 @@ def test_a_network_is_told_the_time_of_each_part(tmp_path) -> None:
     again.sample(2, "fast-ode", 4, known={"y": 0.3}, seed=0)
     assert bool((torch.stack(told)[:, :, 1] == 1).all())
     assert float(torch.stack(told)[0, :, 0].max()) < 0.01
-
-
-def test_wrong_times_are_told_in_one_line() -> None:
-    for make, message in (
-        (
-            lambda: JointFlow(x=ContinuousFlow(), times="seperate"),
-            "times='seperate': expected one of together, separate",
-        ),
-        (lambda: mixture().loss(mixture().sample_data(2), torch.rand(2, 3)), r"expected one time a sample, \(2,\)"),
-        (lambda: separate().loss(mixture().sample_data(2), torch.rand(2, 2)), r"or one a part, \(2, 3\)"),
-    ):
-        with pytest.raises(UserError, match=message):
-            make()
 
 
 COLUMNS = {"a": 2, "x": None, "b": 7, "c": 40, "y": None, "d": 3}

@@ -187,48 +187,14 @@ def test_parts_of_joint_data_are_padded_together() -> None:
 def test_padding_of_a_part_that_is_text_is_no_part_of_the_string() -> None:
     flow = bfn.JointFlow(name=bfn.DiscreteFlow(3), size=bfn.ContinuousFlow(0.1))
     info = ModelInfo(
-        lengths=Lengths.of(torch.tensor([2, 4]), parts=("name",)),
-        part_tokenizers={"name": bfn.data.Alphabet("abc")},
+        lengths=Lengths.of(torch.tensor([2, 4]), parts=("name",)), part_tokenizers={"name": bfn.data.Alphabet("abc")}
     )
     model = bfn.BFN(lambda x, t: x, flow, {"name": "logits", "size": "data"}, {"name": (4,), "size": ()}, info)
     out = model.sample(3, nfe=2, lengths=[1, 2, 4], seed=0)
     assert [len(text) for text in model.decode(out.x, out.present)["name"]] == [1, 2, 4]
 
 
-def test_lengths_of_parts_that_have_none_are_refused() -> None:
-    flow = bfn.JointFlow(x=bfn.ContinuousFlow(0.1), y=bfn.ContinuousFlow(0.1))
-    model = bfn.BFN(lambda x, t: x, flow, {"x": "data", "y": "data"}, {"x": (), "y": ()})
-    with pytest.raises(bfn.UserError, match="lengths=3: the parts x, y of this model have none; leave them out"):
-        model.sample(2, nfe=2, lengths=3)
-
-
 def test_masks_of_fewer_axes_hold_for_all_that_follow() -> None:
     mask = torch.tensor([[True, False]])
     packed = pack_present(bfn.ContinuousFlow(), mask, (2, 3), 1)
     assert packed.tolist() == [[[True] * 3, [False] * 3]]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"lengths": 0}, "lengths from 0 to 0: expected 1 to 12"),
-        ({"lengths": 13}, "lengths from 13 to 13: expected 1 to 12"),
-        ({"lengths": [1, 2]}, r"lengths of shape \(2,\): expected a whole number, or one each of the 3"),
-        ({"lengths": 2.5}, "lengths of shape"),
-        ({"lengths": 2, "present": torch.ones(3, 12).bool()}, "present beside lengths"),
-        ({"present": torch.ones(3, 12)}, "present of type torch.float32: expected torch.bool"),
-        ({"present": torch.ones(3, 5).bool()}, r"present of shape \(3, 5\): expected"),
-        ({"present": torch.zeros(3, 12).bool()}, "present: sample 0 has length 0"),
-        ({"present": {"x": torch.ones(3, 12).bool()}}, "present is a mapping: this model's data have no parts"),
-    ],
-)
-def test_wrong_presence_is_one_line(settings: dict, said: str) -> None:
-    with pytest.raises(bfn.UserError, match=said):
-        text_model().sample(3, nfe=1, **settings)
-
-
-def test_data_far_outside_the_range_are_refused() -> None:
-    model = bfn.BFN(lambda x, t: x, bfn.ContinuousFlow(), "data", (2,), ModelInfo(value_range=(-1.0, 1.0)))
-    model.loss(torch.full((2, 2), 1.5))
-    with pytest.raises(bfn.UserError, match=r"data from 0 to 255: the model was made for -1 to 1; scale them first"):
-        model.loss(torch.tensor([[0.0, 255.0]]))

@@ -71,18 +71,6 @@ def test_the_papers_gamma() -> None:
     assert float(gamma[0]) == 0
 
 
-@pytest.mark.parametrize("sigma_1", [0, 1, -0.5, float("nan")])
-def test_wrong_sigma_1(sigma_1: float) -> None:
-    with pytest.raises(ValueError, match=rf"sigma_1={sigma_1}.*\(0, 1\)"):
-        bfn.ContinuousFlow(sigma_1=sigma_1)
-
-
-@pytest.mark.parametrize("beta_1", [0, -1, float("inf"), float("nan")])
-def test_wrong_beta_1(beta_1: float) -> None:
-    with pytest.raises(ValueError, match=rf"beta_1={beta_1}.*positive"):
-        bfn.DiscreteFlow(n_classes=3, beta_1=beta_1)
-
-
 @settings(deadline=None)
 @given(st.builds(table, STEPS, st.floats(1e-3, 1e8)), st.floats(0, 1), st.floats(0, 1))
 def test_a_table_holds_at_its_knots_and_increases_between(schedule, a: float, b: float) -> None:
@@ -155,26 +143,6 @@ def test_a_model_keeps_its_table(tmp_path) -> None:
     again = bfn.load(tmp_path / "m")
     assert again.flow == flow
     torch.testing.assert_close(again.sample(4, seed=0).x, model.eval().sample(4, seed=0).x, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("times", "betas", "message"),
-    [
-        ((0, 0.5, 1), (0, 2), "3 times, 2 betas: expected as many, at least two"),
-        ((0,), (0,), "1 times, 1 betas: expected as many, at least two"),
-        ((0.1, 1), (0, 1), "times from 0.1 to 1: expected a table from 0 to 1"),
-        ((0, 0.9), (0, 1), "times from 0 to 0.9: expected a table from 0 to 1"),
-        ((0, 1), (0.5, 1), "betas from 0.5 to 1: expected them from 0 to a finite"),
-        ((0, 1), (0, float("inf")), "betas from 0 to inf: expected them from 0 to a finite"),
-        ((0, 0.5, 1), (0, 2, 1), r"betas\[2\]=1 after 2: betas must increase"),
-        ((0, 0.5, 1), (0, float("nan"), 1), r"betas\[1\]=nan after 0: betas must increase"),
-        ((0, 0.5, 0.5, 1), (0, 1, 2, 3), r"times\[2\]=0.5 after 0.5: times must increase"),
-        (("a", 1), (0, 1), "times: expected a list of numbers"),
-    ],
-)
-def test_wrong_tables(times, betas, message: str) -> None:
-    with pytest.raises(bfn.UserError, match=message):
-        bfn.TabulatedSchedule(times, betas)
 
 
 def _gauss_legendre(n: int) -> tuple[list[float], list[float]]:

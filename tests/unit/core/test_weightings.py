@@ -120,25 +120,8 @@ def test_times_that_were_never_drawn_are_not_made_up() -> None:
     assert record.summary()["squared_error"] == pytest.approx([1.0, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"name": "edn"}, "weighting 'edn': expected one of bound, importance, min-snr, edm"),
-        ({"name": "edm", "men": 1}, "weighting edm: has no 'men'; it has mean, std"),
-        ({"name": "min-snr", "gamma": 0}, "gamma=0.0: expected a positive"),
-        ({"name": "edm", "std": -1}, "std=-1.0, data_std=0.5: expected positive"),
-        ({"name": "importance", "uniform": 0}, "uniform=0.0: expected a share"),
-    ],
-)
-def test_wrong_weightings_are_named(config, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        from_plain(Weighting, config, "weighting")
-
-
 def test_a_loss_by_name_is_the_factor_times_the_squared_error() -> None:
-    model = bfn.BFN(
-        bfn.networks.MLP(3, width=8), bfn.ContinuousFlow(0.02), bfn.heads.PreconditionedHead(0.7), (3,)
-    )
+    model = bfn.BFN(bfn.networks.MLP(3, width=8), bfn.ContinuousFlow(0.02), bfn.heads.PreconditionedHead(0.7), (3,))
     x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     for name, weighting in {"bound": Bound(), "min-snr": MinSNR(), "edm": EDM(data_std=0.7)}.items():
         loss = model.loss(x, weighting=name, generator=torch.Generator().manual_seed(1))
@@ -177,19 +160,6 @@ def test_cross_entropy_is_least_at_the_posterior() -> None:
     for other in (0.7, 1.4):
         difference = losses[other] - losses[1.0]
         assert float(difference.mean()) > 5 * float(difference.std()) / len(x) ** 0.5
-
-
-def test_wrong_weightings_are_told_in_one_line() -> None:
-    numbers = bfn.BFN(bfn.networks.MLP(3, width=8), bfn.ContinuousFlow(0.02), "data", (3,))
-    x = torch.zeros(2, 3)
-    for settings, message in (
-        ({"weighting": "emd"}, "weighting='emd': expected one of .*did you mean 'edm'"),
-        ({"weighting": "cross-entropy"}, "it is for classes; numbers take edm"),
-        ({"weighting": "edm", "n_steps": 4}, "a weighting draws its own times"),
-        ({"weighting": "edm", "t": torch.zeros(2)}, "a weighting draws its own times"),
-    ):
-        with pytest.raises(bfn.UserError, match=message):
-            numbers.loss(x, **settings)
 
 
 @pytest.mark.parametrize("named", ["bound", {"x": "bound", "kind": "bound"}])
