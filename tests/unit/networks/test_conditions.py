@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn.networks import build
-from bfn.networks.conditioning import ConditionSpec, NumberEmbedding, declared
+from bfn.networks.conditioning import ConditionSpec, NumberEmbedding
 from bfn.networks.mlp import MLP
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
@@ -189,69 +189,8 @@ def test_numbers_are_standardised() -> None:
     torch.testing.assert_close(centimetres(100 * sizes), metres(sizes))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (
-            {"gpa": torch.zeros(BATCH)},
-            "condition 'gpa': this network knows label, gap, pose, target, type; .* mean 'gap'?",
-        ),
-        ({"gap": torch.zeros(BATCH, 1)}, r"gap of shape \(4, 1\): this network takes \(4,\)"),
-        ({"pose": torch.zeros(BATCH - 1, 8)}, r"pose of shape \(3, 8\): this network takes \(4, 8\)"),
-        ({"target": torch.tensor([0, 1, 5, 2])}, "target from 0 to 5: expected classes from 0 to 4, or -1 for none"),
-        ({"target": torch.tensor([0, 1, -2, 2])}, "target from -2 to 2"),
-        ({"target": torch.zeros(BATCH)}, "target of torch.float32: expected classes, whole numbers"),
-    ],
-)
-def test_conditions_that_do_not_fit_give_one_clear_line(wrong: dict[str, Tensor], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        MAKERS["mlp"]()(torch.zeros(BATCH, 3), torch.zeros(BATCH), **wrong)
-    assert "\n" not in str(caught.value)
-
-
 def test_the_type_of_whole_numbers_does_not_matter() -> None:
     network, inputs, t, given = example("transformer")
     given = {**given, "label": given["label"] % 2, "prompt": given["prompt"] % 2, "tokens": given["tokens"].round()}
     other = {"label": given["label"].bool(), "prompt": given["prompt"].bool(), "tokens": given["tokens"].short()}
     assert torch.equal(network(inputs, t, **given | other), network(inputs, t, **given))
-
-
-def test_a_token_outside_its_classes_is_named() -> None:
-    prompt = torch.tensor([[0, 1, 2, 7, -1, -1]])
-    with pytest.raises(ValueError, match="prompt from -1 to 7: expected classes from 0 to 6, or -1 for none"):
-        MAKERS["transformer"]()(torch.zeros(1, 5, 3), torch.zeros(1), prompt=prompt)
-
-
-def test_a_network_without_conditions_says_so() -> None:
-    with pytest.raises(ValueError, match="condition 'gap': this network knows none"):
-        MLP(2)(torch.zeros(1, 2), torch.zeros(1), gap=torch.zeros(1))
-
-
-@pytest.mark.parametrize(
-    ("conditions", "message"),
-    [
-        ({"label": {"n_classes": 3}}, "condition 'label': expected a Python name other than .*n_labels"),
-        ({"a b": {}}, "condition 'a b'"),
-        ({"gap": 3}, "condition gap is 3: expected a mapping with shape"),
-        ({"gap": {"sdt": 1.0}}, "condition gap has 'sdt': expected shape, n_classes, mean, std; did you mean 'std'?"),
-        ({"gap": {"shape": [2, 3, 4]}}, r"condition gap of shape \[2, 3, 4\]: expected \[\], \[features\] or"),
-        ({"gap": {"shape": [2, 3], "n_classes": 2}}, r"condition gap of shape \[2, 3\]: expected \[\] or \[length\]"),
-        ({"gap": {"shape": 8}}, "condition gap of shape 8: expected"),
-        ({"gap": {"shape": [0]}}, r"condition gap of shape \[0\]"),
-        ({"gap": {"n_classes": -1}}, "condition gap with n_classes=-1"),
-        ({"gap": {"n_classes": 3, "mean": 0.5}}, "condition gap has n_classes and mean"),
-        ({"gap": {"std": 0.0}}, "condition gap with std=0.0: expected a number above 0"),
-        ({"gap": {"shape": [3], "mean": [1.0, 2.0]}}, r"condition gap with mean=\[1.0, 2.0\]: expected a number, or 3"),
-    ],
-)
-def test_conditions_that_cannot_be_give_one_clear_line(conditions: dict[str, dict[str, object]], message: str) -> None:
-    with pytest.raises(ValueError, match=message) as caught:
-        declared(conditions)
-    assert "\n" not in str(caught.value)
-
-
-def test_networks_that_cannot_attend_refuse_sequences() -> None:
-    with pytest.raises(ValueError, match="condition prompt is a sequence: an MLP takes none"):
-        MLP(2, conditions=ALL)
-    with pytest.raises(ValueError, match=r"attention_levels=\[\]: condition prompt is a sequence"):
-        UNet(1, attention_levels=(), conditions=SEQUENCES)

@@ -28,11 +28,6 @@ def test_rotary_keeps_lengths_and_tells_places_apart() -> None:
     assert torch.pdist(turned).min() > 1e-2
 
 
-def test_rotary_needs_pairs() -> None:
-    with pytest.raises(ValueError, match="features=7"):
-        Rotary(7, max_length=4)
-
-
 @pytest.mark.parametrize("n_classes", [2, 5, 27])
 def test_centre_is_zero_in_ignorance_and_of_unit_size_in_certainty(n_classes: int) -> None:
     assert centre(torch.full((3, n_classes), 1 / n_classes)).abs().max() < 1e-6

@@ -86,24 +86,6 @@ def test_double_precision(case: str) -> None:
     torch.testing.assert_close(network.double()(inputs.double(), t.double()).float(), single, rtol=1e-3, atol=1e-3)
 
 
-def test_wrong_input_is_named(case: str) -> None:
-    network, inputs, t = example(case)
-    with pytest.raises(ValueError, match="inputs of shape"):
-        network(inputs[:, :, :1, None], t)
-    with pytest.raises(ValueError, match="one time a sample"):
-        network(inputs, t[:1])
-    with pytest.raises(ValueError, match="label given to a network without labels"):
-        network(inputs, t, torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"width=15: expected a multiple of"):
-        build({**CONFIGS[case], "width": 15})
-
-
-def test_a_size_that_cannot_be_halved_is_named() -> None:
-    network, _, t = example("binary")
-    with pytest.raises(ValueError, match="height=6: expected a multiple of 4"):
-        network(torch.rand(3, 1, 6, 4, 2), t)
-
-
 @pytest.mark.parametrize("head_first", [True, False])
 def test_attention_against_its_formula(head_first: bool, generator: torch.Generator) -> None:
     """q and k scaled by c^(-1/4) each; the heads' q, k, v adjacent, or all q before all k before all v."""

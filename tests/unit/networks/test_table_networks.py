@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from bfn import networks
-from bfn.core.errors import UserError
 from bfn.core.flat import Segments
 from bfn.networks import TableMLP, TableTransformer
 
@@ -66,12 +65,6 @@ def test_numbers_alone_and_classes_alone():
         assert make(0, [2, 4], width=16)(torch.rand(2, 6), torch.rand(2)).shape == (2, 6)
 
 
-@pytest.mark.parametrize("sizes", [(0, []), (1, [1]), (-1, [2])])
-def test_a_table_without_columns_is_refused(sizes):
-    with pytest.raises(UserError, match="expected columns, classes of at least 2"):
-        TableMLP(*sizes)
-
-
 def test_waves_are_of_wavelengths_4_2_1():
     """What the first layer sees of a number that grows by 4 is the same but for the number itself."""
     network = TableMLP(1, [2], width=8, n_waves=3)
@@ -80,5 +73,3 @@ def test_waves_are_of_wavelengths_4_2_1():
     torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
     torch.testing.assert_close(c, torch.tensor([-1.0, 1, 1, -1, 1, 1]) * a, atol=1e-5, rtol=0)
     assert a.square().view(2, 3).sum(0).tolist() == pytest.approx([1, 1, 1])
-    with pytest.raises(UserError, match="n_waves=-1: expected at least 0"):
-        TableMLP(1, [2], n_waves=-1)
