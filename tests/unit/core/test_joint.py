@@ -22,7 +22,7 @@ SHAPES = {"x": (2,), "y": (), "kind": (3,)}
 BOTH = [name for name in names("continuous") if name in names("discrete") and name != "bfn-optimal"]
 
 
-def mixture(n: int = 3) -> JointMixture:
+def mixture(n: int = 3, times: str = "together") -> JointMixture:
     generator = torch.Generator().manual_seed(1)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -33,6 +33,7 @@ def mixture(n: int = 3) -> JointMixture:
         {"kind": torch.softmax(2 * normal(n, 3, 4), -1)},
         weights=torch.softmax(normal(n), 0),
         flows={"x": ContinuousFlow(0.02), "y": ContinuousFlow(0.05), "kind": DiscreteFlow(4, 4.5)},
+        times=times,
     )
 
 
@@ -250,12 +251,7 @@ def test_guidance_acts_on_the_logits_of_classes_and_on_numbers() -> None:
 
 
 def separate() -> JointMixture:
-    own = mixture()
-    return JointMixture(
-        {name: (own._get("mean", p).reshape(3, *p.shape), own._get("variance", p).sqrt().reshape(3, *p.shape))
-         for name, p in ((p.name, p) for p in own.flow.layout) if name != "kind"},
-        {"kind": own.log_probs_kind.exp()}, weights=own.log_weights.exp(), flows=own.flow.parts, times="separate",
-    )  # fmt: skip
+    return mixture(times="separate")
 
 
 def test_parts_with_times_of_their_own_draw_them_independently() -> None:
