@@ -476,10 +476,6 @@ def _check_no_empty_lines(path: Path, lines: Iterable[tuple[int, str]], expected
         raise UserError(f"{path}: line {empty}: empty: expected {expected} in every line")
 
 
-def _line_place(lines: Sequence[int]) -> Callable[[int], str]:
-    return lambda number: f"line {lines[number]}"
-
-
 def _read_text_lines(path: Path) -> RawTable:
     lines = read_lines(path)
     _check_no_empty_lines(path, lines, "a record")
@@ -500,7 +496,7 @@ def _read_smiles(path: Path) -> RawTable:
     last = len(names) - 1
     fields = [line.split(maxsplit=last or 1) for _, line in lines]
     columns = {name: [" ".join(row[number].split()) for row in fields] for number, name in enumerate(names)}
-    return RawTable(str(path), columns, _line_place([number for number, _ in lines]), names[0], "smiles")
+    return RawTable(str(path), columns, lambda row: f"line {lines[row][0]}", names[0], "smiles")
 
 
 def _read_fasta(path: Path) -> RawTable:
@@ -510,7 +506,9 @@ def _read_fasta(path: Path) -> RawTable:
     places: list[int] = []
     for number, line in read_lines(path):
         if line.startswith(">"):
-            names, sequences, places = [*names, line[1:].strip()], [*sequences, ""], [*places, number]
+            names.append(line[1:].strip())
+            sequences.append("")
+            places.append(number)
             continue
         letters = line.strip()
         if letters and not names:
@@ -524,7 +522,7 @@ def _read_fasta(path: Path) -> RawTable:
     if "" in sequences:
         empty = sequences.index("")
         raise UserError(f"{path}: line {places[empty]}: {names[empty]!r} is empty: expected a sequence below it")
-    return RawTable(str(path), {"sequence": sequences, "name": names}, _line_place(places), "sequence")
+    return RawTable(str(path), {"sequence": sequences, "name": names}, lambda row: f"line {places[row]}", "sequence")
 
 
 def _read_csv(path: Path) -> RawTable:
@@ -548,7 +546,7 @@ def _read_csv(path: Path) -> RawTable:
             found = f"has {len(row)} values" if row else "is empty"
             raise UserError(f"{path}: line {line}: {found}: expected {len(header)}, one for each column")
     columns = {name: [row[number] for row in rows[1:]] for number, name in enumerate(header)}
-    return RawTable(str(path), columns, _line_place(lines[1:]))
+    return RawTable(str(path), columns, lambda row: f"line {lines[row + 1]}")
 
 
 def _check_header(path: Path, header: list[str], separator: str) -> None:

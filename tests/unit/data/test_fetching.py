@@ -43,9 +43,6 @@ def use(monkeypatch, *downloads: Download) -> None:
     monkeypatch.setitem(SOURCES, "set", Source(downloads))
 
 
-# Getting it
-
-
 def test_home(monkeypatch, tmp_path):
     monkeypatch.setenv("BFN_HOME", str(tmp_path))
     assert home() == tmp_path
@@ -53,7 +50,7 @@ def test_home(monkeypatch, tmp_path):
     assert home() == Path.home() / ".cache" / "bfn"
 
 
-def test_npm_runs_no_scripts_and_the_manifest_tells_the_source(cache, clients, monkeypatch):
+def test_npm_runs_no_scripts_and_the_manifest_has_the_source(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data", note="half of it"))
     (clients / "set.gz").write_bytes(b"data")
     folder = fetch("set", progress=False)
@@ -66,7 +63,7 @@ def test_npm_runs_no_scripts_and_the_manifest_tells_the_source(cache, clients, m
     assert list((cache / "downloads").iterdir()) == []
 
 
-def test_pip_is_told_the_sum_before_it_may_run_anything(cache, clients, monkeypatch):
+def test_pip_checks_the_hash_before_it_runs_anything(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data", via="pip", where="set==1"))
     (clients / "set.gz").write_bytes(b"data")
     fetch("set", progress=False)
@@ -117,7 +114,7 @@ def test_another_result_than_the_recorded_one_is_refused(cache, clients, monkeyp
     assert not (cache / "set").exists()
 
 
-def test_nothing_in_reach_says_what_to_put_where_and_that_works(cache, clients, monkeypatch):
+def test_a_failure_says_which_file_to_put_where_and_that_works(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data", via="web", where=NOWHERE), one_file(b"data"))
     message = failure()
     assert f"{NOWHERE}: not reached; set@1: npm ended with code 1: not in reach" in message
@@ -156,7 +153,7 @@ def test_a_full_disk_leaves_nothing_half_written(cache, clients, monkeypatch):
     assert len(calls(clients)) == 1  # the archive that had come was used
 
 
-def test_what_a_killed_run_left_is_cleared(cache, clients, monkeypatch):
+def test_leftovers_of_a_killed_run_are_removed(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     for left in (cache / ".set-abc" / "made", cache / "downloads" / "set" / ".client-abc"):
@@ -165,16 +162,13 @@ def test_what_a_killed_run_left_is_cleared(cache, clients, monkeypatch):
     assert sorted(path.name for path in cache.iterdir()) == ["downloads", "set"]
 
 
-def test_of_several_that_start_together_one_fetches(cache, clients, monkeypatch):
+def test_only_one_of_several_processes_fetches(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
     with ThreadPoolExecutor(4) as pool:  # the lock holds between open files, whether of threads or of processes
         folders = list(pool.map(lambda _: fetch("set", progress=False), range(4)))
     assert folders == [cache / "set"] * 4
     assert len(calls(clients)) == 1
-
-
-# The web
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -213,7 +207,7 @@ def test_a_download_that_broke_off_is_tried_again(cache, web, monkeypatch):
     assert handler.paths == ["/set.gz", "/set.gz"]
 
 
-def test_a_home_that_answers_otherwise_leaves_the_turn_to_the_package(cache, clients, web, monkeypatch):
+def test_the_package_is_tried_after_a_wrong_answer_of_the_home(cache, clients, web, monkeypatch):
     where, _ = web
     use(monkeypatch, one_file(b"data", via="web", where=where), one_file(b"data"))
     (clients / "set.gz").write_bytes(b"data")
@@ -222,7 +216,7 @@ def test_a_home_that_answers_otherwise_leaves_the_turn_to_the_package(cache, cli
 
 
 @pytest.mark.parametrize("kind", ["address", "directory"])
-def test_the_mirror_has_its_turn_between_the_home_and_the_package(cache, clients, web, monkeypatch, tmp_path, kind):
+def test_the_mirror_is_tried_between_the_home_and_the_package(cache, clients, web, monkeypatch, tmp_path, kind):
     where, handler = web
     mirror = where if kind == "address" else str(tmp_path / "mirror")
     (tmp_path / "mirror" / "set").mkdir(parents=True)
@@ -242,7 +236,7 @@ def test_a_mirror_without_the_set_is_one_failure_among_others(cache, clients, mo
     assert f"not reached; {tmp_path}/set/: [Errno 2] No such file" in failure()
 
 
-def test_what_is_there_can_be_had_again_and_stays_if_that_fails(cache, clients, monkeypatch):
+def test_a_set_can_be_fetched_again_and_stays_if_that_fails(cache, clients, monkeypatch):
     use(monkeypatch, one_file(b"a piece", note="a piece"))
     (clients / "set.gz").write_bytes(b"a piece")
     assert not is_at_hand("set")
@@ -257,7 +251,7 @@ def test_what_is_there_can_be_had_again_and_stays_if_that_fails(cache, clients, 
     assert (fetch("set", progress=False, again=True) / "copy").read_bytes() == b"all of it"
 
 
-def test_a_server_that_sends_too_much_is_left(cache, web, monkeypatch):
+def test_a_download_that_is_too_large_is_refused(cache, web, monkeypatch):
     where, handler = web
     monkeypatch.setattr("bfn.data.sources._MOST_DOWNLOADED", len(handler.content) - 1)
     use(monkeypatch, one_file(handler.content, via="web", where=where))

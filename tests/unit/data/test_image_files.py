@@ -73,9 +73,6 @@ def test_one_image_a_row(tmp_path):
         assert np.array_equal(read_row_png(file), pixels)
 
 
-# Folders
-
-
 def save(path, pixels):
     path.parent.mkdir(exist_ok=True)
     Image.fromarray(pixels).save(path)

@@ -89,9 +89,6 @@ def test_concatenate():
     assert torch.equal(both.x[2], first.x[0])
 
 
-# Arrays
-
-
 def test_arrays_in_every_order_of_axes():
     x = pixels(5, 3, 4, 6)
     assert torch.equal(from_array(x).x, torch.from_numpy(x))

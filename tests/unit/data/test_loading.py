@@ -9,7 +9,7 @@ from PIL import Image
 from bfn.data import loading
 from bfn.data.images import Images
 from bfn.data.loading import is_at_hand, load, names
-from bfn.data.records import Columns, Records
+from bfn.data.records import Columns
 from bfn.data.sources import SOURCES
 from bfn.data.table_files import read_table
 from bfn.data.text import Text
@@ -60,7 +60,6 @@ def test_standard_images_keep_their_test_part(home, name, shape):
 
 def test_text8_is_divided_90_5_5_in_order(home):
     train, validation, test, whole = (load("text8", part) for part in ("train", "validation", "test", "all"))
-    assert isinstance(train, Text)
     assert [len(part) for part in (train, validation, test)] == [3330, 185, 185]
     assert torch.equal(torch.cat([part.to_classes() for part in (train, validation, test)]), whole.to_classes())
     assert train.tokenizer == TEXT8  # though the file does not hold every letter
@@ -69,7 +68,6 @@ def test_text8_is_divided_90_5_5_in_order(home):
 def test_qm9_is_strings_with_their_gap_unless_other_columns_are_asked_for(home):
     train, validation, test = (load("qm9", part) for part in ("train", "validation", "test"))
     assert [len(part) for part in (train, validation, test)] == [90, 5, 5]
-    assert isinstance(train, Records)
     assert train.source == "qm9"
     assert (train.roles.samples, train.roles.conditions) == (("smiles",), ("gap",))
     assert train.columns["smiles"].tokenizer.tokens == ("C", "O")

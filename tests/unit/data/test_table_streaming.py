@@ -36,7 +36,7 @@ def table() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.parquet"])
-def test_pieces_tell_the_same_as_the_whole(
+def test_pieces_give_the_same_columns_and_rows_as_the_whole(
     table: pd.DataFrame, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_streaming, "PIECE", 170)

@@ -12,7 +12,6 @@ import bfn
 from bfn.core import plain
 from bfn.core.errors import UserError
 from bfn.data.loading import load
-from bfn.data.text import Text
 from bfn.data.tokenizers import AMINO_ACIDS, PATTERNS, Alphabet, Tokenizer, TokenizerFile, TokenList, make_tokenizer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
@@ -154,7 +153,6 @@ def test_a_long_text_by_tokens(tmp_path) -> None:
     path = tmp_path / "story.txt"
     path.write_text("one two, one three. " * 50)
     text = load(path, "all", tokenizer="words")
-    assert isinstance(text, Text)
     assert text.n_classes == 6
     assert text.tokenizer.decode(text.tiles(8)[0]) == ["one two, one three"]
 

