@@ -28,7 +28,7 @@ from bfn.core.model import BFN, Model
 from bfn.core.sampling import Request, Step, sample
 from bfn.core.solver import Plan, plan
 from bfn.core.table import Table
-from bfn.data.loading import as_model_data, known_part
+from bfn.data.loading import ImagePart, as_model_data, known_part
 from bfn.exact.numbers import GaussianMixture
 from bfn.quality import is_of_molecules, report_molecules
 from bfn.storage import models as storage
@@ -37,7 +37,7 @@ from bfn.viz.plots import colour, on
 
 PICTURES = 20
 """Number of known pictures of a model."""
-PARTS = dict(zip(KEEPS[1:], ("top", "bottom", "left", "right", "border"), strict=True))
+PARTS: dict[str, ImagePart] = dict(zip(KEEPS[1:], ("top", "bottom", "left", "right", "border"), strict=True))
 """Parts of a picture that the page offers to keep -> their names in the library."""
 SHADES = 10
 """Number of opacities of a letter; the style sheet has a class for each."""
@@ -128,7 +128,7 @@ def usable_solvers(model: Model) -> tuple[str, ...]:
             return False
         return True
 
-    return tuple(name for name in solvers.names(model.flow.kind) if works(name))
+    return tuple(name for name in solvers.names() if works(name))
 
 
 def _number_condition(model: BFN) -> tuple[str, float, float] | None:
@@ -323,7 +323,7 @@ def picked(made: int) -> list[int]:
 def _frame(progress: PanelProgress, index: int, total: int, last: bool = True) -> str:
     """Return HTML of one network call: the prediction beside the network's input."""
     model, (t, state, predicted) = progress.model, progress.steps[index]
-    name = STATE_NAMES[model.flow.kind]
+    name = STATE_NAMES[model.flow.parts[model.flow.leading_part].kind]
     return (
         f'<div class="bfn-frame{" on" if last else ""}">'
         f'<p class="bfn-when"><b>call {index + 1} of {total}</b><span>t = {t:.3f}</span></p>'

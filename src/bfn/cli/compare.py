@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -143,7 +144,7 @@ def compare(
     batch = batch or (TABLE_BATCH if common.is_table(source) else 100)
     _check_guidance(source, guidance)
     settings = quality.crossed(
-        source.flow, solvers or quality.USUAL[source.flow.kind], nfe, t_start=t_start, g=g, grid=grid, guidance=guidance
+        source.flow, solvers or _default_solvers(source), nfe, t_start=t_start, g=g, grid=grid, guidance=guidance
     )
     if blind is not None:
         print(registry("study").find("write")(source, settings, blind, n or DEFAULT_N, seed, batch, common.shown()))
@@ -157,6 +158,14 @@ def compare(
     if comparison is not None and Processes.here().main:
         files.write(comparison)
     return exit_code
+
+
+def _default_solvers(model: BFN) -> Sequence[str]:
+    """Return the names of the solvers that are compared by default."""
+    from bfn import quality
+
+    part, *others = model.flow.parts.values()
+    return quality.USUAL["joint" if others else part.kind]
 
 
 def _check_guidance(model: BFN, guidance: float | None) -> None:

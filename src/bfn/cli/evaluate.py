@@ -119,12 +119,13 @@ def likelihood(
 
     from bfn._utils.pieces import Processes
     from bfn.likelihood import NFE, Settings
+    from bfn.likelihood.bits import is_continuous
     from bfn.likelihood.bounds import receiver_variance
     from bfn.storage.models import identify
 
     common.check_positive(n=held_out.n, batch=batch)
     source = common.load(model, held_out.device, held_out.network)
-    best_too = method == "n-step" and source.flow.has_range
+    best_too = method == "n-step" and is_continuous(source.flow)
     read, others = held_out.read(source, json, 2 * held_out.n if best_too else held_out.n).split(held_out.n)
     if best_too and len(others.x) == 0:
         data = f"{read.source} ({read.part})"
@@ -136,13 +137,14 @@ def likelihood(
     request = {} if out is None else {"model": identify(source), "data": read.source, "part": read.part}
 
     def measured(**options: Any) -> Likelihood:
-        return source.log_likelihood(
+        result: Likelihood = source.log_likelihood(
             read.x, method, nfe, tolerance=tolerance, divergence=divergence, probes=probes, importance=importance,
             levels=levels, dequantise=dequantise, **read.arguments(source), batch=batch, progress=common.shown(json),
             seed=held_out.seed, processes=Processes.here(), request=request, **options,
         )  # fmt: skip
+        return result
 
-    results = {method: measured(keep=out)}
+    results: dict[str, Likelihood] = {method: measured(keep=out)}
     if best_too:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
         best = receiver_variance(source, others.x, (nfe or NFE) - 1, others.label, generator, batch)
@@ -202,7 +204,7 @@ def evaluate(
     """
     import torch
 
-    from bfn.likelihood.bits import held_out_bits
+    from bfn.likelihood.bits import held_out_bits, is_continuous
 
     common.check_positive(n=held_out.n, batch=batch, n_steps=min(n_steps, default=None))
     source = common.load(model, held_out.device, held_out.network)
@@ -225,7 +227,7 @@ def evaluate(
     plain = {kind: {name: figure.asdict() for name, figure in parts.items()} for kind, parts in figures.items()}
     values |= {**plain.pop(""), "n_steps": {kind.partition("-")[0]: parts for kind, parts in plain.items()}}
     lines = [f"  {kind + name:24}{figure}" for kind, parts in figures.items() for name, figure in parts.items()]
-    if source.flow.has_range and not source.info.scaling:
+    if is_continuous(source.flow) and not source.info.scaling:
         lines.append("  (of a density, in the units that the network sees; the reconstruction is the head's at t = 1)")
     common.tell(values, [headline, *lines], json)
 

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from bfn.core.model import BFN
-    from bfn.core.sampling import BoundRequest, Samples, Step
+    from bfn.core.samples import Samples
+    from bfn.core.sampling import BoundRequest, Step
     from bfn.viz.pictures import Recorder
 
 

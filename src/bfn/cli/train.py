@@ -110,7 +110,7 @@ def train(
         cpu: do not use GPUs.
     """
     source, changes = _source(changes, data, recipe, config)
-    name = recipe or (config and config.stem)
+    name = recipe or (None if config is None else config.stem)
     run = out or _default_run(name, source)
 
     from bfn import training

@@ -15,7 +15,8 @@ from bfn._utils.progress import Progress, Shown
 from bfn.core.codec import codec_for
 from bfn.core.errors import UserError
 from bfn.core.model import BFN
-from bfn.core.sampling import BoundRequest, Request, SampleOptions, Samples, SolverLike, Step
+from bfn.core.samples import Samples
+from bfn.core.sampling import BoundRequest, Request, SampleOptions, SolverLike, Step
 from bfn.core.solver import Plan
 from bfn.storage.models import identify
 
@@ -87,9 +88,10 @@ def sample_to(
         if path.suffix == ".txt":
             atomic_write(path, "".join(f"{line}\n" for line in model.codec.lines(samples.x, samples.present)))
             return
-        if model.codec.form == "images" and rows.start == 0:
+        sheet = model.codec.picture(samples.x[:SHEET]) if rows.start == 0 else None
+        if sheet is not None:
             with atomic(path.with_name("samples.png")) as temporary:
-                model.codec.picture(samples.x[:SHEET]).save(temporary, "PNG")
+                sheet.save(temporary, "PNG")
         labels = {} if samples.label is None else {"labels": samples.label}
         write_arrays(path, **model.codec.arrays(samples.x, samples.present), **labels)
 

@@ -97,7 +97,7 @@ def test_bench_tells_figures_and_whether_they_are_as_they_are_to_be(monkeypatch,
     out = capsys.readouterr().out
     assert "a row" in out
     assert "at least 0.6: met" in out
-    assert "1 figures, 0 not as" in out
+    assert "1 figures, 0 of them miss their goal" in out
     assert main(["bench", "--only", "kernels"]) == 2
     assert "did you mean 'kernel'" in capsys.readouterr().err
 

@@ -36,7 +36,7 @@ def test_results_as_json(tmp_path, capsys) -> None:
         (["sa-nfe", "--solvers", "unipc33"], "did you mean 'unipc3'?"),
         (
             ["eta-discrete", "--solvers", "unipc3"],
-            "eta-discrete is of the paper's alone; fid-nfe, sa-nfe, samples take",
+            "eta-discrete has the paper's solvers only; fid-nfe, sa-nfe, samples take",
         ),
         (["sa-nfe", "--solvers", "unipc3", "--paper-only"], "--solvers unipc3 with --paper-only: give one of them"),
         (["sa-nfe", "--on", "bundled", "--solvers", "unipc3", "--nfe", "0"], "--nfe 0: expected at least 1"),
