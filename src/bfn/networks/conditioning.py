@@ -1,4 +1,4 @@
-"""What networks share: checks of their arguments and inputs, and the embedding of time, labels and conditions.
+"""Parts that networks share: checks of arguments and inputs, and the embedding of time, labels and conditions.
 
 The argument ``conditions`` of a network declares named conditions, {"gap": {"shape": [], "mean": 0.25}, ...}:
 

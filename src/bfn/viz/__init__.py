@@ -1,4 +1,4 @@
-"""Pictures of samples, of how they form, of what solvers do, and of what was measured.
+"""Pictures of samples, of sampling paths, of solvers and of measured quality.
 
 Sheets, lines of text and animations (``pictures``, ``animation``) need Pillow: ``pip install 'bayesian-flow[cli]'``.
 Plots need matplotlib: ``pip install 'bayesian-flow[plot]'``. Each draws on the axes it is given, or on those of a new

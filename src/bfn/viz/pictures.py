@@ -1,4 +1,4 @@
-"""Samples to look at: sheets of images, lines of text, pictures side by side."""
+"""Pictures of samples with Pillow: sheets of images, lines of text, molecules, animations."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ def lines(model: Model, x: Any, present: Any = None) -> list[str]:
     """Return one line for each sample: its text, or its numbers in units; for joint data name=value for each part.
 
     Args:
+        model: the model that x was drawn from.
+        x: samples.
         present: bool, like x, True where there is data.
     """
     return model.codec.lines(x, present)
 
 
 def side_by_side(parts: Sequence[tuple[str, Picture]], title: str = "") -> Picture:
-    """Pictures in a row, each (caption, picture) below its caption, all below a title."""
+    """Draw pictures in a row, each (caption, picture) below its caption, and a title above them."""
     from PIL import Image, ImageDraw, ImageFont
 
     font, line, margin = ImageFont.load_default(13), 20, 8
@@ -54,14 +56,14 @@ def side_by_side(parts: Sequence[tuple[str, Picture]], title: str = "") -> Pictu
 
 
 def write_picture(path: Path | str, picture: Picture) -> Path:
-    """A PNG file, atomically."""
+    """Write a PNG file atomically. Returns its path."""
     with atomic(path) as temporary:
         picture.save(temporary, format="PNG")
     return Path(path)
 
 
 def write_samples(path: Path | str, model: Model, x: Any, columns: int | None = None, present: Any = None) -> Path:
-    """Samples as a PNG sheet if they are images, as lines of a .txt file otherwise; returns the file."""
+    """Write samples as a PNG sheet if they are images, else as lines of a .txt file. Returns the path of the file."""
     path = Path(path)
     if model.form == "images":
         return write_picture(path.with_suffix(".png"), sheet(model.flow.values(x), columns))
@@ -71,12 +73,16 @@ def write_samples(path: Path | str, model: Model, x: Any, columns: int | None = 
 
 
 MOST_DRAWN = 100
+"""Maximum number of molecules in a picture."""
 
 
 def molecule_sheet(smiles: Sequence[str], captions: Sequence[str] = (), *, side: int = 180) -> Picture:
-    """Molecules by their SMILES side by side, each with its caption, as nearly square as they come; at most 100.
+    """Draw molecules on a grid that is as square as possible; at most 100 of them.
 
-    A string that is no molecule leaves its place empty.
+    Args:
+        smiles: the molecules. The place of a string that is not a molecule stays empty.
+        captions: text below each molecule.
+        side: width and height of one molecule in pixels.
     """
     if not smiles:
         raise UserError("no molecules: expected at least 1 to draw")
@@ -94,14 +100,19 @@ def molecule_sheet(smiles: Sequence[str], captions: Sequence[str] = (), *, side:
 
 @dataclass
 class Recorder:
-    """An ``on_step`` callback that keeps how the first few samples of a model form. keep: how many samples."""
+    """An ``on_step`` callback that records how the first samples form.
+
+    Attributes:
+        model: the model that is sampled.
+        keep: number of samples to record.
+        steps: (t, input, prediction) of each network call: mu and x_hat, or theta and class probabilities.
+        present: mask of the samples, to be set after sampling if they are texts of different lengths.
+    """
 
     model: Model
     keep: int = 16
     steps: list[tuple[float, Tensor, Tensor]] = field(default_factory=list)
-    """(t, what is known, what is predicted) of each call: mu and x_hat, or theta and class probabilities."""
     present: Tensor | None = None
-    """What is there of the samples, where they are texts of different lengths: to be set once it is known."""
 
     def __call__(self, step: Step) -> None:
         flow = self.model.flow
@@ -109,7 +120,7 @@ class Recorder:
         self.steps.append((step.t, known.cpu(), step.prediction[: self.keep].cpu()))
 
     def frames(self) -> list[Picture]:
-        """One picture a call: what is known beside what is predicted."""
+        """Return one picture for each network call, with the input beside the prediction."""
         n = len(self.steps)
         return [
             side_by_side(
@@ -120,20 +131,26 @@ class Recorder:
         ]
 
     def picture(self, prediction: Tensor) -> Picture:
-        """A prediction, or what is known, as text or as a sheet of images."""
+        """Draw inputs or predictions as text or as a sheet of images."""
         tokenizer = self.model.info.text_tokenizer
         if tokenizer is not None:
-            there = None if self.present is None else self.present[: self.keep].cpu()
-            return text_picture(prediction, tokenizer.pieces, present=there)
+            present = None if self.present is None else self.present[: self.keep].cpu()
+            return text_picture(prediction, tokenizer.pieces, present=present)
         return sheet(self.model.flow.expected_values(prediction))
 
 
 def write_animation(path: Path | str, frames: Iterable[Picture], seconds: float = 3.0) -> Path:
-    """An animated .gif or .png, atomically; it lasts that long, then holds its last frame as long again."""
+    """Write an animated .gif or .png atomically. Returns its path.
+
+    Args:
+        path: of the file.
+        frames: pictures of the same size.
+        seconds: duration of the animation; the last frame is then shown for as long again.
+    """
     path = Path(path)
     formats = {".gif": "GIF", ".png": "PNG"}
     if path.suffix not in formats:
-        raise UserError(f"{path}: an animation is a .gif or a .png file")
+        raise UserError(f"{path}: expected a .gif or a .png file for an animation")
     first, *rest = frames
     each = max(20, round(1000 * seconds / (1 + len(rest))))
     durations = [*[each] * len(rest), round(1000 * seconds)]

@@ -1,4 +1,4 @@
-"""What all pictures share: where they are drawn, and how they look."""
+"""Plots with matplotlib: solvers, paths of samples, error curves, measured quality and columns of tables."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ if TYPE_CHECKING:
 
     from bfn.core.model import Model
     from bfn.exact.base import ExactModel
-    from bfn.quality.judge import Measure
     from bfn.quality.comparison import Record
+    from bfn.quality.judge import Measure
 
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
-"""Told apart by colour-blind readers too (Okabe and Ito)."""
+"""Colours of Okabe and Ito, which colour-blind readers can distinguish."""
 
 
 def on(axes: Axes | None, title: str | None = None, size: tuple[float, float] = (5.2, 3.8)) -> Axes:
-    """The axes given, or those of a new figure that no window system knows of; frame and grid made quiet.
+    """Return the given axes, or those of a new figure, in the style of all plots.
 
-    A figure of its own, without pyplot: nothing global is touched, and servers can draw in several threads.
+    The figure is made without pyplot, so no global state changes and servers can draw in several threads.
+
+    Args:
+        axes: axes to draw on; new ones if None.
+        title: title of the axes.
+        size: size of a new figure in inches.
     """
     from matplotlib.figure import Figure
 
@@ -51,12 +56,12 @@ def on(axes: Axes | None, title: str | None = None, size: tuple[float, float] = 
 
 
 def colour(index: int) -> str:
-    """The index-th colour, in turn."""
+    """Return the colour of that index; colours repeat."""
     return COLOURS[index % len(COLOURS)]
 
 
 def save(axes: Axes, path: Path | str) -> None:
-    """Write the figure of these axes, atomically, in the format that the file's name says."""
+    """Write the figure of the axes atomically, in the format of the file's suffix."""
     figure = axes.get_figure(root=True)
     if figure is None:
         raise UserError("axes without a figure: nothing to write")
@@ -65,13 +70,13 @@ def save(axes: Axes, path: Path | str) -> None:
 
 
 DODGE = 1.02
-"""Points at the same calls stand apart by this factor, so that their intervals can be told apart."""
+"""Factor between points with the same number of calls, so that their intervals do not overlap."""
 MARKERS = "osD^vP*X"
 LINES = ("-", "--", ":", "-.")
 
 
 def loss_by_t(curves: Mapping[str, ErrorCurve], axes: Axes | None = None) -> Axes:
-    """The squared error of the prediction over t, a line a model.
+    """Plot the squared error of the prediction over t, one line for each model.
 
     >>> import bfn
     >>> axes = loss_by_t({"digits": bfn.load("digits").info.error_curve})
@@ -89,14 +94,14 @@ def loss_by_t(curves: Mapping[str, ErrorCurve], axes: Axes | None = None) -> Axe
 
 
 def table(table: Table, axes: Axes | None = None) -> Axes:
-    """Weight of each past prediction in each step, as a share of the step's whole; a dot where noise comes in.
+    """Plot the weight of each prediction in each step as a share of their sum, and a dot for each step with noise.
 
-    Row i is the step after call i, column j the prediction of call j: a first-order solver is a diagonal, a corrector
-    or a higher order reaches back, and weights below zero take back what was too much.
+    Row i is the step after call i, column j the prediction of call j. A first-order solver is a diagonal; solvers of
+    higher order and correctors also use earlier predictions, some with negative weights.
     """
     steps = table.rows[:-1]
     if not steps:
-        raise UserError("a table of one call makes no step: nothing to draw; take nfe of at least 2")
+        raise UserError("a table of one call has no step to draw; use nfe of at least 2")
     shares = [[0.0] * len(steps) for _ in steps]
     for i, row in enumerate(steps):
         total = sum(row.b) or 1.0
@@ -117,7 +122,7 @@ def table(table: Table, axes: Axes | None = None) -> Axes:
 
 
 def nodes(flow: Flow, tables: dict[str, Table], axes: Axes | None = None) -> Axes:
-    """Where solvers call the network, one line each, over log s: the accuracy that has been gathered."""
+    """Plot the levels s = sqrt(beta) at which solvers call the network, one line for each solver, on a log scale."""
     axes = on(axes)
     least = min(s for t in tables.values() for s in flow.schedule.s_of(t.times) if s > 0)
     for i, one in enumerate(tables.values()):
@@ -133,9 +138,13 @@ def nodes(flow: Flow, tables: dict[str, Table], axes: Axes | None = None) -> Axe
 def against_calls(
     curves: Mapping[str, Mapping[int, Estimate]], label: str, axes: Axes | None = None, real: Estimate | None = None
 ) -> Axes:
-    """One figure over network calls, a line a sampler, bars for the intervals, a band for real data.
+    """Plot a metric over network calls, one line for each sampler, with intervals and a band for real data.
 
-    curves: figures by the number of calls, by the name of the sampler. real: what real data of the same size get.
+    Args:
+        curves: estimates by sampler and number of calls.
+        label: name of the metric.
+        axes: axes to draw on; new ones if None.
+        real: the metric of as many real data.
 
     >>> axes = against_calls({"auto": {5: Estimate(0.7, 0.6, 0.8), 10: Estimate(0.9, 0.8, 0.95)}}, "share of successes")
     """
@@ -169,9 +178,13 @@ def against_calls(
 def quality(
     records: Sequence[Record], measure: Measure, axes: Axes | None = None, real: Estimate | None = None
 ) -> Axes:
-    """One measure over network calls, as :func:`against_calls` draws it, with what is better above it.
+    """Plot a measure over network calls like :func:`against_calls`, with its better direction as the title.
 
-    records, measure: of :mod:`bfn.quality`. real: what real data of the same size get.
+    Args:
+        records: measured quality, see :mod:`bfn.quality`.
+        measure: the measure to plot.
+        axes: axes to draw on; new ones if None.
+        real: the measure of as many real data.
     """
     from matplotlib.ticker import ScalarFormatter
 
@@ -193,7 +206,7 @@ def quality(
 
 
 def _reach(figure: Estimate) -> tuple[float, float]:
-    """How far the interval reaches below and above; nowhere if there is none."""
+    """Return the distances of the interval's ends from the value; 0 if there is no interval."""
     if math.isnan(figure.low):
         return 0.0, 0.0
     return max(0.0, figure.value - figure.low), max(0.0, figure.high - figure.value)
@@ -201,7 +214,14 @@ def _reach(figure: Estimate) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Paths:
-    """A run of the sampler, kept: times (M,), states u (M, n, ...), and the samples it ended in."""
+    """A recorded run of a sampler.
+
+    Attributes:
+        flow: of the model.
+        times: of the M network calls, (M,).
+        u: states, (M, n, ...).
+        samples: the samples at the end.
+    """
 
     flow: Flow
     times: Tensor
@@ -210,13 +230,13 @@ class Paths:
 
     @property
     def inputs(self) -> Tensor:
-        """What the network saw: mu or theta, (M, n, ...)."""
+        """Inputs of the network: mu or theta, (M, n, ...)."""
         levels = self.flow.schedule.s_of(self.times.tolist())
         return torch.stack([self.flow.network_input(u, s) for u, s in zip(self.u, levels, strict=True)])
 
 
 def record(model: Model, n: int, **settings: Any) -> Paths:
-    """Draw n samples as :func:`bfn.sample` does, and keep the way there."""
+    """Draw n samples like :func:`bfn.sample`, and record all states."""
     steps: list[Step] = []
     samples = sample(model, n, on_step=steps.append, **settings)
     times = torch.tensor([step.t for step in steps], dtype=torch.float64)
@@ -224,9 +244,13 @@ def record(model: Model, n: int, **settings: Any) -> Paths:
 
 
 def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = None, index: int = 0) -> Axes:
-    """Paths of two-dimensional continuous data: mu from the origin to the sample.
+    """Plot paths of two-dimensional continuous data: mu from the origin to the sample.
 
-    model: an exact model, whose data are drawn beneath. index: the colour, to tell several solvers apart.
+    Args:
+        paths: a recorded run.
+        axes: axes to draw on; new ones if None.
+        model: an exact model whose data are drawn below the paths.
+        index: index of the colour.
     """
     inputs = paths.inputs.double().cpu()
     if not paths.flow.has_range or inputs.shape[2:] != (2,):
@@ -245,7 +269,7 @@ def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = Non
 
 
 def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
-    """Paths of one variable of three classes on the triangle of probabilities, a corner a class."""
+    """Plot paths of one variable of three classes in the triangle of probabilities, with one class at each corner."""
     theta = paths.inputs.double().cpu()
     if paths.flow.has_range or theta.shape[-1] != 3:
         raise UserError(f"paths of shape {tuple(theta.shape)}: expected three classes of discrete data")
@@ -266,11 +290,17 @@ def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
     return axes
 
 
-MOST_LEVELS, PIECES, ACROSS = 12, 30, 4
+MOST_LEVELS, BINS, ACROSS = 12, 30, 4
 
 
 def table_columns(real: Any, rows: Any, shapes: Mapping[str, float]) -> Figure:
-    """A small picture a column: shares of its levels, or a histogram, of real rows and of others."""
+    """Plot for each column of a table the shares of its levels, or a histogram, in real and in synthetic rows.
+
+    Args:
+        real: the real table.
+        rows: the synthetic table.
+        shapes: score of each column, shown in its title.
+    """
     from matplotlib.figure import Figure
 
     names = list(shapes)
@@ -294,7 +324,7 @@ def table_columns(real: Any, rows: Any, shapes: Mapping[str, float]) -> Figure:
 
 def _histograms(axes: Axes, own: Sequence[Any]) -> None:
     low, high = np.quantile(own[0], [0.005, 0.995])
-    edges = np.linspace(low, high if high > low else low + 1, PIECES + 1)
+    edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     for i, (values, label) in enumerate(zip(own, ("real", "synthetic"), strict=True)):
         counts = np.histogram(values, edges)[0] / max(len(values), 1)
         axes.stairs(
@@ -313,7 +343,7 @@ def _levels(axes: Axes, own: Sequence[Any]) -> None:
 
 
 def pair_trends(names: Sequence[str], trends: Mapping[tuple[int, int], float], axes: Axes | None = None) -> Axes:
-    """The trend of every pair of columns: 1, as in the real table, to the worst that there is."""
+    """Plot the trend score of every pair of columns, from 1, as in the real table, to the worst one."""
     matrix = np.full((len(names), len(names)), np.nan)
     for (i, j), value in trends.items():
         matrix[i, j] = matrix[j, i] = value
@@ -328,7 +358,7 @@ def pair_trends(names: Sequence[str], trends: Mapping[tuple[int, int], float], a
 
 
 def scales(measures: Sequence[Measure], ends: Mapping[str, Mapping[str, Estimate]], axes: Axes | None = None) -> Axes:
-    """A line a measure, with a mark for each of several sets of rows and bars for their intervals."""
+    """Plot one line for each measure, with a mark and an interval for each set of rows."""
     axes = on(axes, size=(8.0, 0.45 * len(measures) + 1.2))
     for i, (name, figures) in enumerate(ends.items()):
         for k, measure in enumerate(measures):

@@ -1,7 +1,6 @@
-"""The pictures show the numbers they are given."""
+"""Plots show the numbers that they are made from."""
 
 import numpy as np
-import pytest
 import torch
 from matplotlib.collections import PathCollection
 
@@ -82,18 +81,3 @@ def test_loss_by_t_draws_what_is_stored() -> None:
 def test_saved_pictures_are_pictures(tmp_path) -> None:  # type: ignore[no-untyped-def]
     plot.save(plot.nodes(bfn.ContinuousFlow(), {"fast-ode": rows("fast-ode", 5)}), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: plot.plane(plot.record(strings(), 2, solver="bfn", nfe=3)), "continuous data"),
-        (lambda: plot.simplex(plot.record(mixture(), 2, solver="bfn", nfe=3)), "three classes"),
-        (lambda: plot.simplex(plot.record(strings(), 2, solver="bfn", nfe=3), variable=2), "from 0 to 1"),
-        (lambda: plot.table(rows("bfn", 1)), "at least 2"),
-        (lambda: plot.loss_by_t({}), "at least one"),
-    ],
-)
-def test_wrong_input_is_named(call, says: str) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises(ValueError, match=says):
-        call()
