@@ -1,35 +1,31 @@
-"""What angles as pairs (cos, sin) cost, beside a flow whose messages are angles themselves.
+"""Compare angles as pairs (cos, sin) with a flow whose messages are angles, and print tables.
 
-    python benchmarks/angles.py --out docs/results/angles.md
+    python benchmarks/angles.py --n 20000 --repeats 6
 
-On exact mixtures of von Mises distributions over two angles. Error: the Wasserstein distance on the circle, in radians,
-between samples and the exact distribution, averaged over both angles, their sum and their difference (which see how the
-angles depend on each other); beside it that of as many exact samples.
+The data are exact mixtures of von Mises distributions over two angles. The error is the Wasserstein distance on the
+circle, in radians, between samples and the exact distribution, averaged over both angles, their sum and their
+difference, which depend on the dependence of the angles; beside it stands that of the same number of exact samples.
 
-The other flow is the one that crystal and protein work uses: its sender is a von Mises distribution about the angle.
-Its messages y_i of concentration alpha_i add up to h = sum_i alpha_i (cos y_i, sin y_i), which plays the part of s u:
-the exact posterior given h is the same function. It has no ODE, and the accuracy gathered depends on the messages
-themselves. Its alpha_i are chosen so that, of uniform angles, as much is known after each step as in our flow: the mean
-resultant length E A(|h|) is the same. A message is sent about the direction of the predicted mean (as those networks,
-which predict one angle, have it) or about a draw of the output distribution.
+The other flow is common for crystals and proteins: its sender is a von Mises distribution about the angle. Messages y_i
+of concentration alpha_i add up to h = sum_i alpha_i (cos y_i, sin y_i), which corresponds to s u: the exact posterior
+given h is the same function. It has no ODE, and its accuracy depends on the messages. Its alpha_i are chosen so that
+for uniform angles the mean resultant length E A(|h|) after each step is that of our flow. A message is sent about the
+direction of the predicted mean (as networks that predict one angle do) or about a draw of the output distribution.
 """
 
 import argparse
 from collections.abc import Callable
 from math import pi
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from bfn._utils.estimate import mean_estimate
-from bfn._utils.files import atomic_write
 from bfn.core.flows import ContinuousFlow, NoiseLevel
 from bfn.exact.numbers import VonMisesMixture
 from bfn.kinds.angles import VonMises, angles_of, mean_length
 from bfn.quality.comparison import markdown_table
 
-MARKS = "<!-- figures -->\n", "<!-- end of figures -->\n"
 SIGMA_1 = 0.05
 CALLS = (5, 10, 20, 40)
 PROBLEMS = {
@@ -88,7 +84,7 @@ def wasserstein(ours: Tensor, theirs: Tensor, bins: int = 4096) -> float:
 
 
 def error(ours: Tensor, theirs: Tensor) -> float:
-    """Mean distance over both angles, their sum and their difference."""
+    """Return the mean distance over both angles, their sum and their difference."""
     looks: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda a: a[:, 0], lambda a: a[:, 1], lambda a: a.sum(1), lambda a: a[:, 0] - a[:, 1],
     )  # fmt: skip
@@ -97,7 +93,7 @@ def error(ours: Tensor, theirs: Tensor) -> float:
 
 
 def samplers(model: VonMisesMixture, nfe: int, n: int, alphas: list[float]) -> dict[str, Callable[[int], Tensor]]:
-    """Each as a function of the seed."""
+    """Return the samplers as functions of the seed."""
     about_mean = {"g": 1.0, "grid": "uniform"}
     return {
         "`fast-ode`": lambda seed: model.sample(n, "fast-ode", nfe, seed=seed).x,
@@ -111,7 +107,7 @@ def samplers(model: VonMisesMixture, nfe: int, n: int, alphas: list[float]) -> d
 
 
 def ends(model: VonMisesMixture, n: int) -> list[list[str]]:
-    """Mean angle between the end of fast-ode and the end of the exact flow from the same start."""
+    """Return the mean angles between samples and the end of the exact flow from the same start."""
     initial = torch.randn(n, *model.data_shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     s = torch.expm1(torch.linspace(0, 1, 400, dtype=torch.float64) * torch.log1p(model.flow.schedule.s(1.0)))
     exact = model.sample(n, "multistep:3:asinh:corrector", initial=initial, grid=model.flow.schedule.time_of_s(s)).x
@@ -127,18 +123,14 @@ def ends(model: VonMisesMixture, n: int) -> list[list[str]]:
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=20_000, help="samples at a time")
     parser.add_argument("--repeats", type=int, default=6)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     header = ["sampler", *(f"{nfe} calls" for nfe in CALLS)]
-    lines = [
-        f"`python benchmarks/angles.py --n {options.n} --repeats {options.repeats}`, torch {torch.__version__}. "
-        f"sigma_1 = {SIGMA_1}; {options.repeats} repeats of {options.n:,} samples, 95 % intervals of their mean."
-    ]
+    lines: list[str] = []
     flow = ContinuousFlow(SIGMA_1)
     alphas = {nfe: concentrations(flow, torch.linspace(0, 1, nfe, dtype=torch.float64)) for nfe in CALLS}
     for name, (centres, spread) in PROBLEMS.items():
@@ -149,17 +141,13 @@ def main() -> None:
             for sampler, draw in samplers(model, nfe, options.n, alphas[nfe]).items():
                 errors = [error(draw(seed), truth) for seed in range(options.repeats)]
                 found.setdefault(sampler, []).append(str(mean_estimate(errors)))
-                print(name, nfe, sampler, found[sampler][-1], flush=True)
         generators = (torch.Generator().manual_seed(seed) for seed in range(options.repeats))
         floor = mean_estimate([error(model.sample_data(options.n, each), truth) for each in generators])
         lines += ["", f"## {name.capitalize()}", "", f"Distance to the data, radians; of exact samples {floor}.", ""]
         lines += markdown_table(header, [[sampler, *cells] for sampler, cells in found.items()])
         lines += ["", "Angle between a sample and the end of the exact flow from the same start, radians.", ""]
         lines += markdown_table(header, ends(model, 2000))
-    if options.out:
-        page = options.out.read_text() if options.out.exists() else f"# Angles\n\n{MARKS[0]}{MARKS[1]}"
-        before, after = page.split(MARKS[0])[0], page.split(MARKS[1])[1]
-        atomic_write(options.out, f"{before}{MARKS[0]}\n" + "\n".join(lines) + f"\n\n{MARKS[1]}{after}")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

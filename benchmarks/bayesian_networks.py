@@ -1,12 +1,12 @@
-"""How far a trained model of a table is from the truth, where the truth is a Bayesian network: exact rows to train on.
+"""Measure how far a trained model of a table is from the truth, a Bayesian network that draws exact training rows.
 
     python benchmarks/bayesian_networks.py child insurance --rows 20000 --seed 0
 
-Prints, in nats a row with 95 % intervals over new exact rows:
+Prints, in nats per row with 95 % intervals over new exact rows:
 
-    KL of the truth from the model, at most: log p of exact rows less the model's bound on its log-likelihood
-    KL of the truth from independent columns, the other end: exact but for the rows that it is averaged over
-    log p of the model's own rows, beside the mean of exact rows (minus the entropy), and the share that cannot be
+    an upper bound of the KL divergence of the truth from the model: log p of exact rows minus the model's bound
+    the KL divergence of the truth from independent columns, the other end of the scale
+    log p of the model's rows, beside that of exact rows, and the share of rows that are impossible
 """
 
 import argparse
@@ -17,7 +17,7 @@ import torch
 
 import bfn
 from bfn._utils.estimate import mean_estimate, share_estimate
-from bfn_lab.bayesian_network import BayesianNetwork
+from bfn_lab import BayesianNetwork
 
 
 def measured(name: str, args: argparse.Namespace) -> dict:

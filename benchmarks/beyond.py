@@ -1,25 +1,20 @@
-"""The default solver at every number of calls, by the second judge, which took part in no choice.
+"""Measure the default solver at every number of calls, by the second judge, and print a table.
 
-    python benchmarks/beyond.py digits --calls 1 2 3 5 10 20 50 --n 500 --seed 90210 --out docs/results/beyond-digits.md
+    python benchmarks/beyond.py digits --calls 1 2 3 5 10 20 50 --n 500 --seed 90210
 
-For each number of calls ``auto`` beside other solvers, with 95 % intervals, fresh seeds, classes in turn. A line at the
-end names where ``auto`` is worse than itself at fewer calls, or than another solver at the same number, beyond both
-intervals; "none" is what is asked for.
+For each number of calls, ``auto`` stands beside other solvers, with 95 % intervals, new seeds and all classes in turn.
+The last line lists where ``auto`` is worse than itself at fewer calls, or than another solver at the same number,
+beyond both intervals.
 """
 
 import argparse
 from itertools import combinations
-from pathlib import Path
 
 import torch
 
 import bfn
 from bfn import solvers
-from bfn._utils.files import atomic_write
-from bfn.quality.comparison import markdown_table
-from bfn.quality.judge import Measure
-from bfn.quality.judge_choice import judge_for
-from bfn.quality.comparison import Record, Setting, measure
+from bfn.quality import Measure, Record, Setting, judge_for, markdown_table, measure
 
 BESIDE = {
     "continuous": ("fast-ode", "fast-sde", "bfn", "sde-bfn-solver++2"),
@@ -28,23 +23,22 @@ BESIDE = {
 
 
 def worse(a: Record, b: Record, main: Measure, real: float) -> bool:
-    """Whether a is worse than b by the main measure, beyond both intervals."""
+    """Return True if a is worse than b by the main measure, beyond both intervals."""
     ours, theirs = (record.measures[main.key] for record in (a, b))
     apart = ours.low > theirs.high or ours.high < theirs.low
     return apart and main.loss(ours.value, real) > main.loss(theirs.value, real)
 
 
 def main() -> None:
-    """Measure, and say where auto is worse than it should be."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("--calls", type=int, nargs="+", default=[1, 2, 3, 5, 8, 10, 20, 50, 100])
-    parser.add_argument("--solvers", nargs="*", help="beside auto; those of the library that lead by kind if left out")
+    parser.add_argument("--solvers", nargs="*", help="solvers beside auto")
     parser.add_argument("--n", type=int, default=500)
     parser.add_argument("--seed", type=int, default=90210)
     parser.add_argument("--metric", default="second")
     parser.add_argument("--no-tables", action="store_true", help="auto without the tables tuned to the model")
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     model = bfn.load(options.name)
@@ -69,16 +63,8 @@ def main() -> None:
     lost += [f"auto against {name} at {nfe} calls" for name, nfe in found
              if worse(found["auto", nfe], found[name, nfe], first, real[first.key].value)]  # fmt: skip
     print("worse beyond the intervals:", "; ".join(lost) or "none")
-    if options.out:
-        command = f"{options.name} --calls {' '.join(map(str, options.calls))} --n {options.n} --seed {options.seed}"
-        command += " --no-tables" if options.no_tables else ""
-        lines = [
-            f"# `auto` at every number of calls: {options.name}", "",
-            f"`python benchmarks/beyond.py {command}`: {first.label}, 95 % intervals; real data "
-            f"{first.show(real[first.key])}. Worse beyond the intervals: {'; '.join(lost) or 'none'}.", "",
-            *markdown_table(["sampler", *(f"{nfe} calls" for nfe in options.calls)], rows),
-        ]  # fmt: skip
-        atomic_write(options.out, "\n".join(lines) + "\n")
+    rows.append(["real data", first.show(real[first.key]), *[""] * (len(options.calls) - 1)])
+    print("\n".join(markdown_table([first.label, *(f"{nfe} calls" for nfe in options.calls)], rows)))
 
 
 if __name__ == "__main__":

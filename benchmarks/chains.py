@@ -1,9 +1,9 @@
-"""N-gram models of text8: bits per character of held-out text, and seconds for a posterior.
+"""Measure n-gram models of text8: bits per character of held-out text, and seconds for a posterior.
 
     python benchmarks/chains.py 3 5:32768 7:32768 7:65536
 
 ``3`` is the model of all n-grams with contexts of up to three symbols, ``5:32768`` the pruned one with contexts of up
-to five and 32,768 n-grams. Bits are those of 800 windows of 128 letters. The posterior is that of 32 windows, on one
+to five and 32,768 n-grams. Bits are those of 800 windows of 128 letters; the posterior is that of 32 windows, on one
 thread.
 """
 

@@ -1,8 +1,8 @@
-"""Filling in and guidance, measured: docs/results/conditioning.md and its pictures.
+"""Measure filling in, particles, fixed noise and guidance, and print tables; "pictures" writes their pictures.
 
     python benchmarks/conditioning.py [exact particles fixed text images guidance rescale pictures] [--threads N]
 
-Each part's figures are kept beside the page, so that parts can be measured again alone.
+The figures of each part are stored in docs/results/conditioning.json, so that parts can be measured separately.
 """
 
 import argparse
@@ -34,7 +34,7 @@ CALLS = 10
 RESCALED = (
     (1, 0, True), (1, 0, False), (1.5, 0, True), (2, 0, False), (2, 0, True), (2, 0.7, False), (2, 0.7, True),
 )  # fmt: skip
-"""Scale, rescaling share and clipping."""
+"""Scale, share of rescaling, and clipping."""
 Rows = list[list[str]]
 
 
@@ -228,7 +228,7 @@ def rescale() -> Iterator[list[str]]:
 
 
 def pictures() -> Iterator[list[str]]:
-    """Test images, what is kept of them, and two ways to fill in the rest; guided samples at several scales."""
+    """Write pictures of filled-in test images, and of guided samples at several scales."""
     model = bfn.load("mnist")
     every, _ = test_images(model)
     x = every[torch.randperm(len(every), generator=seeded(3))[:10]]
@@ -248,93 +248,38 @@ def pictures() -> Iterator[list[str]]:
     yield ["infill-mnist.png", "guidance-mnist.png"]
 
 
-PARTS: dict[str, tuple[Callable[[], Iterator[list[str]]], str, tuple[str, ...]]] = {
-    "exact": (
-        exact,
-        "Strings of three classes with known probabilities, of which the middle one is given: total variation from the "
-        "exact conditional distribution, 20,000 samples. What a perfect sampler passes at most once in 10,000 runs "
-        "stands on the right.",
-        ("solver", "calls", 'known_at="data"', 'known_at="path"', "allowed"),
-    ),
+PARTS: dict[str, tuple[Callable[[], Iterator[list[str]]], tuple[str, ...]]] = {
+    "exact": (exact, ("solver", "calls", 'known_at="data"', 'known_at="path"', "allowed")),
     "particles": (
         particles,
-        "Hard conditions on the same strings, `fast-sde` with 30 calls: total variation from the exact conditional "
-        "distribution (95 % bootstrap; it stays above 0 by chance, by 0.01 to 0.02 with 2,000 samples), without "
-        "particles 20,000 samples, with them 2,000. Effective sample size of 64 particles at the call where it is "
-        "least, on average; the mean of their estimates of the condition's probability, and the exact one.",
         ("condition", "g", "without", "8 particles", "64 particles", "effective", "probability", "exact"),
     ),
-    "fixed": (
-        fixed,
-        "Fixed noise on the strings: the share of samples that are the same with 50 and with 200 calls, and the total "
-        "variation from the exact distribution at 200; beside it the standard deviation of normal data at 200 calls "
-        "over the exact one. 20,000 samples.",
-        ("solver", "g", "noise", "same string", "total variation", "standard deviation"),
-    ),
-    "text": (
-        text,
-        f"`text8-plain`: 96 windows of held-out text, {CALLS} calls. Recovered: the original character (intervals over "
-        "texts).",
-        ("left out", "solver", "known_at", "recovered", "spelling"),
-    ),
-    "images": (
-        images,
-        f"200 test images, `auto` with {CALLS} calls, no class given. Digit: the classifier sees the original's.",
-        ("model", "known", "known_at", "digit", "Frechet distance"),
-    ),
-    "guidance": (
-        guidance,
-        f"Classifier-free guidance, `auto` with {CALLS} calls, all classes in turn, against the 10,000 test images. "
-        "Beyond scale 1 a call sees twice the batch.",
-        ("model", "scale", "samples", "of the asked class", "Frechet distance"),
-    ),
-    "rescale": (
-        rescale,
-        "Rescaling and clipping on `mnist`, 400 samples of seed 5, on which the default was chosen with an earlier "
-        "`auto` (the distance depends on the number of samples).",
-        ("scale", "rescale", "clip", "of the asked class", "Frechet distance"),
-    ),
-    "pictures": (pictures, "", ()),
+    "fixed": (fixed, ("solver", "g", "noise", "same string", "total variation", "standard deviation")),
+    "text": (text, ("left out", "solver", "known_at", "recovered", "spelling")),
+    "images": (images, ("model", "known", "known_at", "digit", "Frechet distance")),
+    "guidance": (guidance, ("model", "scale", "samples", "of the asked class", "Frechet distance")),
+    "rescale": (rescale, ("scale", "rescale", "clip", "of the asked class", "Frechet distance")),
+    "pictures": (pictures, ()),
 }
-
-
-READING = "## Reading\n"
-"""What stands below it in the page is written by hand, and stays."""
-
-
-def page(stored: dict[str, Rows], before: str) -> str:
-    """The page from what is measured so far, with the reading of the page as it was before."""
-    lines = [
-        "# Filling in and guidance: figures", "",
-        f"By `python benchmarks/conditioning.py`; seed {SEED}, torch {torch.__version__}. How to use it: "
-        "[conditioning](../conditioning.md). Intervals are 95 %: Wilson's for shares, bootstrap for Frechet distances.",
-    ]  # fmt: skip
-    for name, (_, about, header) in PARTS.items():
-        if header and name in stored:
-            lines += ["", f"## {name.capitalize()}", "", about, "", *markdown_table(header, stored[name])]
-    return "\n".join([*lines, "", READING]) + before.partition(READING)[2]
+"""Functions that measure, and headers of their tables."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"any of {', '.join(PARTS)}")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--page-only", action="store_true", help="write the page from what was measured before")
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"parts {sorted(unknown)}: expected any of {', '.join(PARTS)}")
     torch.set_num_threads(options.threads)
-    for name in () if options.page_only else options.parts:
+    for name in options.parts:
         rows: Rows = []
         for row in PARTS[name][0]():
-            print(name, *row, sep=" | ", flush=True)
             rows.append(row)
             stored = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
             atomic_write(STORE, json.dumps({**stored, name: rows}, indent=1, ensure_ascii=False) + "\n")
-    path = STORE.with_suffix(".md")
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
-    atomic_write(path, page(json.loads(STORE.read_text(encoding="utf-8")), before))
-    print(f"{path}: what it says under {READING.strip()!r} is written by hand: see whether it still holds")
+        if PARTS[name][1]:
+            print("\n".join([f"## {name}", "", *markdown_table(PARTS[name][1], rows), ""]), flush=True)
 
 
 if __name__ == "__main__":

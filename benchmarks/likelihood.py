@@ -1,9 +1,9 @@
-"""Likelihoods against exact densities, and on the bundled models: writes docs/results/likelihood.md.
+"""Measure likelihoods against exact densities, and on the bundled models, and print tables.
 
     python benchmarks/likelihood.py [mixtures receiver strings digits mnist text8-plain mnist-binary] [--store FILE]
 
-Each part is kept in the store (JSON) as soon as it is measured, and not measured again: delete the file, or name parts
-to redo. All seeds are fixed. About 8 minutes on one core.
+Each part is stored (as JSON) as soon as it is measured, and not measured again unless it is named. All seeds are fixed.
+Takes about 8 minutes on one core.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def mixture(dims: int, components: int, std: float, generator: torch.Generator) 
 
 
 def mixtures() -> list[Row]:
-    """|log p - exact| over 200 samples: mean and largest."""
+    """Return the mean and the largest error of log p over 200 samples."""
     generator = seeded(2024)
     rows = []
     for dims, components, std in MIXTURES:
@@ -212,42 +212,20 @@ def mnist_binary() -> list[Row]:
     )
 
 
-MODEL_HEADER = ["", "samples", "calls", "nats a sample", "own error", "transmission", "reconstruction", "total"]
-PARTS: dict[str, tuple[Callable[[], list[Row]], list[str], str]] = {
+MODEL_HEADER = ["bound", "samples", "calls", "nats per sample", "own error", "transmission", "reconstruction", "total"]
+PARTS: dict[str, tuple[Callable[[], list[Row]], list[str]]] = {
     "mixtures": (
         mixtures,
         ["dimensions, components, std", "50 calls", "100 calls", "200 calls", "tolerance 0.01", "tolerance 0.0001"],
-        "## Exact densities\n\nGaussian mixtures, error of log p in nats, mean / largest of 200 samples; exact "
-        "divergence. What is left at 200 calls is the noise of sigma_1 = 0.001 at the data end, which the exact "
-        "density does not have.",
     ),
-    "receiver": (
-        receiver,
-        ["steps", "usual", "best variance", "ratio"],
-        "## The receiver's variance\n\nExcess of the n-step bound over the exact information on the mixture of 5 in 2 "
-        "dimensions, nats a sample; the variance is taken from other samples.",
-    ),
-    "strings": (
-        strings,
-        ["calls", "continuous-time bound", "ODE bound, 1 probe", "8 probes", "exact divergence"],
-        "## Strings\n\n12 strings of 6 variables with 4 classes, beta_1 = 4: error of log p in nats, mean and standard "
-        "deviation of one estimate.",
-    ),
-    "digits": (digits, MODEL_HEADER, "## digits\n\nBits a dimension (64), held-out data with their classes."),
-    "mnist": (mnist, MODEL_HEADER, "## mnist\n\nBits a dimension (784), held-out data with their classes."),
-    "text8-plain": (text8_plain, MODEL_HEADER, "## text8-plain\n\nBits a character (128 a sample), held-out text."),
-    "mnist-binary": (
-        mnist_binary,
-        MODEL_HEADER,
-        "## mnist-binary\n\nBits a dimension (784), held-out data with their classes.",
-    ),
+    "receiver": (receiver, ["steps", "usual", "best variance", "ratio"]),
+    "strings": (strings, ["calls", "continuous-time bound", "ODE bound, 1 probe", "8 probes", "exact divergence"]),
+    "digits": (digits, MODEL_HEADER),
+    "mnist": (mnist, MODEL_HEADER),
+    "text8-plain": (text8_plain, MODEL_HEADER),
+    "mnist-binary": (mnist_binary, MODEL_HEADER),
 }
-INTRODUCTION = f"""# Likelihoods
-
-By `benchmarks/likelihood.py`, torch {torch.__version__}. What is computed: [likelihood](../likelihood.md).
-In brackets: 95 % intervals over samples; ± is a standard error; "own error" is what a sample's own draws and probes
-leave uncertain, nats, on average. Figures with fewer samples are of the first of the same ones.
-"""
+"""Functions that measure, and headers of their tables."""
 
 
 def main() -> None:
@@ -257,14 +235,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     store = json.loads(options.store.read_text()) if options.store.exists() else {}
-    for name, (measure, _, _) in PARTS.items():
+    for name, (measure, _) in PARTS.items():
         if name not in store or name in options.parts:
             store[name] = measure()
             files.atomic_write(options.store, json.dumps(store, indent=1))
-    text = [INTRODUCTION]
-    for name, (_, header, title) in PARTS.items():
-        text.append("\n".join([title, "", *markdown_table(header, store[name]), ""]))
-    (ROOT / "docs" / "results" / "likelihood.md").write_text("\n".join(text))
+    for name, (_, header) in PARTS.items():
+        print("\n".join([f"## {name}", "", *markdown_table(header, store[name]), ""]))
 
 
 if __name__ == "__main__":

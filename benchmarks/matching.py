@@ -1,9 +1,10 @@
-"""What matching distributions is worth to a distilled model of points in two dimensions, beside paths alone.
+"""Measure what matching distributions adds to distillation, on points in two dimensions.
 
     python benchmarks/matching.py --steps 600 2000
 
-The data are eight narrow normals, the teacher a trained network. For each seed, number of steps and weight of matching:
-the energy distance of one and two calls to the data, and the share of samples that are on none of the normals.
+The data are eight narrow normal distributions, the teacher a trained network. For each seed, number of steps and weight
+of matching, prints the energy distance of one and two calls from the data, and the share of samples that are on none of
+the normal distributions.
 """
 
 import argparse

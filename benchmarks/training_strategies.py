@@ -1,12 +1,12 @@
-"""Ways to train, each against the paper's setting on the same budget: the 8x8 digits, one network, one number of steps.
+"""Compare ways to train with the paper's setting: 8 x 8 digits, one network, one number of steps.
 
     python benchmarks/training_strategies.py [--steps N] [--seeds 0 1] [--only NAME ...] [--out DIR] [--page FILE]
 
-Each strategy is the recipe `digits` with another head, weighting or optimiser. Measured on each model: the Frechet
-distance in pixel space (64 dimensions) of class-conditional samples from all real digits, the share of samples that
-a nearest-neighbour classifier takes for the class that was asked for, and the continuous-time bound on digits that
-were held out. What is trained and measured already is not done again; a training that was stopped goes on. Writes
-results.json and results.md into DIR, and with --page docs/training.md puts the table into that page, between its marks.
+Each strategy is the recipe `digits` with another head, weighting or optimiser. Measured are the Frechet distance in
+pixel space (64 dimensions) of class-conditional samples from all real digits, the share of samples that a
+nearest-neighbour classifier assigns to the requested class, and the continuous-time bound on held-out digits. Finished
+trainings and measurements are not repeated, and interrupted trainings are continued. Writes results.json and results.md
+into DIR; with --page docs/training.md, puts the table into that page, between its marks.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""This library's solvers and diffusers' DPM-Solver++ 2M on one exact diffusion model, from the same noise.
+"""Compare the solvers of this library with DPM-Solver++ 2M of diffusers on an exact diffusion model.
 
     python benchmarks/variance_preserving.py --calls 5 10 20
 
-A mixture of six normals in 8 dimensions under 1000 linear betas. Printed: the mean distance to the end of the exact
-probability-flow ODE.
+The data are a mixture of six normal distributions in 8 dimensions under 1000 linear betas. Prints the mean distance to
+the end of the exact probability-flow ODE.
 """
 
 import argparse
@@ -21,14 +21,14 @@ SCHEDULE = VariancePreservingSchedule(tuple(ALPHAS.double().tolist()))
 LAST = len(ALPHAS) - 1
 
 
-def mixture(generator: torch.Generator) -> bfn.exact.numbers.GaussianMixture:
+def mixture(generator: torch.Generator) -> bfn.exact.GaussianMixture:
     means = torch.randn(6, 8, generator=generator, dtype=torch.float64) * 0.7
     stds = torch.rand(6, generator=generator, dtype=torch.float64) * 0.3 + 0.05
-    return bfn.exact.numbers.GaussianMixture(means, stds=stds, flow=bfn.ContinuousFlow(schedule=SCHEDULE))
+    return bfn.exact.GaussianMixture(means, stds=stds, flow=bfn.ContinuousFlow(schedule=SCHEDULE))
 
 
 def dpm_solver(
-    model: bfn.exact.numbers.GaussianMixture, noise: Tensor, calls: int, **settings: object
+    model: bfn.exact.GaussianMixture, noise: Tensor, calls: int, **settings: object
 ) -> tuple[Tensor, Tensor]:
     scheduler = DPMSolverMultistepScheduler(**settings)
     scheduler.set_timesteps(calls)
@@ -42,9 +42,7 @@ def dpm_solver(
     return x.double(), scheduler.timesteps
 
 
-def ours(
-    model: bfn.exact.numbers.GaussianMixture, noise: Tensor, calls: int | None, grid: Tensor | None = None
-) -> Tensor:
+def ours(model: bfn.exact.GaussianMixture, noise: Tensor, calls: int | None, grid: Tensor | None = None) -> Tensor:
     s = float(SCHEDULE.s(0.0 if grid is None else grid[0]))
     return bfn.sample(model, len(noise), "fast-ode", calls, grid=grid, initial=noise * (1 + s * s) ** 0.5).x
 

@@ -1,40 +1,35 @@
-"""Map the settings of the multistep rule on a model: quality over dial, order, grid and coordinate at few calls.
+"""Measure the settings of the multistep rule on a model, over dial, order, grid and coordinate, and print a table.
 
     python tools/dial.py text8-plain --nfe 5 10 --dials 4 10 --grids uniform power:1:0.75 --coordinates s beta --n 200
 
-Every combination is measured, and beside them ``fast-sde``, which is ``auto`` without tuned tables, and the paper's
-solvers (--paper), all with the same start and noise, by the measures of ``bfn compare``. What is not given is as
-``fast-sde`` has it.
+Every combination is measured, and beside them ``fast-sde``, which is ``auto`` without tuned tables, and with --paper
+the paper's solvers, all with the same start and noise, by the measures of ``bfn compare``. Options that are left out
+are those of ``fast-sde``.
 """
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import torch
 
 import bfn
-from bfn import solvers
-from bfn._utils.files import atomic_write
-from bfn.core import grids
-from bfn.solvers.multistep import Multistep
-from bfn.quality.comparison import Setting, markdown_table, measure
-from bfn.quality.judge_choice import judge_for
-from bfn.solvers import paper
-from bfn.solvers.paper import Midpoint
+from bfn import grids, solvers
+from bfn.quality import Setting, judge_for, markdown_table, measure
+from bfn.solvers import Multistep
+from bfn_lab.trajectories import PAPER
 
 STARTS = (1e-3, 1e-4)
-"""Where the paper's solvers start."""
+"""Starts of the paper's solvers."""
 
 
 def settings_of(model: bfn.BFN, nfe: int, options: argparse.Namespace) -> Iterator[tuple[str, Setting]]:
-    """Name and setting of every sampler that is measured."""
+    """Yield the name and the setting of every sampler."""
     if options.paper:
-        for solver in paper.SOLVERS:
+        for solver in map(solvers.get, PAPER):
             starts = (None,) if solver.from_prior else STARTS
-            if model.flow.kind in solver.kinds and not isinstance(solver, Midpoint):
+            if model.flow.kind in solver.kinds and solver.name != "bfn-solver2-singlestep":
                 yield from ((f"{solver.name}, t_start {t}", Setting(solver.name, nfe, t_start=t)) for t in starts)
     yield "**fast-sde**", Setting("fast-sde", nfe)
     base = solvers.get("fast-sde", model.flow.kind).resolve(model.flow, nfe, model.info)
@@ -51,7 +46,7 @@ def settings_of(model: bfn.BFN, nfe: int, options: argparse.Namespace) -> Iterat
 
 
 def main() -> None:
-    """Measure and write a table."""
+    """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("--nfe", type=int, nargs="+", default=[5, 10])
@@ -64,7 +59,6 @@ def main() -> None:
     parser.add_argument("--quiet", type=int, nargs="+", help="first steps at g = 0")
     parser.add_argument("--paper", action="store_true", help="also the paper's solvers")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model = bfn.load(options.name)
@@ -74,13 +68,8 @@ def main() -> None:
         for name, setting in settings_of(model, nfe, options):
             (record,) = measure(model, [setting], judge, options.n, seed=options.seed)
             rows.append([str(nfe), name, *(of.show(record.measures[of.key]) for of in judge.measures)])
-            print(" | ".join(rows[-1]), flush=True)
     lines = markdown_table(["calls", "sampler", *(of.label for of in judge.measures)], rows)
-    if options.out:
-        head = (
-            f"# Settings mapped on the bundled model {options.name}\n\n{options.n} samples a row, seed {options.seed}, "
-        )
-        atomic_write(options.out, f"{head}torch {torch.__version__}.\n\n" + "\n".join(lines) + "\n")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Put figures into the pages docs/results/README.md and docs/results/zoo.md, between the marks that they have.
+"""Make tables of results from the cards of the bundled models, or from files of ``bfn compare --json``.
 
-    python tools/results_pages.py cards                                  # from the cards of the bundled models
-    python tools/results_pages.py zoo text8=a.json,b.json mnist=c.json   # from what `bfn compare --json` wrote
+    python tools/results_pages.py cards                                  # the table of docs/results/README.md
+    python tools/results_pages.py zoo text8=a.json,b.json mnist=c.json   # prints tables
 
-What is written around the marks, the reading of the figures above all, is by hand and stays: look it through after.
+``cards`` replaces the table between the marks of the page; the text around it is written by hand. ``zoo`` prints tables
+for the pages on images and text.
 """
 
 import argparse
@@ -13,51 +14,43 @@ from pathlib import Path
 from typing import Any
 
 from bfn._utils.files import atomic_write
-from bfn.quality.comparison import markdown_table
+from bfn.quality import markdown_table
 from bfn.storage import models as storage
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "README.md"
 MARKS = "<!-- figures -->\n", "<!-- end of figures -->\n"
-MODELS = ("text8", "text8-plain", "mnist", "mnist-binary", "digits")
-BITS = {
-    "bound": "continuous-time bound", "transmission": "continuous-time bound", "reconstruction": "reconstruction",
-    "total": "in sum",
-}  # fmt: skip
+MEASURES = {
+    "text8": "correctly spelled words, %",
+    "text8-plain": "correctly spelled words, %",
+    "mnist": "Frechet distance, judge `mnist`",
+    "mnist-binary": "Frechet distance, judge `mnist`",
+    "digits": "Frechet distance, judge `pixels`",
+    "qm9": "Frechet ChemNet distance",
+}
+"""Main measure of each model."""
+
+ABOUT = ("solver", "nfe", "samples", "t_start")
 SHOWN = ("spelling", "ngram_divergence", "frechet")
-"""Measures that tell samplers apart."""
+"""Measures that are shown in tables of solvers."""
 
 
-def card_section(name: str) -> list[str]:
-    """What the card of a bundled model has of its training and its quality."""
-    info = storage.read_info(name)
-    card, unit = info.card, "character" if info.alphabet else "dimension"
-    about = ("solver", "nfe", "samples", "t_start")
-    rows = card["measured"]
-    measures = [key for key in rows[0] if key not in about]
-    body = [[f"{row['nfe']}", _sampler(row["solver"], row.get("t_start")), *(row[of] for of in measures)]
-            for row in rows]  # fmt: skip
-    return [
-        f"## {name}",
-        "",
-        f"{card['parameters']:,} parameters, {card['step']} steps of {card['settings']['batch']}. Held-out data: "
-        f"{_bits(card['held-out bits a dimension'], unit)}.",
-        *(["", card["note"]] if "note" in card else []),
-        "",
-        *markdown_table(["calls", "sampler", *measures], body),
-        "",
-    ]
-
-
-def _bits(bits: Mapping[str, float], unit: str) -> str:
-    """The parts of held-out bits: older runs logged standard errors, later ones 95 % intervals."""
-    said = []
-    for part, word in BITS.items():
-        key = f"{part}_bits"
-        if f"{key}_error" in bits:
-            said.append(f"{word} {bits[key]:.3f} ± {bits[f'{key}_error']:.3f}")
-        elif key in bits:
-            said.append(f"{word} {bits[key]:.3f} [{bits[f'{key}_low']:.3f}, {bits[f'{key}_high']:.3f}]")
-    return f"{', '.join(said)} bits a {unit}" + (" (± standard error)" if "±" in said[0] else "")
+def card_table() -> list[str]:
+    """Return the main measure on the cards of the bundled models, for `auto`, a paper's solver and the original."""
+    rows = []
+    for name, measure in MEASURES.items():
+        measured = storage.read_info(name).card["measured"]
+        named = dict.fromkeys(row["solver"] for row in measured)
+        order = {"auto": 0, "bfn": 2}
+        for solver in sorted(named, key=lambda solver: order.get(solver, 1)):
+            own = {row["nfe"]: row for row in measured if row["solver"] == solver}
+            figures, real = [], ""
+            for nfe in (5, 10):
+                main = next(value for key, value in own[nfe].items() if key not in ABOUT).replace(" %", "")
+                figure, _, real = main.removesuffix(")").partition(" (real data ")
+                figures.append("too few valid" if figure == "inf" else figure)
+            first = [f"`{name}`", measure] if solver == "auto" else ["", ""]
+            rows.append([*first, f"{own[5]['samples']}", f"`{solver}`", *figures, real])
+    return markdown_table(["model", "measure", "samples", "sampler", "5 calls", "10 calls", "real data"], rows)
 
 
 def _sampler(solver: str, t_start: float | None = None, grid: str | None = None) -> str:
@@ -66,7 +59,7 @@ def _sampler(solver: str, t_start: float | None = None, grid: str | None = None)
 
 
 def zoo_section(name: str, comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Samplers down, the best first by the first measure at the fewest calls; measures by calls across."""
+    """Return a table with samplers down, the best at the fewest calls first, and measures by calls across."""
     first = comparisons[0]
     measures = [of for of in first["measures"] if of["key"] in SHOWN]
     records = [record for comparison in comparisons for record in comparison["records"]]
@@ -83,7 +76,7 @@ def zoo_section(name: str, comparisons: Sequence[Mapping[str, Any]]) -> list[str
     body = [[sampler, *(_figure(found[sampler].get(nfe, {}), of) for nfe, of in columns)] for sampler in order]
     real = [_figure(first["real"]["measures"], of) for of in measures]
     body.append(["real data", *real, *[""] * (len(columns) - len(measures))])
-    return [f"## {name}, {records[0]['n']} samples", "", *markdown_table(["sampler", *header], body), ""]
+    return [f"### {name}, {records[0]['n']} samples", "", *markdown_table(["sampler", *header], body), ""]
 
 
 def _figure(figures: Mapping[str, Mapping[str, float]], of: Mapping[str, Any]) -> str:
@@ -95,7 +88,7 @@ def _figure(figures: Mapping[str, Mapping[str, float]], of: Mapping[str, Any]) -
 
 
 def put(lines: Sequence[str], page: Path) -> None:
-    """Replace what a page has between the marks."""
+    """Replace the lines of a page between its marks."""
     before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
     _, mark, after = rest.partition(MARKS[1])
     if not mark:
@@ -104,19 +97,17 @@ def put(lines: Sequence[str], page: Path) -> None:
 
 
 def main() -> None:
-    """Write a page."""
+    """Write or print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", choices=["cards", "zoo"])
     parser.add_argument("comparisons", nargs="*", metavar="MODEL=FILE[,FILE ...]", help="for zoo")
     options = parser.parse_args()
     if options.page == "cards":
-        put([line for name in MODELS for line in card_section(name)], RESULTS / "README.md")
+        put([*card_table(), ""], PAGE)
         return
-    lines: list[str] = []
-    for given in options.comparisons:
-        name, _, files = given.partition("=")
-        lines += zoo_section(name, [json.loads(Path(file).read_text()) for file in files.split(",")])
-    put(lines, RESULTS / "zoo.md")
+    for word in options.comparisons:
+        name, _, files = word.partition("=")
+        print("\n".join(zoo_section(name, [json.loads(Path(file).read_text()) for file in files.split(",")])))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Train a network of the second judge: ``python tools/train_judge.py mnist``, or ``digits``.
 
-It is trained on images that no solver was fitted to: the 10,000 test images of MNIST. For the 8 x 8 digits it is trained
-on all images, since few are held out; it differs from the objective of tuning, which compares pixels, by its features.
+It is trained on images that no solver was fitted to: the 10,000 test images of MNIST. For the 8 x 8 digits it is
+trained on all images, since few are held out; it differs from the objective of tuning, which compares pixels, by its
+features.
 """
 
 import argparse
