@@ -201,3 +201,17 @@ def test_what_a_card_holds_has_no_power_over_the_terminal(tmp_path, capsys):
     told = "".join(capsys.readouterr())
     assert "\\x1b]0;owned\\x07\\x9b31m\\x0d\\u202e" in told
     assert not [symbol for symbol in told if symbol != "\n" and not symbol.isprintable()]
+
+
+def test_a_plugin_that_fails_to_import_is_one_line(tmp_path):
+    package = tmp_path / "broken-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Name: broken\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[bfn.plugins]\ncommand.broken = nowhere.commands:broken\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for words, code in ((["--help"], 0), (["broken"], 2)):
+        command = [sys.executable, "-m", "bfn", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        assert done.returncode == code
+        assert "broken" in done.stdout + done.stderr
+        assert done.stderr.count("\n") == (code == 2)

@@ -271,3 +271,32 @@ def test_particles_are_for_prompts_and_tell_how_many_count(models, tmp_path, cap
 def test_another_sign_for_what_a_prompt_leaves_open(models, tmp_path):
     run("sample", models / "text", "--nfe", 2, "--n", 2, "--prompt", "a?c", "--unknown", "?", "--out", tmp_path)
     assert all(line[0] == "a" and line[2] == "c" for line in (tmp_path / "samples.txt").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "options"),
+    [
+        ("images", ["--clip", "-0.5", "0.5"], {"clip": (-0.5, 0.5)}),
+        ("images", ["--autocast", "bfloat16"], {"autocast": torch.bfloat16}),
+        ("images", ["--noise", "fixed", "--solver", "fast-sde"], {"noise": "fixed", "solver": "fast-sde"}),
+        ("images", ["--grid", "power:1.5", "--t-start", "0.01"], {"grid": "power:1.5", "t_start": 0.01}),
+        ("molecules", ["--lengths", "4", "--condition", "gap=0.2"], {"lengths": 4, "condition": {"gap": 0.2}}),
+        ("molecules", ["--guidance", "gap=2"], {"guidance": {"gap": 2.0}}),
+    ],
+)
+def test_options_are_those_of_the_library_in_the_same_words(kind, words, options, tmp_path):
+    stored = tiny.save(kind, tmp_path / "model")
+    run("sample", stored, "--nfe", 3, "--n", 4, "--seed", 5, "--out", tmp_path, *words)
+    expected = bfn.load(stored).sample(4, nfe=3, seed=5, **options)
+    if kind == "images":
+        assert np.array_equal(np.load(tmp_path / "samples.npz")["x"], expected.x.numpy())
+    else:
+        assert (tmp_path / "samples.txt").read_text().splitlines() == expected.decoded
+
+
+def test_samples_can_start_from_data(models, tmp_path):
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "some.npz", x=pictures)
+    start = ["--start-from", tmp_path / "some.npz", "--t-start", 0.9, "--grid", "uniform"]
+    run("sample", models / "images", *start, "--nfe", 3, "--n", 3, "--out", tmp_path)
+    assert len(np.load(tmp_path / "samples.npz")["x"]) == 3
