@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from bfn.core.info import ModelInfo
     from bfn.core.joint import JointFlow
     from bfn.core.model import BFN, Model, load
-    from bfn.core.sampling import Request, Samples, Step, sample
+    from bfn.core.samples import Samples
+    from bfn.core.sampling import Request, Step, sample
     from bfn.core.schedules import ExponentialSchedule, LogarithmicSchedule, QuadraticSchedule, Schedule
     from bfn.kinds.schedules import TabulatedSchedule
     from bfn.quality import metrics
@@ -71,7 +72,7 @@ _NAMES = {
     "Particles": "controls.particles",
     "QuadraticSchedule": "core.schedules",
     "Request": "core.sampling",
-    "Samples": "core.sampling",
+    "Samples": "core.samples",
     "Schedule": "core.schedules",
     "Steering": "controls.guidance",
     "Step": "core.sampling",

@@ -22,7 +22,8 @@ from bfn.core.heads import Categorical, Head, Output, PreconditionedHead, make_h
 from bfn.core.info import VALUE_RANGE, ModelInfo
 from bfn.core.losses import Weighting, weighted_loss, weighting_of
 from bfn.core.registry import room_function
-from bfn.core.sampling import Samples, sample
+from bfn.core.samples import Samples
+from bfn.core.sampling import sample
 
 Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 """A batch of data as users give it: a tensor, an array, or a mapping of parts."""
@@ -177,8 +178,9 @@ class Model(ABC):
             # Batches of short sequences need not be padded to the longest of all.
             shape = (min(x.shape[1], shape[0]), *shape[1:])
         packed = self.flow.pack(x, shape)
-        if self.info[VALUE_RANGE] is not None and packed.numel():
-            low, high = self.info[VALUE_RANGE]
+        value_range = self.info[VALUE_RANGE]
+        if value_range is not None and packed.numel():
+            low, high = value_range
             least, most = float(packed.min()), float(packed.max())
             if least < low - (high - low) / 2 or most > high + (high - low) / 2:
                 raise UserError(

@@ -32,7 +32,8 @@ from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.grids import Grid
 from bfn.core.model import Model
-from bfn.core.sampling import Request, Samples
+from bfn.core.samples import Samples
+from bfn.core.sampling import Request
 from bfn.core.solver import Solver
 from bfn.core.table import Table
 from bfn.quality.judge import Judge, Measure

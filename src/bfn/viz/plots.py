@@ -17,7 +17,8 @@ from bfn._utils.files import atomic
 from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.info import ErrorCurve
-from bfn.core.sampling import Samples, Step, sample
+from bfn.core.samples import Samples
+from bfn.core.sampling import Step, sample
 from bfn.core.table import Table
 
 if TYPE_CHECKING:
