@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -137,8 +137,9 @@ class Ode:
         self, batch: Batch, probes: int | None, draws: int = 1, levels: int | None = None,
         dequantise: Dequantise = "uniform",
     ) -> None:  # fmt: skip
-        model, generator, device = batch.model, batch.generator, batch.x.device
+        model, device = batch.model, batch.x.device
         self.model, self.flow, self.on_call = model, model.flow, batch.on_call
+        self.random: dict[str, Any] = {"generator": batch.generator, "dtype": torch.float64, "device": device}
         self.probes, self.draws, self.levels, self.dequantise = probes, draws, levels, dequantise
         shape = self.flow.shape_of(batch.x, model.data_shape)
         self.parts, self.state_shape = sliced_parts(self.flow, shape), self.flow.state_shape(shape)
@@ -156,12 +157,12 @@ class Ode:
         self.is_density = not self.classes and levels is None
         first = 0.0 if model.starts_at_zero else LEAST_T_START
         self.c_start, self.c_end = (float(_c(self.leader.flow, as_float64(t))) for t in (first, 1.0))
-        ends = [self._data_end(part, generator) for part in self.parts]
+        ends = [self._data_end(part) for part in self.parts]
         v = torch.cat([flat(own) for own, _ in ends], 1)
         state = v.view(-1, *self.state_shape)
         self.exists = self.flow.over_variables(self.present, state).expand_as(state).flatten(1)
         self.v, self.log_volume = torch.where(self.exists, v, 0.0), torch.stack([volume for _, volume in ends]).sum(0)
-        signs = torch.rand((probes or 0, *state.shape), generator=generator, device=device) < 0.5
+        signs = torch.rand((probes or 0, *state.shape), generator=batch.generator, device=device) < 0.5
         self.signs = (signs.to(model.dtype) * 2 - 1).flatten(2)
 
     def _free(self, part: Part) -> Tensor:
@@ -169,7 +170,7 @@ class Ode:
         free = part.state_shape[-1] - 1 if part in self.classes else 1
         return flat(self.present)[:, part.data].sum(1).double() * free
 
-    def _data_end(self, part: Part, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    def _data_end(self, part: Part) -> tuple[Tensor, Tensor]:
         """Draw states v of a part at the data end.
 
         Returns:
@@ -180,7 +181,7 @@ class Ode:
         cosh_c = math.cosh(math.asinh(s * part.flow.unit_std))
         log_volume = -free * math.log(cosh_c)
         if part in self.classes:
-            eps = torch.randn((len(x), *part.state_shape), generator=generator, dtype=torch.float64, device=x.device)
+            eps = torch.randn((len(x), *part.state_shape), **self.random)
             eps = eps - eps.mean(-1, keepdim=True)
             u = part.flow.noised(x, s, eps)
             # The normalising constants of p and q are the same.
@@ -188,18 +189,16 @@ class Ode:
         else:
             u, log_q = s * x.double(), torch.zeros_like(x, dtype=torch.float64)
             if self.levels is not None:
-                noise, log_q = self._draw_in_bin(x, s, 1 / (self.levels - 1), generator)
+                noise, log_q = self._draw_in_bin(x, s, 1 / (self.levels - 1))
                 u = u + noise
             log_volume = (
                 log_volume + free * (math.log(s) - math.log(2 * math.pi) / 2) - sum_over_present(log_q, present)
             )
         return u / (cosh_c * math.sqrt(part.flow.kappa)), log_volume
 
-    def _draw_in_bin(
-        self, x: Tensor, s: float, edge: float, generator: torch.Generator | None
-    ) -> tuple[Tensor, Tensor]:
+    def _draw_in_bin(self, x: Tensor, s: float, edge: float) -> tuple[Tensor, Tensor]:
         """Draw the difference of the state from s x for data in the bin x +- edge; return it and the log-density."""
-        uniform = torch.rand(x.shape, generator=generator, dtype=torch.float64, device=x.device)
+        uniform = torch.rand(x.shape, **self.random)
         if self.dequantise == "uniform":
             return s * (2 * uniform - 1) * edge, torch.full_like(uniform, -math.log(2 * edge))
         reach = torch.tensor(edge * s, dtype=torch.float64)

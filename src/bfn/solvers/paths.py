@@ -38,10 +38,8 @@ def table_along(
         flow, path, times, lay: see :func:`path_times`.
     """
     columns = path_times(path, flow, times, lay)
-    tables = {
-        name: waiting(partial(table_of, solver, flow.parts[name]), columns[name]) for name, solver in solvers.items()
-    }
-    return side_by_side(tables, flow)
+    makers = {name: partial(table_of, solver, flow.parts[name]) for name, solver in solvers.items()}
+    return side_by_side({name: waiting(make, columns[name]) for name, make in makers.items()}, flow)
 
 
 def path_times(path: Path, flow: Flow, times: Sequence[float], lay: Lay | None) -> dict[str, tuple[float, ...]]:

@@ -1,4 +1,4 @@
-"""Conditions on samples: exact where theory says so, no change where nothing is asked, one line on wrong input."""
+"""Known data, guidance and steering: exact results where theory has them, and no change if nothing is asked for."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def strings(beta_1: float = 12.0) -> StringSet:
 
 
 def solver_names(kind: str) -> list[str]:
-    """All but the one that needs an error curve, which a model without training has not."""
+    """Return the solvers for a kind of data, except for the one that needs an error curve of a trained model."""
     return [name for name in solvers.names() if kind in SOLVERS[name].kinds and name != "bfn-optimal"]
 
 
@@ -53,7 +53,7 @@ def discrete_models() -> list:
 
 @pytest.mark.parametrize("model", discrete_models(), ids=lambda model: type(model).__name__)
 @pytest.mark.parametrize("s", [0.0, 0.4])
-def test_an_exact_model_shown_the_known_part_predicts_by_summing_over_all_strings(model, s) -> None:
+def test_predictions_beside_known_classes_are_sums_over_all_strings(model, s) -> None:
     every = torch.cartesian_prod(*[torch.arange(3)] * 4)
     x = model.sample_data(5, seeded(1))
     mask = torch.tensor([True, False, False, True])
@@ -76,7 +76,7 @@ def test_every_exact_model_of_classes_fills_in(model) -> None:
 
 
 def conditional_mixture(x_known: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Weights, means and covariances of the last two variables given the first, by the textbook."""
+    """Return weights, means and covariances of the last two variables given the first."""
     a, b, c = COVARIANCES[:, 0, 0], COVARIANCES[:, 1:, 0], COVARIANCES[:, 1:, 1:]
     gap = x_known - MEANS[:, 0]
     means = MEANS[:, 1:] + b * (gap / a).unsqueeze(1)
@@ -85,7 +85,7 @@ def conditional_mixture(x_known: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 
 @pytest.mark.parametrize("s", [0.0, 0.8, 30.0])
-def test_a_mixture_shown_the_known_part_is_the_conditional_mixture(s) -> None:
+def test_predictions_beside_known_numbers_are_those_of_the_conditional_mixture(s) -> None:
     model = GaussianMixture(MEANS, COVARIANCES, weights=WEIGHTS)
     weights, means, covariances = conditional_mixture(torch.tensor(0.7, dtype=torch.float64))
     conditional = GaussianMixture(means, covariances, weights=weights)
@@ -108,7 +108,7 @@ def test_axis_aligned_and_rotated_mixtures_agree_on_levels_of_each_variable() ->
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("bandwidth", [0.0, 0.2])
-def test_points_shown_the_known_part_weigh_only_those_that_agree(dtype, bandwidth) -> None:
+def test_points_that_disagree_with_known_numbers_have_no_weight(dtype, bandwidth) -> None:
     points = torch.tensor([[0.5, 0.1, -1.0], [0.5, 0.1, 0.3], [0.5, 0.1, 0.9], [-0.4, 0.2, 0.0]])
     model = Points(points, bandwidth, dtype=dtype, chunk=2)
     u = torch.randn(5, 3, generator=seeded(7)).to(dtype)
@@ -124,7 +124,7 @@ def test_points_shown_the_known_part_weigh_only_those_that_agree(dtype, bandwidt
 
 
 @pytest.mark.parametrize("name", solver_names("discrete"))
-def test_known_classes_stay_under_every_solver(name) -> None:
+def test_every_solver_keeps_known_classes(name) -> None:
     model = tiny.build("text")
     known = torch.randint(27, (6, 20), generator=seeded(8))
     mask = torch.rand(6, 20, generator=seeded(9)) < 0.5
@@ -136,7 +136,7 @@ def test_known_classes_stay_under_every_solver(name) -> None:
 
 
 @pytest.mark.parametrize("name", solver_names("continuous"))
-def test_known_pixels_stay_under_every_solver(name) -> None:
+def test_every_solver_keeps_known_pixels(name) -> None:
     model = tiny.build("images")
     known = torch.rand(3, 1, 8, 8, generator=seeded(8)) * 2 - 1
     mask = torch.zeros(1, 8, 8, dtype=torch.bool)
@@ -149,7 +149,7 @@ def test_known_pixels_stay_under_every_solver(name) -> None:
 
 @pytest.mark.parametrize("name", ["fast-ode", "sde-bfn-solver++2", "auto", "bfn"])
 def test_the_known_part_follows_its_exact_path(name) -> None:
-    """u - s w is then a standard normal at every call, the first one included."""
+    """u - s w is a standard normal at every call, including the first one."""
     model = GaussianMixture(MEANS, COVARIANCES, weights=WEIGHTS)
     known, mask = torch.tensor([0.8, 0.0, 0.0]).double(), torch.tensor([True, False, False])
     seen = []
@@ -165,7 +165,7 @@ def test_the_known_part_follows_its_exact_path(name) -> None:
 
 @pytest.mark.parametrize("kind", ["images", "text"])
 @pytest.mark.parametrize("at", ["data", "path"])
-def test_nothing_masked_is_the_plain_sample_to_the_last_bit(kind, at) -> None:
+def test_an_empty_mask_changes_no_bit(kind, at) -> None:
     model = tiny.build(kind)
     plain = model.sample(3, "auto", 10, generator=seeded())
     known = torch.full(model.data_shape, float("nan") if kind == "images" else 0)
@@ -176,7 +176,7 @@ def test_nothing_masked_is_the_plain_sample_to_the_last_bit(kind, at) -> None:
     assert torch.equal(out.u, plain.u)
 
 
-def test_a_start_of_the_users_own_is_the_noise_of_the_known_part() -> None:
+def test_a_given_first_state_is_the_noise_of_the_known_part() -> None:
     model = GaussianMixture(MEANS, COVARIANCES, weights=WEIGHTS)
     initial = torch.randn(4, 3, generator=seeded(), dtype=torch.float64)
     known, mask = torch.tensor([0.8, 0.0, 0.0]).double(), torch.tensor([True, False, False])
@@ -188,7 +188,7 @@ def test_a_start_of_the_users_own_is_the_noise_of_the_known_part() -> None:
     assert torch.equal(seen[0].u[:, 1:], initial[:, 1:])
 
 
-def test_what_is_given_is_certain() -> None:
+def test_known_data_are_certain() -> None:
     output = Categorical(torch.randn(2, 3, 4, generator=seeded()))
     x, mask = torch.tensor([[1, 2, 3], [0, 0, 0]]), torch.tensor([[True, False, False], [False, False, True]])
     given = Given(output, torch.nn.functional.one_hot(x, 4).float(), mask.unsqueeze(-1), x, mask)
@@ -203,7 +203,7 @@ def test_what_is_given_is_certain() -> None:
 
 @pytest.mark.parametrize("kind", ["images", "binary"])
 def test_guidance_extrapolates_from_no_class_to_the_class(kind) -> None:
-    """One call on twice the batch; scale 1 and 0 are the two ends."""
+    """Scale 0 is the prediction without the class, and scale 1 is the conditional prediction."""
     model = tiny.build("images")
     if kind == "binary":
         network = torch.nn.Linear(2, 2)
@@ -242,7 +242,7 @@ def test_rescaling_brings_back_the_spread_of_the_conditional_prediction() -> Non
 
 
 @pytest.mark.parametrize("name", solver_names("continuous"))
-def test_guidance_under_every_solver_counts_each_call_once(name) -> None:
+def test_guidance_with_every_solver_counts_each_call_once(name) -> None:
     model = tiny.build("images")
     label = torch.tensor([0, 1, 2])
     plain = model.sample(3, name, 6, label=label, generator=seeded())
@@ -255,7 +255,7 @@ def test_guidance_under_every_solver_counts_each_call_once(name) -> None:
 
 @pytest.mark.parametrize("s", [0.3, 1.0, 5.0])
 def test_steering_by_a_linear_function_tilts_a_gaussian_exactly(s) -> None:
-    """exp(b x) N(x; m, C) is N(x; m + C b, C) up to a factor: its posterior mean, from the state's gradient."""
+    """exp(b x) N(x; m, C) is N(x; m + C b, C) up to a factor."""
     b = torch.tensor([0.5, -1.0, 0.3], dtype=torch.float64)
     model = GaussianMixture(MEANS[:1], COVARIANCES[:1])
     tilted = GaussianMixture(MEANS[:1] + (COVARIANCES[0] @ b), COVARIANCES[:1])
@@ -282,7 +282,7 @@ def test_steering_by_the_likelihood_of_a_measurement_gives_the_posterior_mean() 
 
 
 @pytest.mark.parametrize("s", [0.2, 1.5])
-def test_steering_by_the_log_probability_of_a_class_is_knowing_it(s) -> None:
+def test_steering_by_the_log_probability_of_a_class_equals_known_data(s) -> None:
     model = strings()
     u = torch.randn(7, 3, 3, generator=seeded(), dtype=torch.float64)
     level = NoiseLevel(torch.full((7,), 0.5).double(), s)
@@ -303,13 +303,13 @@ def test_steered_samples_of_a_gaussian_have_the_tilted_mean(name, nfe) -> None:
     assert float(error.abs().max()) < 5
 
 
-def test_guidance_without_a_scale_asks_for_nothing() -> None:
+def test_guidance_without_a_scale_changes_nothing() -> None:
     model = tiny.build("text")
     plain = model.sample(2, nfe=2, seed=0)
     assert torch.equal(model.sample(2, nfe=2, guidance={}, seed=0).x, plain.x)
 
 
-def test_steering_scale_and_zero() -> None:
+def test_the_scale_of_steering() -> None:
     model = strings()
     plain = model.sample(20, "fast-ode", 6, generator=seeded())
     function = Steering(lambda p: p[:, 1, 1].log(), scale=0.0)
@@ -339,7 +339,7 @@ def test_wrong_values_outside_the_mask_do_not_matter() -> None:
 
 
 def test_a_point_stays_a_point_under_guidance() -> None:
-    """Its scale is what is unknown at that level, as for the plain head."""
+    """Its scale is that of the head at this noise level."""
     model = tiny.build("images")
     u = torch.zeros(1, 1, 8, 8)
     level = model.flow.noise_level(0.5, 1, 3, u)

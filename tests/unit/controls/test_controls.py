@@ -1,4 +1,4 @@
-"""Controls of samples: exact where theory says so, no change where nothing is asked, one line on wrong input."""
+"""Temperature, allowed classes, starting data and fixed noise, against exact results."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -21,7 +21,7 @@ from bfn.exact.strings import ProductOfCategoricals, StringSet
 from bfn.solvers import SOLVERS
 
 FALSE_ALARM = 1e-4
-"""Chance that a right program fails one statistical test here, were the seeds drawn anew."""
+"""Probability that a correct program fails one of the statistical tests with new seeds."""
 
 PROBS = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.25, 0.25]], dtype=torch.float64)
 ALLOWED = torch.tensor([[True, True, False, True], [True, False, True, False], [False, False, True, False]])
@@ -50,7 +50,7 @@ def joint() -> JointMixture:
 
 
 def names(kind: str) -> list[str]:
-    """All but the one that needs an error curve, which a model without training has not."""
+    """Return the solvers for a kind of data, except for the one that needs an error curve of a trained model."""
     return [name for name in solvers.names() if kind in SOLVERS[name].kinds and name != "bfn-optimal"]
 
 
@@ -64,7 +64,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("make", [product, joint])
-def test_controls_that_ask_for_nothing_change_nothing(make) -> None:
+def test_controls_with_default_values_change_nothing(make) -> None:
     model = make()
     everything: Any = torch.ones(4, dtype=torch.bool)
     everything = everything if make is product else {"kind": everything}
@@ -86,7 +86,7 @@ def test_at_every_call_probabilities_are_the_posteriors_to_the_power_1_over_t(mo
 
 @pytest.mark.parametrize("solver", ["bfn", "fast-ode"])
 def test_entropy_falls_with_the_temperature(solver) -> None:
-    """By more than 0.05 nats from each temperature to the next, at a standard error of about 0.015."""
+    """Each step is larger than 0.05 nats; the standard error is about 0.015."""
     entropies = []
     for temperature in (2.0, 1.0, 0.7, 0.4, 0.1):
         x = product().sample(4000, solver, 20, seed=0, temperature=temperature).x
@@ -95,7 +95,7 @@ def test_entropy_falls_with_the_temperature(solver) -> None:
     assert all(before - after > 0.05 for before, after in pairwise(entropies)), entropies
 
 
-def test_a_tiny_temperature_takes_the_likeliest_class_without_overflow() -> None:
+def test_a_tiny_temperature_gives_the_most_probable_class_without_overflow() -> None:
     out = product().sample(8, "fast-ode", 5, seed=0, temperature=1e-30)
     assert bool(((out.final == 0) | (out.final == 1)).all())
 
@@ -114,7 +114,7 @@ def test_on_joint_data_the_temperature_acts_on_classes_alone() -> None:
 
 @pytest.mark.parametrize("solver", ["bfn", "fast-sde", "fast-ode"])
 def test_allowed_classes_of_independent_variables_follow_the_exact_conditional_distribution(solver) -> None:
-    """A chi-square test of each variable, 2 of them with a choice, 3 solvers: FALSE_ALARM in all."""
+    """Chi-square tests of 2 variables with 3 solvers, with FALSE_ALARM in total."""
     n = 4000
     x = product(beta_1=20.0).sample(n, solver, 60, seed=1, allowed=ALLOWED).x
     for variable in range(2):
@@ -127,7 +127,7 @@ def test_allowed_classes_of_independent_variables_follow_the_exact_conditional_d
 
 
 @pytest.mark.parametrize("name", names("discrete"))
-def test_no_solver_ever_predicts_a_class_that_is_not_allowed(name) -> None:
+def test_no_solver_predicts_a_class_that_is_not_allowed(name) -> None:
     each = ALLOWED.expand(5, 3, 4).clone()
     each[1, 0] = torch.tensor([False, False, True, False])
     steps, out = recorded(product(), 5, name, 6, seed=0, allowed=each)
@@ -151,7 +151,7 @@ def test_on_joint_data_a_part_has_its_own_mask() -> None:
     assert bool((known["kind"][:, 2] == 2).all())
 
 
-def test_what_is_known_stays_and_must_be_allowed() -> None:
+def test_known_classes_are_kept_beside_allowed_ones() -> None:
     model, mask = product(), torch.tensor([True, False, False])
     out = model.sample(
         7, nfe=6, seed=0, allowed=ALLOWED, temperature=0.5, known=torch.tensor([3, 0, 0]), known_mask=mask
@@ -159,7 +159,7 @@ def test_what_is_known_stays_and_must_be_allowed() -> None:
     assert bool((out.x[:, 0] == 3).all())
 
 
-def test_after_steering_and_in_half_precision_what_is_not_allowed_stays_at_zero() -> None:
+def test_classes_that_are_not_allowed_have_probability_0_after_steering_and_in_half_precision() -> None:
     model = product()
 
     def wish(probs: torch.Tensor) -> torch.Tensor:
@@ -176,7 +176,7 @@ def test_after_steering_and_in_half_precision_what_is_not_allowed_stays_at_zero(
 
 
 @pytest.mark.parametrize("name", names("continuous"))
-def test_near_the_end_numbers_come_back_under_every_solver(name) -> None:
+def test_every_solver_returns_numbers_that_start_near_the_end(name) -> None:
     model = gaussians()
     x = model.sample_data(6, seeded(1))
     out = model.sample(6, name, 4, start_from=x, t_start=0.98, seed=0)
@@ -185,13 +185,13 @@ def test_near_the_end_numbers_come_back_under_every_solver(name) -> None:
 
 
 @pytest.mark.parametrize("name", names("discrete"))
-def test_near_the_end_classes_come_back_under_every_solver(name) -> None:
+def test_every_solver_returns_classes_that_start_near_the_end(name) -> None:
     model = product(beta_1=60.0)
     x = model.sample_data(50, seeded(1))
     assert torch.equal(model.sample(50, name, 4, start_from=x, t_start=0.95, grid="uniform", seed=0).x, x)
 
 
-def test_near_the_end_all_parts_come_back() -> None:
+def test_all_parts_return_that_start_near_the_end() -> None:
     model = JointMixture(
         {"x": (MEANS, torch.full((2, 3), 0.2).double())}, {"kind": torch.stack([PROBS, PROBS.flip(1)])},
         flows={"x": ContinuousFlow(0.001), "kind": DiscreteFlow(4, 60.0)},
@@ -204,7 +204,7 @@ def test_near_the_end_all_parts_come_back() -> None:
 
 @pytest.mark.parametrize("make", [gaussians, product, joint])
 def test_the_first_state_is_the_data_noised_to_that_time(make) -> None:
-    """Draw for draw what the flow gives from the same noise; its distribution is then the flow's own."""
+    """The same draws as the flow makes from the same noise."""
     model = make()
     x = model.sample_data(5, seeded(4))
     steps, _ = recorded(model, 5, "fast-sde", 4, start_from=x, t_start=0.4, seed=9)
@@ -220,15 +220,15 @@ def test_the_first_state_is_the_data_noised_to_that_time(make) -> None:
 
 
 def test_the_first_states_have_the_moments_of_the_flow() -> None:
-    """Mean s x and variance 1 of each number, by a Kolmogorov-Smirnov test of all: FALSE_ALARM."""
+    """A Kolmogorov-Smirnov test of all numbers for mean s x and variance 1, with FALSE_ALARM."""
     model = gaussians()
     steps, _ = recorded(model, 3000, "fast-ode", 2, start_from=MEANS[0], t_start=0.4, seed=5)
     unit = steps[0].u - float(model.flow.schedule.s(0.4)) * MEANS[0]
     assert stats.kstest(unit.flatten().numpy(), "norm").pvalue > FALSE_ALARM
 
 
-def test_samples_that_start_from_data_of_the_model_are_data_of_the_model() -> None:
-    """From exact data noised exactly, an accurate solver gives the data's distribution back (FALSE_ALARM / 3 each)."""
+def test_starting_from_data_of_the_model_keeps_their_distribution() -> None:
+    """From exact data, an accurate solver returns their distribution (FALSE_ALARM / 3 for each variable)."""
     model = gaussians()
     x = model.sample(3000, "fast-sde", 30, start_from=model.sample_data(3000, seeded(6)), t_start=0.3, seed=7).x
     exact = model.sample_data(3000, seeded(8))
@@ -236,7 +236,7 @@ def test_samples_that_start_from_data_of_the_model_are_data_of_the_model() -> No
         assert stats.ks_2samp(x[:, variable].numpy(), exact[:, variable].numpy()).pvalue > FALSE_ALARM / 3
 
 
-def test_a_table_and_a_grid_of_times_say_where_they_start() -> None:
+def test_starting_data_take_the_first_time_of_a_table_or_a_grid() -> None:
     model = gaussians()
     by_time = model.sample(3, "fast-ode", 4, start_from=MEANS[0], t_start=0.4, seed=0).x
     table = plan(model, "fast-ode", 4, t_start=0.4).table
@@ -244,14 +244,14 @@ def test_a_table_and_a_grid_of_times_say_where_they_start() -> None:
     assert torch.equal(model.sample(3, "fast-ode", grid=table.times, start_from=MEANS[0], seed=0).x, by_time)
 
 
-def test_what_is_known_is_kept_beside_what_is_started_from() -> None:
+def test_known_data_are_kept_beside_starting_data() -> None:
     x, mask = MEANS[0], torch.tensor([True, False, False])
     known = torch.tensor([0.25, 0.0, 0.0], dtype=torch.float64)
     out = gaussians().sample(4, nfe=5, start_from=x, t_start=0.5, known=known, known_mask=mask, seed=0).x
     assert bool((out[:, 0] == 0.25).all())
 
 
-def test_classes_are_left_out_where_a_sample_starts_from_data() -> None:
+def test_no_class_is_drawn_for_starting_data() -> None:
     model = bfn.load("digits")
     image = model.sample(1, nfe=5, label=3, seed=0).x[0]
     out = model.sample(2, nfe=5, start_from=image, t_start=0.3, seed=0)
@@ -260,8 +260,8 @@ def test_classes_are_left_out_where_a_sample_starts_from_data() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in names("continuous") if not name.startswith("euler")])
-def test_with_fixed_noise_one_point_is_reached_along_the_first_noise(name) -> None:
-    """The prediction stands still, and all but Euler's rows follow such a one exactly: every state is s w + eps."""
+def test_fixed_noise_follows_the_first_noise_to_a_single_point(name) -> None:
+    """The prediction is constant, and all rows except for Euler's follow it exactly: every state is s w + eps."""
     point = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
     model = Points(point, dtype=torch.float64)
     eps = torch.randn(4, 2, generator=seeded(1), dtype=torch.float64)
@@ -275,7 +275,7 @@ def test_with_fixed_noise_one_point_is_reached_along_the_first_noise(name) -> No
 
 
 @pytest.mark.parametrize(("solver", "g"), [("fast-sde", 1.0), ("fast-sde", inf), ("sde-bfn-solver2", None)])
-def test_with_fixed_noise_more_calls_give_the_same_strings(solver, g) -> None:
+def test_more_calls_with_fixed_noise_give_the_same_strings(solver, g) -> None:
     model = StringSet(STRINGS, n_classes=3, beta_1=12.0)
     agree = {}
     for noise in ("fresh", "fixed"):
@@ -285,7 +285,7 @@ def test_with_fixed_noise_more_calls_give_the_same_strings(solver, g) -> None:
     assert agree["fresh"] < 0.8
 
 
-def test_what_has_no_noise_stays_as_it_is_and_full_renoising_takes_the_same_noise_at_every_row() -> None:
+def test_fixed_noise_does_not_change_tables_without_noise_or_with_full_renoising() -> None:
     flow = DiscreteFlow(3, 12.0)
     model = StringSet(STRINGS, n_classes=3, flow=flow)
     table = plan(model, "fast-ode", 8).table
@@ -295,7 +295,7 @@ def test_what_has_no_noise_stays_as_it_is_and_full_renoising_takes_the_same_nois
     assert FixedNoise.from_options("fresh") is None
 
 
-def test_with_fixed_noise_gaussian_data_come_out_pi_halves_too_wide() -> None:
+def test_fixed_noise_makes_gaussian_samples_wider_by_half_pi() -> None:
     """dy = w_hat d beta + eps ds, w_hat = v y / (1 + v beta): y = eps (1 + v beta) arctan(s sqrt(v)) / sqrt(v)."""
     model = GaussianMixture(torch.zeros(1, 1, dtype=torch.float64), stds=torch.tensor([0.5]))
     eps = torch.ones(1, 1, dtype=torch.float64)

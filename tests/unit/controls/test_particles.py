@@ -1,4 +1,4 @@
-"""Particles: conditions hold exactly, weights are exact whatever leads, one line on wrong input."""
+"""Particles: conditions hold exactly, and weights are exact for every proposal."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def ends_differ(x: Tensor) -> Tensor:
 
 
 def log_ends_differ(probs: Tensor) -> Tensor:
-    """Hard on data, where it is 0 or the log of next to nothing."""
+    """Return 0 for data that differ at their ends, and a large negative number for others."""
     return (1 - (probs[:, 0] * probs[:, 2]).sum(-1)).clamp(min=1e-9).log()
 
 
@@ -41,7 +41,7 @@ def total_variation(x: Tensor, probs: Tensor) -> float:
     [(KNOWN, 20, STRINGS[:, 1] == 1), ({"steer": log_ends_differ}, 30, ends_differ(STRINGS))],
     ids=["known", "steer"],
 )
-def test_64_particles_leave_at_most_a_third_of_the_total_variation(settings: Any, calls: int, holds: Tensor) -> None:
+def test_64_particles_reduce_the_total_variation_by_two_thirds(settings: Any, calls: int, holds: Tensor) -> None:
     # The third is at least 0.045, of which the solver's own error takes less than 0.01. A share of 1,500 has a standard
     # error of at most 0.0129 (known, 3 shares) and 0.0112 (steer, 1 share): a perfect sampler passes what is left with
     # probability below 3e-3 and 2e-3.
@@ -62,7 +62,7 @@ def test_64_particles_leave_at_most_a_third_of_the_total_variation(settings: Any
     assert abs(float(z.mean() - probability)) < 5 * float(z.std()) / n**0.5 + 0.015
 
 
-def test_what_must_hold_holds_for_every_sample_and_by_its_own_share() -> None:
+def test_must_holds_for_every_sample_with_the_conditional_shares() -> None:
     out = strings().sample(500, "auto", 12, particles=bfn.Particles(48, must=ends_differ, draws=4), seed=1)
     assert bool(ends_differ(out.x).all())
     conditional = PROBS * ends_differ(STRINGS)
@@ -98,7 +98,7 @@ def test_a_linear_steer_on_gaussian_data_tilts_the_density() -> None:
     assert abs(float(out.log_normaliser.exp().mean().log()) - 0.5) < 0.05
 
 
-def test_groups_have_conditions_of_their_own_and_known_data_stay() -> None:
+def test_each_sample_has_its_own_conditions() -> None:
     x = STRINGS[[0, 1, 2, 3]]
     mask = torch.tensor([True, False, False])
     allowed = torch.ones(4, 3, 3, dtype=torch.bool)
@@ -110,7 +110,7 @@ def test_groups_have_conditions_of_their_own_and_known_data_stay() -> None:
     assert len(out.u) == len(out.prediction) == 4
 
 
-def test_a_part_of_joint_data_that_is_known_and_one_that_must_be_so() -> None:
+def test_particles_on_joint_data() -> None:
     # The number says which component it is, and the component how likely the class.
     model = JointMixture({"x": ([[-0.7], [0.7]], [[0.2], [0.2]])}, {"kind": [[0.9, 0.1], [0.1, 0.9]]})
     settings: dict[str, Any] = {"solver": "fast-sde", "g": 1.0, "nfe": 30, "seed": 5}

@@ -23,13 +23,13 @@ def natural(concentration: float, angle: float) -> Tensor:
 
 
 def mixture() -> VonMises:
-    """Of one angle in one sample: a narrow and a wide component."""
+    """Return a narrow and a wide component for one angle of one sample."""
     both = torch.cat([natural(30.0, 2.8), natural(1.5, -1.0)])[None, None]
     return VonMises(both, torch.tensor([[[0.4, 0.6]]], dtype=torch.float64).log())
 
 
 def density(output: VonMises) -> Tensor:
-    """On the circle; an angle's log-density is the sum over its pair."""
+    """Return densities on a fine circle; the log-density of an angle is the sum over its pair."""
     wide = VonMises(output.natural.expand(len(CIRCLE), 1, -1, 2), output.log_weights.expand(len(CIRCLE), 1, -1))
     return wide.log_prob(pairs_of(CIRCLE).unsqueeze(1)).sum((1, 2)).exp()
 
@@ -56,7 +56,7 @@ def test_a_mixture_mixes_its_components() -> None:
 
 
 def test_a_high_concentration_keeps_its_digits() -> None:
-    """In float32, about a normal of standard deviation 1e-3: log-density at one standard deviation."""
+    """In float32, the log-density at one standard deviation, 1e-3, which is almost that of a normal."""
     output = VonMises.single(natural(1e6, 0.4).float().unsqueeze(0))
     x = pairs_of(torch.tensor([[0.4]], dtype=torch.float64) + 1e-3).float()
     expected = -0.5 - math.log(1e-3) - math.log(2 * math.pi) / 2
@@ -65,7 +65,7 @@ def test_a_high_concentration_keeps_its_digits() -> None:
 
 @pytest.mark.parametrize("concentration", [0.0, 0.5, 4.0, 1e4])
 def test_draws_have_the_density(concentration: float) -> None:
-    """Kolmogorov's distance of the turns of the distribution function; 2.23 is passed once in 10,000 runs."""
+    """Kolmogorov's distance of the distribution function; it exceeds 2.23 once in 10,000 runs."""
     n = 20_000
     output = VonMises.single(natural(concentration, 1.0).expand(n, 1, 2))
     drawn = output.draw(torch.Generator().manual_seed(0))
@@ -111,7 +111,7 @@ def test_a_small_message_costs_half_its_accuracy_times_the_squared_error() -> No
     assert abs(float(costs.mean()) - expected) < 5 * float(costs.std()) / math.sqrt(n) + 0.01
 
 
-def test_another_mean_makes_the_distribution_that_has_it() -> None:
+def test_with_mean_makes_a_distribution_with_that_mean() -> None:
     output = mixture()
     level = bfn.core.flows.NoiseLevel(torch.ones(1), 1.0)
     for length in (1e-12, 0.05, 0.7, 0.999, 0.999999):
@@ -129,7 +129,7 @@ def test_guidance_adds_natural_parameters() -> None:
 
 
 def test_guided_mixtures_have_the_weights_of_the_conditional_ones() -> None:
-    """Of a batch of three, beside as many that are told nothing."""
+    """A batch of three with its unconditional version."""
     generator = torch.Generator().manual_seed(0)
     natural = torch.randn(6, 4, 2, 2, generator=generator)
     log_weights = torch.randn(6, 4, 2, generator=generator).log_softmax(-1)
@@ -139,14 +139,14 @@ def test_guided_mixtures_have_the_weights_of_the_conditional_ones() -> None:
 
 
 class Silent(nn.Module):
-    """A network without a word: what the head makes of it is the posterior of uniform angles."""
+    """A network that returns 0, for which the head gives the posterior of uniform angles."""
 
     def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
         return torch.zeros_like(inputs)
 
 
 @pytest.mark.parametrize("t", [0.0, 0.3, 0.8])
-def test_the_head_knows_the_posterior_of_uniform_angles(t: float) -> None:
+def test_a_network_of_zeros_is_exact_for_uniform_angles(t: float) -> None:
     model = BFN(Silent(), ContinuousFlow(0.05), "angle", (1, 2))
     u = torch.tensor([[[0.4, -1.9]]], dtype=torch.float64)
     level = model.flow.noise_level(t, 1, 2, u)
@@ -185,7 +185,7 @@ def test_angles_are_a_part_of_joint_data(solver: str) -> None:
 
 
 def test_steering_stays_on_the_circle() -> None:
-    """By a linear function: the posterior's natural parameter moves by its gradient, exactly for one von Mises."""
+    """A linear function adds its gradient to the natural parameter, exactly for one von Mises distribution."""
     model = VonMisesMixture([[0.5]], [[3.0]])
     wanted = torch.tensor([0.0, 2.0], dtype=torch.float64)
     u = torch.tensor([[[0.9, 0.1]]], dtype=torch.float64)
@@ -200,7 +200,7 @@ def test_steering_stays_on_the_circle() -> None:
     torch.testing.assert_close(steered.nearest(steered.mean).norm(dim=-1), torch.ones(1, 1, dtype=torch.float64))
 
 
-def test_a_model_of_angles_learns_and_comes_back_from_disk(tmp_path) -> None:
+def test_a_model_of_angles_learns_and_is_stored(tmp_path) -> None:
     torch.manual_seed(0)
     network = bfn.networks.MLP(2, width=32, n_blocks=1, condition_features=16)
     model = BFN(network, ContinuousFlow(0.05), "angle", (2,))

@@ -31,14 +31,14 @@ def normal(mean: float, scale: float, n_bins: int = 16, batch: int = 1) -> Discr
 
 
 def mixture(n_bins: int = 16, batch: int = 1) -> Discretised:
-    """Three normals of unlike weights, one of them beyond the edge."""
+    """Return three normals with different weights, one of them outside the range."""
     rows = torch.tensor([[-0.6, 0.1, 1.2], [0.05, 0.3, 0.2], [0.2, 0.5, 0.3]], dtype=BITS)
     means, scales, weights = rows[:, None, :].expand(3, batch, 3)
     return Discretised(means, scales, weights.log(), n_bins)
 
 
 def exact_log_mass(low: float, high: float, mean: float, scale: float) -> float:
-    """log of the normal's mass between two edges, by quadrature relative to the density nearest the mean."""
+    """Return the log of the mass of a normal between two edges, by quadrature."""
     z_low, z_high = (low - mean) / scale, (high - mean) / scale
     peak = min(max(0.0, z_low), z_high)
     # Beyond 40 / |peak| from the edge nothing is left.
@@ -69,7 +69,7 @@ def test_8_bit_levels_fall_into_their_bins() -> None:
 @pytest.mark.parametrize("scale", [SCALE_RANGE[0], 0.05, 1.0, SCALE_RANGE[1]])
 @pytest.mark.parametrize("index", [0, 1, 130, 255])
 def test_mass_of_a_bin_against_quadrature(mean: float, scale: float, index: int) -> None:
-    """Also where it is exp(-1e9), far beyond what a difference of two probabilities could hold."""
+    """Even for a mass of exp(-1e9), far below the rounding of a difference of two probabilities."""
     low = -math.inf if index == 0 else 2 * index / 256 - 1
     high = math.inf if index == 255 else 2 * (index + 1) / 256 - 1
     mass = log_bin_mass(torch.tensor(index), torch.tensor(mean), torch.tensor(scale), 256)
@@ -108,8 +108,8 @@ def test_log_prob_is_that_of_the_bin() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.02, 0.5, 8.0])
-def test_the_mode_is_the_likeliest_bin(scale: float) -> None:
-    """With a wide normal the outermost bins hold its tails and win over the one at the mean."""
+def test_the_mode_is_the_most_probable_bin(scale: float) -> None:
+    """The outermost bins contain the tails of a wide normal and are more probable than the bin at its mean."""
     output = normal(0.3, scale)
     assert float(output.mode) == pytest.approx(0.3125 if scale < 0.5 else 0.9375)
     assert float(output.log_prob(output.mode[None])) == pytest.approx(float(output.log_probs.max()))
@@ -117,7 +117,7 @@ def test_the_mode_is_the_likeliest_bin(scale: float) -> None:
 
 @pytest.mark.parametrize("make", [lambda n: normal(0.3, 0.4, batch=n), lambda n: mixture(batch=n)])
 def test_draws_have_the_bins_probabilities(make, generator: torch.Generator) -> None:
-    """Chi-squared with 15 degrees of freedom: 44.3 is passed by chance once in 10,000 runs."""
+    """Chi-squared with 15 degrees of freedom exceeds 44.3 once in 10,000 runs."""
     n = 20_000
     output = make(n)
     draws = output.draw(generator)
@@ -129,7 +129,7 @@ def test_draws_have_the_bins_probabilities(make, generator: torch.Generator) -> 
 
 
 def exact_message_kl(output: Discretised, x: float, accuracy: float) -> float:
-    """KL of N(x, 1/alpha) from the mixture of N(c_k, 1/alpha), by quadrature over the message."""
+    """Return KL(N(x, 1/alpha) || mixture of N(c_k, 1/alpha)) by quadrature over the message."""
     centres = bin_centre(torch.arange(output.n_bins), output.n_bins, BITS)
     eps = torch.linspace(-8, 8, 4001, dtype=BITS)[:, None]
     distance = eps + math.sqrt(accuracy) * (x - centres)
@@ -158,7 +158,7 @@ def raw(noise: Tensor, log_scale: Tensor) -> Tensor:
 
 
 def test_a_perfect_network_knows_the_bin(generator: torch.Generator) -> None:
-    """The noise itself, with a small deviation: all mass on the bin of the data, at one level and at several."""
+    """The true noise with a small standard deviation puts all mass on the bin of the data, at any noise level."""
     x = quantise(torch.rand(4, 3, generator=generator, dtype=BITS) * 2 - 1, 256)
     eps = torch.randn(4, 3, generator=generator, dtype=BITS)
     output = raw(eps, torch.full_like(eps, -9.0))
@@ -171,7 +171,7 @@ def test_a_perfect_network_knows_the_bin(generator: torch.Generator) -> None:
 
 
 def test_noise_deviation_becomes_data_deviation() -> None:
-    """N(eps; m, d^2) is N(x; (u - m)/s, (d/s)^2); cut to the range, and N(0, 1) at t = 0."""
+    """N(m, d^2) for the noise is N((u - m)/s, (d/s)^2) for the data, clipped to the range, and N(0, 1) at t = 0."""
     u = torch.tensor([[0.5]], dtype=BITS)
     s = float(FLOW.schedule.s(0.3))
     at = NoiseLevel(torch.tensor([0.3], dtype=BITS), s)
@@ -205,7 +205,7 @@ def test_a_mixture_of_equal_normals_is_one_normal(generator: torch.Generator) ->
 
 @pytest.mark.parametrize("n_bins", [16, 256])
 def test_losses_of_a_model(n_bins: int, generator: torch.Generator) -> None:
-    """With many steps the n-step loss is the continuous-time loss, to 5 % and 4 standard errors."""
+    """With many steps the n-step loss is the continuous-time loss, within 5 % and 4 standard errors."""
     model = bfn.BFN(lambda inputs, t: torch.zeros(*inputs.shape, 2), FLOW, DiscretisedHead(n_bins), (16,))
     x = quantise(torch.rand(800, 16, generator=generator) * 1.6 - 0.8, n_bins)
     many, continuous = model.loss(x, n_steps=100, generator=generator), model.loss(x, generator=generator)

@@ -1,4 +1,4 @@
-"""UniPC, DEIS and SA-Solver as published, written out in their own coordinates, against rows of the one rule.
+"""UniPC, DEIS and SA-Solver as published, in their own coordinates, against our tables.
 
 Their x = alpha x_0 + sigma eps is the paper's mu: alpha = gamma = s^2/(1+s^2), sigma = s/(1+s^2), log(alpha/sigma) =
 log s. The model is any smooth nonlinear function of the state.
@@ -95,7 +95,7 @@ def test_unipc_is_as_published(order: int, initial: torch.Tensor) -> None:
 
 
 def test_unipc_is_our_corrector_in_log_s_after_its_first_steps(initial: torch.Tensor) -> None:
-    """With three values or more UniPC's B(h) drops out and its weights are the exact integral's."""
+    """With three values or more UniPC's weights do not depend on B(h); they are those of the exact integral."""
     flow = Smooth().flow
     rows = make_table(flow, "unipc3", grid=torch.tensor(TIMES, dtype=torch.float64)).rows
     exact = Multistep("exact", "", ("continuous",), 3, coordinate="log s", corrector=True)
@@ -120,7 +120,10 @@ def test_deis_is_as_published(order: int, initial: torch.Tensor) -> None:
     """tAB-DEIS (Zhang and Chen 2023, eq. 14-15): mu_1 = Psi mu_0 + sum_j C_j eps_j, polynomials in t."""
     mu = initial * SIGMA[0]
     rate = -2 * log(0.02)
-    s_of = lambda t: sqrt(expm1(rate * t))
+
+    def s_of(t: float) -> float:
+        return sqrt(expm1(rate * t))
+
     eps: list[torch.Tensor] = []
     for i, (start, end) in enumerate(pairwise(TIMES)):
         eps.append((mu - ALPHA[i] * x_hat(mu, S[i])) / SIGMA[i])
@@ -156,7 +159,9 @@ def test_sa_solver_is_as_published(tau: float, initial: torch.Tensor) -> None:
             new = SIGMA[i + 1] / SIGMA[i] * decay * mu
             for j in range(len(nodes)):
                 weight = integrate(
-                    lambda x: exp(-(tau**2) * (end - x)) * (1 + tau**2) * exp(x) * lagrange(nodes, j, x), start, end
+                    lambda x, j=j: exp(-(tau**2) * (end - x)) * (1 + tau**2) * exp(x) * lagrange(nodes, j, x),
+                    start,
+                    end,
                 )
                 new = new + SIGMA[i + 1] * weight * model[first + j]
             return new
@@ -169,8 +174,8 @@ def test_sa_solver_is_as_published(tau: float, initial: torch.Tensor) -> None:
     torch.testing.assert_close(got, predicted, rtol=1e-7, atol=1e-10)
 
 
-def test_the_first_order_of_the_noise_is_the_first_order_of_the_data(initial: torch.Tensor) -> None:
-    """DDIM is one method: of order 1 it does not matter which prediction is held constant."""
+def test_ddim_is_order_1_in_the_noise_and_in_the_data(initial: torch.Tensor) -> None:
+    """With order 1 it makes no difference which prediction is constant."""
     of_noise = Multistep("noise", "", ("continuous",), 1, interpolates="noise").table(FLOW, TIMES)
     of_data = solvers.get("bfn-solver++1").table(FLOW, TIMES)
     for a, b in zip(of_noise.rows, of_data.rows, strict=True):

@@ -1,4 +1,4 @@
-"""The rules over the number of calls: continuous, calmer and nearer the data with more of them."""
+"""Few-step rules: continuous in the number of calls, with less noise and a later end for more calls."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -36,7 +36,7 @@ def test_rules_are_continuous_in_the_number_of_calls(kind, name):
 
 
 @pytest.mark.parametrize("kind", FLOWS)
-def test_more_calls_want_less_noise_and_a_later_end(kind):
+def test_more_calls_have_less_noise_and_a_later_end(kind):
     anchors = SOLVERS["fast-sde"].anchors(FLOWS[kind])
     settings = [interpolated(anchors, n) for n in range(5, 200)]
     assert all(b.g <= a.g + 1e-12 and b.end >= a.end * (1 - 1e-12) for a, b in pairwise(settings))
@@ -69,7 +69,7 @@ def test_the_scale_of_the_data_sets_the_grid():
     assert first_step(8.0) < first_step(2.0) / 2 < first_step(0.5) / 4
 
 
-def test_what_is_known_of_the_data_is_used_from_the_best_source_down():
+def test_the_spread_comes_from_the_best_source():
     flow = FLOWS["numbers"]
     known = ModelInfo(spread=Spread(0.5, 2.0))
     solver = SOLVERS["fast-ode"].resolve(flow, 10, known)
@@ -87,8 +87,8 @@ def test_the_rule_is_constant_outside_of_its_anchors():
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist-binary", "text8-plain"])
-def test_one_call_is_made_where_the_model_sees_something(name):
-    """At t = 0 a network's answer is the same for all samples: sixteen of them were one."""
+def test_a_single_call_is_made_after_t_0(name):
+    """At t = 0 a network predicts the same for all samples."""
     model = bfn.load(name)
     model.info.tables = {}
     (first,) = plan(model, "auto", 1).table.times
@@ -113,7 +113,7 @@ def test_a_calibrated_model_has_its_own_settings():
     assert SOLVERS["fast-sde"].resolve(flow, 4, info) == SOLVERS["fast-sde"].resolve(flow, 4)
 
 
-def test_a_network_that_predicts_noise_starts_where_that_says_something_and_as_wide_as_the_data():
+def test_noise_prediction_starts_later_and_as_wide_as_the_data():
     model = bfn.BFN(lambda mu, t: torch.zeros_like(mu), ContinuousFlow(0.001), predicts="noise", data_shape=(2,))
     model.info.spread = Spread(2.0, 2.0)
     table = plan(model, "auto", 5).table
@@ -145,14 +145,14 @@ def test_parts_share_equal_steps_to_a_time_that_grows_with_the_calls():
 
 
 @pytest.mark.parametrize(("calls", "s_first"), [(5, 0.5), (40, 0.25)])
-def test_predicted_noise_is_first_asked_for_where_it_tells_something(calls, s_first):
+def test_the_first_call_of_noise_prediction(calls, s_first):
     """At s = 1/2, with many calls at 10 / calls: below, x_hat = (u - eps_hat) / s is mostly noise."""
     flow = bfn.ContinuousFlow(sigma_1=0.02)
     table = make_table(flow, "fast-ode", calls, starts_at_zero=False)
     assert float(flow.schedule.s(table.times[0])) == pytest.approx(s_first)
 
 
-def test_parts_that_are_all_alike_go_as_one_of_them_would_alone():
+def test_equal_parts_have_the_table_of_one_of_them():
     voices = dict.fromkeys(("soprano", "bass"), FLOWS["many"])
     model = bfn.BFN(lambda x, t: x, bfn.JointFlow(voices), dict.fromkeys(voices, "logits"), dict.fromkeys(voices, (4,)))
     alone = bfn.BFN(lambda x, t: x, FLOWS["many"], "logits", (4,))

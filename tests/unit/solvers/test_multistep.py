@@ -1,4 +1,4 @@
-"""What a multistep solver may be, and its family by name."""
+"""Multistep solvers, and their family by name."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.Discret
 
 
 @pytest.mark.parametrize("kind", FLOWS)
-def test_members_of_the_family_by_name_are_those_made_by_hand(kind):
+def test_a_multistep_name_makes_the_solver(kind):
     flow = FLOWS[kind]
     times = torch.tensor([0.0, 0.2, 0.5, 0.9], dtype=torch.float64)
     for name, settings in {
@@ -33,21 +33,21 @@ def test_members_of_the_family_by_name_are_those_made_by_hand(kind):
 
 @pytest.mark.parametrize("kind", FLOWS)
 @pytest.mark.parametrize("nfe", [2, 3, 5, 12])
-def test_a_dial_that_is_asked_for_holds_in_every_step(kind, nfe):
+def test_a_given_g_holds_in_every_step(kind, nfe):
     redrawn = make_table(FLOWS[kind], "fast-sde", nfe, g=float("inf"))
     assert all(row.a == 0 and row.c > 0 for row in redrawn.rows[:-1])
     still = make_table(FLOWS[kind], "fast-sde", nfe, g=0.0)
     assert all(row.a == 1 and row.c == 0 for row in still.rows[:-1])
 
 
-def test_a_rule_says_what_it_does():
+def test_stochastic_agrees_with_the_rows():
     for nfe in range(1, 30):
         chosen = solvers.get("auto", "continuous").resolve(FLOWS["continuous"], nfe)
         rows = make_table(FLOWS["continuous"], "auto", nfe).rows
         assert chosen.stochastic == any(row.c > 0 for row in rows)
 
 
-def test_full_renoising_has_no_limit_of_many_calls_but_the_dial_has():
+def test_finite_g_converges_with_many_calls_and_full_renoising_does_not():
     model = GaussianMixture(torch.tensor([[-0.8], [0.5]]), stds=torch.tensor([0.1, 0.2]))
     exact = float(model.sample_data(20_000, torch.Generator().manual_seed(0)).std())
 
@@ -59,13 +59,13 @@ def test_full_renoising_has_no_limit_of_many_calls_but_the_dial_has():
     assert spread(float("inf"), 1000) > 1.5 * exact
 
 
-def test_a_huge_dial_is_the_limit():
+def test_a_huge_g_is_full_renoising():
     flow = FLOWS["continuous"]
     assert make_table(flow, "fast-sde", 6, g=1e200).rows[-2].a == 0
 
 
-def test_old_nodes_close_together_beside_a_long_step_are_left_out() -> None:
-    """Through them the weights would be some 1e10 times the step, and so would rounding and the network's errors."""
+def test_close_old_nodes_are_left_out_before_a_long_step() -> None:
+    """With them the weights, and so rounding and the errors of the network, would be about 1e10 times larger."""
     flow = bfn.ContinuousFlow(1 / 256)
     times = [0.25, 0.25 + 1e-9, 0.25 + 2e-9, 1.0]
     rows = solvers.plan(bfn.exact.Points(torch.zeros(1, 2), flow=flow), "fast-ode", grid=times).table.rows
@@ -75,7 +75,7 @@ def test_old_nodes_close_together_beside_a_long_step_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("name", solvers.SOLVERS)
-def test_every_solver_makes_a_table_that_could_be_stored(name):
+def test_every_solver_makes_a_valid_table(name):
     """Increasing times, no weight on calls that are still to come, and a final mix of weights that sum to 1."""
     for kind in set(solvers.get(name).kinds) & set(FLOWS):
         for nfe in (2, 6):
@@ -85,7 +85,7 @@ def test_every_solver_makes_a_table_that_could_be_stored(name):
 
 
 def test_a_solver_that_extrapolates_the_end_can_be_given_noise():
-    """The rule for the end is one for the ODE: with noise it is left, at g = 0 it stays."""
+    """The extrapolation is for the ODE only: noise switches it off."""
     base = Multistep("mine", "", ("continuous",), order=3, corrector=True, extrapolates_end=True, has_dial=True)
     assert base.with_dial(0.0).extrapolates_end
     turned = base.with_dial(1.0)

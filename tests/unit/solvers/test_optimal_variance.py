@@ -1,4 +1,4 @@
-"""The optimal variance: exact in distribution where what is unknown is normal, whatever the steps."""
+"""The optimal variance: exact in distribution for normal data and any step."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ FLOWS = {"continuous": bfn.ContinuousFlow(sigma_1=0.05), "discrete": bfn.Discret
 
 
 def exact_curve(model: LinearModel) -> ErrorCurve:
-    """Variance of an entry of w given u, v kappa / (kappa + s^2 v), at many times."""
+    """Return the variance of an entry of w given u, v kappa / (kappa + s^2 v), at many times."""
     t = torch.linspace(0, 1, 20001, dtype=torch.float64)
     kappa, v = model.flow.kappa, model.variance
     return ErrorCurve(tuple(t.tolist()), tuple((v * kappa / (kappa + model.flow.schedule.beta(t) * v)).tolist()))
@@ -38,7 +38,7 @@ def test_a_certain_model_adds_no_noise(kind: str) -> None:
         assert (row.a, row.b, row.c) == (plain.a, plain.b, plain.c)
 
 
-def test_a_mixture_is_met_better_with_few_calls() -> None:
+def test_few_calls_are_closer_to_a_mixture() -> None:
     """First Wasserstein distance on two peaks; the same draws."""
     generator = torch.Generator().manual_seed(0)
     model = GaussianMixture(torch.tensor([[-0.7], [0.6]]), stds=torch.tensor([0.2, 0.3]))

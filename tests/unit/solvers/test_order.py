@@ -1,4 +1,4 @@
-"""Every solver converges with the order it declares, on problems whose answers are known exactly."""
+"""Every solver converges with its declared order, on problems with exact solutions."""
 
 from dataclasses import dataclass
 
@@ -80,7 +80,7 @@ def test_the_printed_sign_of_sde_bfn_solver2_fails() -> None:
 
 
 def ramp_slope(solver: str | solvers.Solver, kind: str, first: float) -> float:
-    """Slope on a grid in s whose first steps are small, as the first steps of a multistep rule are of low order."""
+    """Return the slope on a grid in s with small first steps, since these have a lower order."""
     model = LinearModel(FLOWS[kind], variance=2.0)
     last, steps, errors = min(3.0, float(model.flow.schedule.s(1.0))), [100, 200, 400], []
     for n in steps:

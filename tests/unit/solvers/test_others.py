@@ -1,4 +1,4 @@
-"""Samplers of other projects, written from their formulas, are rows of our tables: docs/others.md.
+"""Samplers of other projects, written from their formulas, against our tables.
 
 Each loop here draws the same numbers as ours and asks the same network; what the network is shown at every call must
 agree to rounding.
@@ -18,11 +18,11 @@ from bfn.core.solver import plan
 
 N, LENGTH, K, STEPS, SEED = 3, 5, 7, 6, 11
 EVERY_CALL = {"g": math.inf, "grid": "uniform", "t_start": 0.0}
-"""A prediction that is noised again after each call: the dial at infinity."""
+"""The prediction is noised again after each call: g is infinite."""
 
 
 class Recorder(nn.Module):
-    """Any function of all inputs and the time; it keeps what it is shown."""
+    """A function of all inputs and the time that records its inputs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Recorder(nn.Module):
 
 
 def logits(theta: Tensor, t: Tensor) -> Tensor:
-    """Each place leans on its neighbours, and on some classes more than on others."""
+    """Make a network in which each variable depends on its neighbours, with unequal classes."""
     own = torch.linspace(-0.5, 0.5, K, dtype=theta.dtype)
     return 4 * theta.roll(1, -2) - 3 * theta.roll(2, -1) + own * t.view(-1, 1, 1).cos() + theta.cos() * 2
 
@@ -65,7 +65,7 @@ def generator(seed: int = SEED) -> torch.Generator:
 
 
 def noises(*shape: int) -> list[Tensor]:
-    """The initial noise, then that of each step, as ``bfn.sample`` draws them."""
+    """Draw the initial noise and then that of each step, in the order of ``bfn.sample``."""
     own = generator()
     return [torch.randn(N, *shape, generator=own, dtype=torch.float64) for _ in range(STEPS + 1)]
 
@@ -81,7 +81,7 @@ def agree(found: list[Tensor], expected: list[Tensor]) -> None:
 
 
 def chem_schedule() -> tuple[Callable[[float], float], bfn.Schedule]:
-    """ChemBFN's beta, and ours."""
+    """Return ChemBFN's beta and ours."""
     beta_1 = 20.4054 / K
     return (lambda t: -4 / K * math.log(1 - t + t * math.exp(-K * beta_1 / 4)), bfn.LogarithmicSchedule(beta_1, K / 4))
 
@@ -210,7 +210,7 @@ def test_crysbfn_makes_no_call_at_the_end() -> None:
     torch.testing.assert_close(out.x["x"], x, rtol=1e-9, atol=1e-11)
 
 
-def test_crysbfns_angles_add_up_as_pairs_do_but_by_another_message() -> None:
+def test_crysbfns_angles_add_up_like_pairs_with_another_message() -> None:
     """Its update of mean and concentration is the sum of vectors, as ours of pairs. What is summed differs.
 
     Its messages have the length alpha and a von Mises direction, whose mean is alpha I1(alpha) / I0(alpha) long; ours
@@ -229,7 +229,7 @@ def test_crysbfns_angles_add_up_as_pairs_do_but_by_another_message() -> None:
 
 
 def test_geobfn_with_noise_in_its_subspace_is_the_original_sampler_under_a_centred_network() -> None:
-    """Its loop centres means, noise and predictions. Ours only has to centre what the network sees and says."""
+    """Its loop centres means, noise and predictions. Ours needs to centre only inputs and outputs of the network."""
     sigma_1 = 0.05
 
     def centred(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Paths through the times of parts: what comes first is drawn alone, what follows is drawn given it."""
+"""Paths through the times of parts: the first part is drawn alone, the next one given the first."""
 
 import math
 
@@ -27,8 +27,8 @@ def start(n: int) -> Tensor:
 
 
 @pytest.mark.parametrize("solver", ["multistep:3:asinh", "bfn-solver1", "multistep:3:s:corrector"])
-def test_what_comes_first_is_drawn_alone_and_the_rest_given_it(solver: str) -> None:
-    """To rounding: the classes as by the model of classes alone, then the numbers as by the mixture that they leave."""
+def test_the_first_part_is_drawn_alone_and_the_rest_given_it(solver: str) -> None:
+    """The classes are those of the model of classes alone, the numbers those of the mixture given the classes."""
     model, initial, calls = mixture(), start(3), 13
     out = model.sample(3, solver, calls, path="kind", initial=initial, t_start=0.0)
     states = []
@@ -50,7 +50,7 @@ def test_what_comes_first_is_drawn_alone_and_the_rest_given_it(solver: str) -> N
         torch.testing.assert_close(out.x["x"][i : i + 1], numbers.x["x"], atol=1e-9, rtol=0)
 
 
-def test_together_is_the_path_on_which_all_have_the_grids_time() -> None:
+def test_together_gives_all_parts_the_times_of_the_grid() -> None:
     model, initial, grid = mixture(), start(4), [0.01, 0.2, 0.5, 0.8, 1.0]
     for solver in ("fast-ode", "fast-sde"):
         ways = [
@@ -71,7 +71,7 @@ PATHS = {"classes first": "kind", "numbers first": ["x"], "bent": lambda t: {"x"
 @pytest.mark.parametrize("name", PATHS)
 @pytest.mark.parametrize("settings", [{"solver": "fast-ode"}, {"solver": "fast-sde", "g": 1.0}])
 def test_every_path_gives_the_distribution_of_the_data(name: str, settings: dict) -> None:
-    """Moments, shares of classes and how they depend on each other: five standard errors, and the solver's own."""
+    """Moments, shares of classes and correlations within five standard errors and the error of the solver."""
     model, n = mixture(), 5000
     out = model.sample(n, nfe=80, seed=1, grid="uniform", path=PATHS[name], **settings).x
     real = model.sample_data(n, torch.Generator().manual_seed(9))

@@ -1,4 +1,4 @@
-"""The paper's F, G, H, L, scores and equations, against their printed closed forms and against autograd."""
+"""F, G, H, L, scores and equations of the paper, against the printed formulas and against autograd."""
 
 import itertools
 import math
@@ -77,7 +77,7 @@ def test_the_sde_has_the_flows_marginals(flow: bfn.Flow, t: float) -> None:
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.kind)
 def test_the_score_is_the_gradient_of_the_log_density(flow: bfn.Flow, generator: torch.Generator) -> None:
-    """For one data point x, p(v) is N(alpha w, kappa sigma^2): w_hat = w(x), and the score is known to autograd."""
+    """For one data point x, p(v) is N(alpha w, kappa sigma^2): w_hat = w(x), and autograd gives the score."""
     x = torch.tensor([[0.4]], dtype=torch.float64) if flow.kind == "continuous" else torch.tensor([[2]])
     w, t = flow.message(x, torch.float64), 0.6
     process = LinearSDE(flow)
@@ -105,7 +105,7 @@ def test_the_ode_in_u_is_du_ds_equals_w_hat(flow: bfn.Flow, generator: torch.Gen
 
 
 def test_the_reverse_sde_on_classes_has_no_linear_term(generator: torch.Generator) -> None:
-    """dz = L^2 (e_hat - 1/K) dt + L dB: the state itself does not pull (paper, eq. dbfn-para-reverse-sde)."""
+    """dz = L^2 (e_hat - 1/K) dt + L dB: no term in the state (paper, eq. dbfn-para-reverse-sde)."""
     flow = FLOWS[1]
     process, t = LinearSDE(flow), 0.4
     z = torch.randn(2, 6, generator=generator, dtype=torch.float64)

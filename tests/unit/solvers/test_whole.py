@@ -1,4 +1,4 @@
-"""Whole strings at few calls: exact at any number of them where the posterior is, and left out where it is bent."""
+"""Whole strings with few calls: exact if the posterior is exact, and not used if predictions are changed."""
 
 import itertools
 
@@ -12,7 +12,7 @@ from bfn.networks.transformer import Transformer
 
 
 def chain_model() -> bfn.BFN:
-    """A network that corrects nothing yet: the chain's posterior, of three symbols and strings of four."""
+    """Make an untrained network, which gives the posterior of the chain: three symbols, strings of four."""
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(3, (100, 20), generator=generator)
     text = torch.where(torch.rand(100, 20, generator=generator) < 0.6, torch.arange(20) % 3, text)
@@ -23,7 +23,7 @@ def chain_model() -> bfn.BFN:
 
 
 def shares(model: bfn.BFN, strings: torch.Tensor) -> torch.Tensor:
-    """Probabilities of all strings, by the chain's forward pass over each."""
+    """Return the probabilities of all strings, by the forward pass of the chain over each."""
     chain = model.network.chain._automaton(torch.zeros((), dtype=torch.float64))  # type: ignore[attr-defined]
     alpha = chain.start(len(strings))
     for symbols in strings.T:
@@ -32,7 +32,7 @@ def shares(model: bfn.BFN, strings: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("nfe", [1, 2, 3, 4])
-def test_every_step_is_exact_however_long(nfe: int) -> None:
+def test_steps_of_any_length_are_exact(nfe: int) -> None:
     model = chain_model()
     strings = torch.tensor(list(itertools.product(range(3), repeat=4)))
     expected = shares(model, strings)
@@ -46,16 +46,19 @@ def test_every_step_is_exact_however_long(nfe: int) -> None:
     assert chisquare(observed, torch.tensor(wanted).mul(sum(observed) / sum(wanted)).tolist()).pvalue > 1e-3
 
 
-def test_marginals_alone_do_not_agree_in_one_call() -> None:
-    """What whole strings are for: symbols drawn each for itself miss what stands between neighbours."""
+def test_one_call_with_marginals_misses_dependences() -> None:
+    """Symbols that are drawn independently ignore their neighbours."""
     model = chain_model()
     x = model.sample(2000, "bfn", 2, seed=0).x
     together = model.sample(2000, nfe=1, seed=0).x
-    follows = lambda found: float(((found[:, 1:] - found[:, :-1]) % 3 == 1).float().mean())
+
+    def follows(found: torch.Tensor) -> float:
+        return float(((found[:, 1:] - found[:, :-1]) % 3 == 1).float().mean())
+
     assert follows(together) > follows(x) + 0.05
 
 
-def test_auto_takes_it_for_few_calls_and_free_predictions() -> None:
+def test_auto_draws_whole_strings_for_few_calls_without_controls() -> None:
     model = chain_model()
     assert [plan(model, "auto", nfe).table.whole for nfe in (1, 4, 5)] == [True, True, False]
     assert not plan(model, "auto", 2, g=1.0).table.whole
@@ -69,7 +72,7 @@ def test_auto_takes_it_for_few_calls_and_free_predictions() -> None:
     assert torch.equal(out.x[:, :2], known[:2].expand(8, 2))
 
 
-def test_absent_places_say_nothing() -> None:
+def test_padding_is_ignored() -> None:
     model = chain_model()
     present = torch.arange(4) < torch.tensor([[2], [4]])
     out = model.sample(2, nfe=1, present=present, seed=0)
