@@ -38,8 +38,10 @@ def total_variation(x: Tensor, probs: Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("settings", "calls", "holds"),
-    [(KNOWN, 20, STRINGS[:, 1] == 1), ({"steer": log_ends_differ}, 30, ends_differ(STRINGS))],
-    ids=["known", "steer"],
+    [
+        pytest.param(KNOWN, 20, STRINGS[:, 1] == 1, id="known"),
+        pytest.param({"steer": log_ends_differ}, 30, ends_differ(STRINGS), id="steer", marks=pytest.mark.long),
+    ],
 )
 def test_64_particles_reduce_the_total_variation_by_two_thirds(settings: Any, calls: int, holds: Tensor) -> None:
     # The third is at least 0.045, of which the solver's own error takes less than 0.01. A share of 1,500 has a standard
