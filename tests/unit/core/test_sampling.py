@@ -116,7 +116,10 @@ def test_polynomials_in_the_coordinate_are_integrated_exactly(coordinate, g, ord
         return float(COORDINATES[coordinate](schedule, torch.tensor(s, dtype=torch.float64)))
 
     for k in range(order):
-        kernel = lambda s, k=k: (1 + g * g) * (s / s_end) ** (g * g) * c(s) ** k
+
+        def kernel(s, k=k):
+            return (1 + g * g) * (s / s_end) ** (g * g) * c(s) ** k
+
         points = [s_end * (1 - 0.1 / (1 + g * g))]
         expected = quad(kernel, s_start, s_end, epsabs=1e-13, epsrel=1e-12, limit=200, points=points)[0]
         got = sum(weight * c(s) ** k for weight, s in zip(b, history, strict=True))
