@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bfn import data, exact, interop, likelihood, networks, quality, solvers, tables, training, viz
+    from bfn import kinds as heads
     from bfn.controls.guidance import Guidance, Steering
     from bfn.controls.particles import Particles
-    from bfn.core import grids, heads, losses, schedules
+    from bfn.core import grids, losses, schedules
     from bfn.core.conditions import Classes, Condition, Lengths
     from bfn.core.control import Control
     from bfn.core.errors import NetworkError, UserError

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfn import DiscreteFlow, Flow, JointFlow, ModelInfo, UserError, heads
+from bfn import DiscreteFlow, JointFlow, ModelInfo, UserError, heads
 from bfn.data import CellType, TableColumn, TableColumns, fetch
 from bfn.exact import ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
 
@@ -414,13 +414,13 @@ class BayesianNetwork(ExactModel):
         nodes: list[Node],
         *,
         name: str = "network",
-        flows: Mapping[str, Flow] | None = None,
+        flows: Mapping[str, DiscreteFlow] | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
         varied = [node for node in nodes if len(node.levels) > 1]
         if not varied:
             raise UserError(f"{name}: no node has two levels: nothing to learn")
-        own: dict[str, Flow] = {node.name: DiscreteFlow.with_separation(len(node.levels)) for node in varied}
+        own: dict[str, DiscreteFlow] = {node.name: DiscreteFlow.with_separation(len(node.levels)) for node in varied}
         shapes: dict[str, tuple[int, ...]] = {node.name: () for node in varied}
         super().__init__(JointFlow({**own, **(flows or {})}).for_shape(shapes), (0,))
         self.data_shape = shapes
@@ -463,9 +463,10 @@ class BayesianNetwork(ExactModel):
         """Return the parts of a DataFrame that has a column for each node."""
         columns = self.info.columns
         assert columns is not None
-        return columns.encode(rows)
+        parts: dict[str, Tensor] = columns.encode(rows)
+        return parts
 
-    def sample_data(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:  # type: ignore[override]
+    def sample_data(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         drawn: dict[str, Tensor] = {}
         for i, node in enumerate(self.nodes):
             given = tuple(drawn[parent] for parent in node.parents)
@@ -534,7 +535,8 @@ class BayesianNetwork(ExactModel):
 
     def _values(self, x: Tensor) -> dict[str, Tensor]:
         constant = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-        return {node.name: constant for node in self.nodes if len(node.levels) == 1} | self.flow.unpack(x)
+        values: dict[str, Tensor] = self.flow.unpack(x)
+        return {node.name: constant for node in self.nodes if len(node.levels) == 1} | values
 
     def _family(self, i: int) -> list[int]:
         node = self.nodes[i]

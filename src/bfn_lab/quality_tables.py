@@ -229,7 +229,7 @@ def ceilings(judged: JudgedModel, options: Options) -> tuple[dict[str, Estimate]
         return {"sde": value, "ode": value}, [], lines
     if not options.ceiling:
         return {}, [], ["The limit was not measured; `--ceiling 1000` measures it."]
-    fitting = solvers.names(judged.model.flow.kind)
+    fitting = solvers.names(judged.model.flow.leading.kind)
     second = next(name for name in ("bfn-solver++2", "bfn-solver2") if name in fitting)
     wanted = over_calls(samplers_named(["bfn", second]), [options.ceiling])
     measured, _ = measure_all(judged, wanted, options, options.seed)
@@ -398,7 +398,7 @@ def samples(judged: JudgedModel, options: Options) -> Section:
 def _papers_solvers(model: Model) -> tuple[str, ...]:
     """Return the solvers of the paper's table for this kind of data."""
     tables = [printed.printed_table(name).solvers for name in ("fid-nfe", "sa-nfe")]
-    fitting = solvers.names(model.flow.kind)
+    fitting = solvers.names(model.flow.leading.kind)
     return next(names for names in tables if all(name in fitting for name in names))
 
 

@@ -157,7 +157,7 @@ def quality_plot(
         path: file to write.
     """
     over_eta = any(column.eta is not None for _, column, _ in curves)
-    labels = list(dict.fromkeys(label for label, _, _ in curves))
+    labels = list(dict.fromkeys(label for label, _, _ in curves if label is not None))
     unit = measure.scale if measure.unit == "%" else 1
     printed = [(f.solver, f.column, Estimate(f.value / unit)) for f in table.figures if f.solver in labels]
     figure = Figure(figsize=(9.6, 4.0), layout="constrained", dpi=100)

@@ -207,7 +207,7 @@ class Projections(JudgePart):
 def _parts(model: Model, real: ReferenceData) -> list[JudgePart]:
     """Return the parts of the second judge."""
     if model.form == "text":
-        return [NGramBits.of(real.reference, model.flow.n_values or 0), *text_parts(model, real)]
+        return [NGramBits.of(real.reference, model.flow.leading.n_values or 0), *text_parts(model, real)]
     if model.form != "images":
         return [Projections(real.reference)]
     network = judge_features(str(model.info.trained_on.get("name")), tuple(model.data_shape))

@@ -147,7 +147,7 @@ class Problem:
     @property
     def name(self) -> str:
         """Name of the problem: the kind of data."""
-        return self.model.flow.kind
+        return self.model.flow.leading.kind
 
 
 def problems() -> list[Problem]:
@@ -180,10 +180,10 @@ def final_variance(table: Table, flow: Flow) -> float:
     """
     s = flow.schedule.s_of(table.times)
     base = torch.zeros(len(table.rows) + 1, dtype=torch.float64)
-    base[0] = math.sqrt(flow.kappa + s[0] ** 2 * VARIANCE)
+    base[0] = math.sqrt(flow.leading.kappa + s[0] ** 2 * VARIANCE)
     u, messages = base, list[Tensor]()
     for i, row in enumerate(table.rows[:-1]):
-        messages.insert(0, s[i] * VARIANCE / (flow.kappa + s[i] ** 2 * VARIANCE) * u)
+        messages.insert(0, s[i] * VARIANCE / (flow.leading.kappa + s[i] ** 2 * VARIANCE) * u)
         u = row.a * base
         for b, message in zip(row.b, messages, strict=False):
             u = u + b * message
@@ -201,7 +201,7 @@ def _grid(solver: Solver) -> grids.Grid:
 
 def _calls(solver: Solver, problem: Problem, n_steps: int) -> int:
     """Return the number of network calls of a number of steps: single-step rules have rows that do not commit."""
-    rows = solver.table(problem.model.flow, (problem.t_start, 1.0)).rows
+    rows = solver.table(problem.model.flow.leading, (problem.t_start, 1.0)).rows
     return n_steps * (1 + sum(not row.commit for row in rows))
 
 
@@ -226,7 +226,7 @@ def _ode_errors(
 def _reference(problem: Problem, initial: Tensor, t_end: float) -> Tensor:
     """Return the flow at t_end, by many steps of a third-order rule with a corrector."""
     schedule = problem.model.flow.schedule
-    rule = solvers.get("fast-ode").resolve(problem.model.flow, REFERENCE_STEPS)
+    rule = solvers.get("fast-ode").resolve(problem.model.flow.leading, REFERENCE_STEPS)
     start, end = schedule.s_of([problem.t_start, t_end])
     # Equal steps in log(1 + s) are small at small s, and never large at the end.
     warped = torch.linspace(math.log1p(start), math.log1p(end), REFERENCE_STEPS, dtype=torch.float64)
@@ -237,7 +237,7 @@ def _reference(problem: Problem, initial: Tensor, t_end: float) -> Tensor:
 
 def _weak_errors(tables: Sequence[Table], flow: Flow) -> list[float]:
     """Return the relative errors of the variance of the last state."""
-    exact = [flow.kappa + float(flow.schedule.beta(table.times[-1])) * VARIANCE for table in tables]
+    exact = [flow.leading.kappa + float(flow.schedule.beta(table.times[-1])) * VARIANCE for table in tables]
     return [abs(final_variance(table, flow) / truth - 1) for table, truth in zip(tables, exact, strict=True)]
 
 
@@ -247,7 +247,7 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
     initial = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     exact = cache(partial(_reference, problem, initial))
     rows, curves, results = [], dict[str, list[tuple[float, float]]](), dict[str, object]()
-    for solver in (solver for solver in map(solvers.get, PAPER) if model.flow.kind in solver.kinds):
+    for solver in (solver for solver in map(solvers.get, PAPER) if model.flow.leading.kind in solver.kinds):
         if solver.stochastic:
             tables = [
                 solvers.plan(model, solver, n_steps, grid=_grid(solver), t_start=problem.t_start).table

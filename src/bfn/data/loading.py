@@ -122,7 +122,7 @@ def _load_standard(
     if known.is_table:
         raise UserError(f"{name}: a table: use bfn.data.read_table({name!r}) or TableSynthesizer().fit({name!r})")
     if known.is_network:
-        raise UserError(f"{name}: a Bayesian network, which has no data: use bfn.exact.BayesianNetwork.fetch({name!r})")
+        raise UserError(f"{name}: a Bayesian network, which has no data: use bfn_lab.BayesianNetwork.fetch({name!r})")
     folder = fetch(name, progress=progress, verify=False)
     note = read_manifest(folder).get("note", "")
     if note:

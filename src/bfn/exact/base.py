@@ -107,7 +107,7 @@ class ExactModel(Model, nn.Module):
     def log_sender(self, u: Tensor, x: Tensor, level: NoiseLevel) -> Tensor:
         """Return the log-density of the state given the data, log N(u; s w(x), kappa I), (batch,)."""
         residual = u - level.s * self.flow.message(x, dtype=u.dtype)
-        return normal_log_prob(residual, self.flow.kappa)
+        return normal_log_prob(residual, self.flow.noise_variance)
 
 
 class ContinuousExactModel(ExactModel):

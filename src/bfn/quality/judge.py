@@ -27,7 +27,7 @@ from bfn.data.records import Records
 from bfn.data.text import Text
 
 Better = Literal["low", "high", "real"]
-"""Whether low or high figures are better, or those near the figure of real data."""
+"""Figures that are better: low ones, high ones, or those near the figure of real data."""
 
 # --- measures, parts and judges ---------------------------------------------------------------------------------------
 
@@ -248,7 +248,7 @@ def read_images(model: Model, source: str | Path, n_features: int | None) -> Ref
             raise UserError(f"{source}: not images, and the model's data are images of shape {shape}")
         if images.data_shape != shape:
             raise UserError(f"{source}: images of shape {images.data_shape}, and the model's data are {shape}")
-        parts.append(images.for_model(model.flow.n_values, model.info.trained_on))
+        parts.append(images.for_model(model.flow.leading.n_values, model.info.trained_on))
     train, validation, test = parts
     seen = concatenate(train, validation)
     if n_features is None:

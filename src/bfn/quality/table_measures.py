@@ -63,7 +63,7 @@ class JudgedColumn:
 
     @property
     def is_number(self) -> bool:
-        """Whether the values have an order and distances."""
+        """True if the values have an order and distances."""
         return self.cells is not None
 
     def values(self, series: Any) -> Floats:
@@ -116,7 +116,7 @@ class TableFeatures:
 
     @property
     def is_number(self) -> NDArray[np.bool_]:
-        """Whether each column has numbers."""
+        """True for columns of numbers."""
         return np.array([column.is_number for column in self.columns])
 
     def place(self, name: str) -> int:

@@ -158,14 +158,17 @@ class TableQuality:
 
     def _against_held_out(self, rows: Floats, real: bool = False) -> dict[str, Estimate]:
         target = self.features.place(self.target)
-        vectors = (self._vectors(matrix) for matrix in (rows, self.train, self.held_out))
+        # For real rows it is one half by definition: chance decides which rows are held out.
+        nearness = Estimate(0.5)
+        if not real:
+            own, train, held_out = (self._vectors(matrix) for matrix in (rows, self.train, self.held_out))
+            nearness = nearer_to_training(own, train, held_out, self._generator())
         return {
             "two_sample_held_out": two_sample(self.features, rows, self.held_out, self._generator()),
             "learned": learned(
                 self.features, rows, self.held_out, target, self._target_is_class, self._generator()
             ),
-            # For real rows it is one half by definition: chance decides which rows are held out.
-            "nearer_to_training": Estimate(0.5) if real else nearer_to_training(*vectors, self._generator()),
+            "nearer_to_training": nearness,
         }  # fmt: skip
 
     def _vectors(self, matrix: Floats) -> Tensor:
@@ -247,16 +250,15 @@ def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any,
         raise UserError(f"a table is judged beside training rows and rows that were held out: say the {lacking}")
     else:
         tables = [as_frame(train), as_frame(source)]
-    for table, what in zip(tables, ("training", "held-out"), strict=True):
-        absent = next((name for name in columns.names if name not in table.columns), None)
-        if absent is not None:
-            raise UserError(f"{what} rows: column {absent!r} is missing: expected {', '.join(columns.names)}")
-    first, second = (_as_texts(table[list(columns.names)], columns) for table in tables)
-    return first, second
+    return _with_columns(tables[0], columns, "training"), _with_columns(tables[1], columns, "held-out")
 
 
-def _as_texts(table: Any, columns: TableColumns) -> Any:
-    """Turn columns that are texts for the model into texts: files of digits are read as numbers."""
+def _with_columns(table: Any, columns: TableColumns, what: str) -> Any:
+    """Return the columns of the model, with texts for those that are texts: files of digits are read as numbers."""
+    absent = next((name for name in columns.names if name not in table.columns), None)
+    if absent is not None:
+        raise UserError(f"{what} rows: column {absent!r} is missing: expected {', '.join(columns.names)}")
+    table = table[list(columns.names)]
     texts = [column.name for column in columns.columns if column.cells.kind == "text"]
     numbers = [name for name in texts if table[name].dtype.kind in "iufb"]
     return table.assign(**{name: table[name].astype(object).map(str, na_action="ignore") for name in numbers})

@@ -60,7 +60,5 @@ def test_the_remark_on_eta_is_what_the_tables_show() -> None:
         assert tuned < best
 
 
-def test_an_unknown_table() -> None:
-    with pytest.raises(ValueError, match="expected a table of the paper, one of fid-nfe, sa-nfe"):
-        printed.printed_table("fid")
+def test_a_figure_that_is_not_printed_is_none() -> None:
     assert printed.printed_table("fid-nfe").value("bfn", nfe=11) is None

@@ -18,7 +18,7 @@ from bfn_lab import measuring as judged_model
 from bfn_lab.by_calls import ETAS, TUNING_SEED, best_etas, bits, grid_lines, share_left
 from bfn_lab.measuring import JudgedModel, Measurement, Wanted, measure_all, over_calls, samplers_named, samples_at
 from bfn_lab.report import Column, Options
-from bfn_lab.reproduce import EXPERIMENTS, experiment, reproduce
+from bfn_lab.reproduce import EXPERIMENTS, reproduce
 from bfn_lab.trajectories import final_variance, trajectory_distance, trend
 
 OFFICIAL = Path(__file__).parents[2] / "data" / "official-checkpoints"
@@ -162,20 +162,6 @@ def test_bits_of_an_exact_model_approach_its_entropy(chain_model: JudgedModel) -
     # Half of a 95 % interval of 7 degrees of freedom is 2.4 standard errors.
     assert found[None].value == pytest.approx(truth, abs=(found[None].high - found[None].low))
     assert found[5].value > truth
-
-
-def test_wrong_input(tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"'fid': expected one of fid-nfe, .*; did you mean 'fid-nfe'\?"):
-        experiment("fid")
-    with pytest.raises(ValueError, match="official: needs --checkpoint FILE"):
-        reproduce("fid-nfe", tmp_path, on=("official",))
-    with pytest.raises(
-        ValueError, match="digits: a model of images, and this experiment is about text; text8-plain would do"
-    ):
-        reproduce("sa-nfe", tmp_path, on=("bundled",), models=["digits"])
-    with pytest.raises(ValueError, match="mnist-binary: a model of images, and this experiment is about text"):
-        reproduce("sa-nfe", tmp_path, on=("bundled",), models=["mnist-binary"])
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_share_of_the_widest_direction_that_eta_leaves() -> None:
