@@ -255,7 +255,7 @@ def _condition_options(limits: Limits) -> dict[str, Any]:
 
 
 def _count_options(limits: Limits) -> dict[str, Any]:
-    return {"maximum": requests.MAX_SAMPLES[limits.form], "value": requests.USUAL_SAMPLES[limits.form]}
+    return {"maximum": limits.max_samples, "value": limits.usual_samples}
 
 
 def _fitter(models: Models) -> Callable[..., list[Any]]:
@@ -306,7 +306,7 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
     name = _first(models.limits)
     limits = models.limits[name]
     panel = {"calls": CALLS_PAGE, "g": OWN, "t_start": OWN}
-    given = {"model": name, "n": requests.USUAL_SAMPLES[limits.form], "seed": 0, "label": "all", "guidance": 1,
+    given = {"model": name, "n": limits.usual_samples, "seed": 0, "label": "all", "guidance": 1,
              "prompt": "", "keep": requests.KEEPS[0], "picture": 0, "condition": None}  # fmt: skip
     each = [{"solver": _solver_options(limits, usual)["value"], **panel} for usual in USUAL]
     values = [*(given[key] for key in SHARED), *(one[key] for one in each for key in EACH)]

@@ -74,17 +74,20 @@ def check_config(config: Any) -> dict[str, Any]:
     if foreign is not None:
         raise StorageError(f"{foreign!r}: a config of format {config['format']} has {', '.join(known)}")
     _check_depth(config)
-    stored = config["data_shape"]
-    for name, shape in (stored if isinstance(stored, dict) else {"": stored}).items():
-        sides = from_plain(tuple[int, ...], shape, f"data_shape{name and '.' + name}")
-        if not all(side > 0 for side in sides) or math.prod(sides) > MOST_VALUES:
-            raise StorageError(
-                f"data_shape {reprlib.repr(stored)}: expected whole numbers above 0, of product below 2^31"
-            )
+    _check_shape(config["data_shape"])
     if config["network"] is not None and not isinstance(config["network"], dict):
         raise StorageError(f"network {reprlib.repr(config['network'])}: expected an object or null")
     # Format 2 has other names of facts, see bfn.storage.old_facts.
     return _from_format_1(config) if config["format"] == 1 else {**config, "format": FORMAT}
+
+
+def _check_shape(stored: Any) -> None:
+    """Raise a StorageError for a shape of data that no model has."""
+    for name, shape in (stored if isinstance(stored, dict) else {"": stored}).items():
+        sides = from_plain(tuple[int, ...], shape, f"data_shape{name and '.' + name}")
+        if not all(side > 0 for side in sides) or math.prod(sides) > MOST_VALUES:
+            found = f"data_shape {reprlib.repr(stored)}"
+            raise StorageError(f"{found}: expected whole numbers above 0, with a product of at most {MOST_VALUES:,}")
 
 
 def _check_depth(value: Any) -> None:
