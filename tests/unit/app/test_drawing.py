@@ -17,7 +17,6 @@ from bfn.app.drawing import Models
 from bfn.app.requests import KEEPS, DrawRequest, Panel
 from bfn.core.model import BFN
 from bfn.core.solver import plan
-from messages import refused
 from tiny import build
 
 
@@ -58,7 +57,9 @@ def test_errors_of_the_work_reach_who_watches() -> None:
 
     watching = drawing.watched(fail)
     assert next(watching) == 1
-    refused(r"^no$", next, watching)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        next(watching)
+    assert str(error.value) == "no"
 
 
 @pytest.mark.parametrize("kind", ["images", "binary", "text"])
