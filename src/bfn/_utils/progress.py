@@ -79,6 +79,13 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix(values)
 
+    def set_total(self, total: float | None) -> None:
+        """Change the units of work, for work whose length is only estimated at its start."""
+        self.total = total
+        if self._bar is not None:
+            self._bar.total = total
+            self._bar.refresh()
+
     def describe(self, what: str) -> None:
         """Change the description of the work."""
         self.what = what

@@ -33,8 +33,8 @@ from bfn.core.solver import LEAST_T_START
 
 __all__ = [
     "EDM", "WEIGHTINGS", "Bound", "CrossEntropy", "Importance", "JointWeighting", "LossByTime", "MinSNR", "Weighting",
-    "continuous_time_loss", "continuous_time_loss_values", "error_curve", "errors_and_values", "n_step_loss",
-    "noised_output", "reconstruction_loss", "squared_error", "weighted_loss",
+    "continuous_time_loss", "continuous_time_loss_values", "error_curve", "errors_and_values", "leading_error",
+    "n_step_loss", "noised_output", "reconstruction_loss", "squared_error", "weighted_loss",
 ]  # fmt: skip
 
 
@@ -115,13 +115,33 @@ def error_curve(
     generator: torch.Generator | None = None,
     conditions: ConditionTensors | None = None,
 ) -> ErrorCurve:
-    """Measure the mean squared error at n_times equally spaced times from 0 to 1, on all of x at each time."""
+    """Measure the squared error at n_times equally spaced times from 0 to 1, on all of x at each time.
+
+    The error of joint data is that of their leading part, see :func:`leading_error`.
+    """
     times = torch.linspace(0.0 if model.starts_at_zero else LEAST_T_START, 1, n_times, dtype=torch.float64)
+    found, present = [], (conditions or {}).get("present")
     with evaluating(model):
-        errors = [
-            float(squared_error(model, x, t.expand(len(x)), generator, conditions).double().mean()) for t in times
-        ]
-    return ErrorCurve(tuple(times.tolist()), tuple(errors))
+        for t in times:
+            output, _ = noised_output(model, x, t.expand(len(x)), generator, conditions)
+            errors = model.flow.errors(x, _at_least_float32(output.mean))
+            found.append(float(leading_error(model.flow, errors, present).double().mean()))
+    return ErrorCurve(tuple(times.tolist()), tuple(found))
+
+
+def leading_error(flow: Flow, errors: Tensor, present: Tensor | None = None) -> Tensor:
+    """Return the mean squared error of the leading part of each sample, (batch,).
+
+    An error curve is read at the times of the leading part and with its schedule. The errors of parts with other
+    schedules or with times of their own would not fit to them.
+
+    Args:
+        flow: flow of the model.
+        errors: squared errors, like packed data.
+        present: True where a sample has data, like errors.
+    """
+    own = None if present is None else flow.split(present)[flow.leading_part]
+    return mean_over_present(flow.split(errors)[flow.leading_part], own)
 
 
 def continuous_time_loss(

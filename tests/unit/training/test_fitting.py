@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 import bfn
-from bfn.core.losses import noised_output, weighting_of
+from bfn.core.losses import error_curve, noised_output, weighting_of
 from bfn.exact.joint import JointMixture
 from bfn.networks.mlp import MLP
 from bfn.networks.transformer import Transformer
@@ -227,5 +227,11 @@ def test_the_error_curve_of_joint_data_is_that_of_the_part_whose_schedule_it_is_
     bins = (own * 64).long().clamp(max=63)
     for row, values in enumerate((torch.ones(n), error, (error * slope / 2).square())):
         torch.testing.assert_close(found[row], torch.zeros(64).double().index_add(0, bins, values.double()))
+    # The curve that is measured after training is that of the same part.
+    curve = error_curve(model, x, 3, torch.Generator().manual_seed(1))
+    generator = torch.Generator().manual_seed(1)
+    for at, value in zip(curve.t, curve.squared_error, strict=True):
+        mean = noised_output(model, x, torch.full((n,), at).double(), generator)[0].mean
+        assert value == pytest.approx(float(model.flow.split(model.flow.errors(x, mean))["x"].mean()))
     # The mean over all parts is another curve: that of the classes falls along another schedule.
     assert abs(float(errors["kind"].mean() / error.mean()) - 1) > 0.2

@@ -54,6 +54,15 @@ def test_a_terminal_gets_a_bar(capsys, monkeypatch):
     assert "sampling: 100%" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("style", ["bar", "json"])
+def test_the_total_can_be_changed(style, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "INTERVAL", 0)
+    with Progress(1000, "fitting", "step", style, stays=True) as bar:
+        bar.set_total(4)
+        bar.update(2)
+    assert ("2/4" if style == "bar" else '"done": 2, "total": 4') in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shown", [False, True])
 def test_items_pass_in_order(shown, capsys):
     assert list(over(range(5), "reading", "image", shown)) == [0, 1, 2, 3, 4]
