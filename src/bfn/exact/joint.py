@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bfn.core.errors import UserError
-from bfn.core.flows import ContinuousFlow, DiscreteFlow, Flow, NoiseLevel
+from bfn.core.flows import ContinuousFlow, DiscreteFlow, NoiseLevel, PartFlow
 from bfn.core.heads import Categorical, Output, Point, unknown_scale
 from bfn.core.joint import JointFlow, JointOutput
 from bfn.exact.base import (
@@ -130,7 +130,7 @@ class JointMixture(ExactModel):
         classes: Mapping[str, Any],
         *,
         weights: Any = None,
-        flows: Mapping[str, Flow] | None = None,
+        flows: Mapping[str, PartFlow] | None = None,
         times: str = "together",
         dtype: torch.dtype = torch.float64,
     ) -> None:
@@ -139,7 +139,7 @@ class JointMixture(ExactModel):
         counts = {len(means) for means, _ in pairs.values()} | {len(p) for p in probs.values()}
         if len(counts) != 1 or any(means.shape != stds.shape for means, stds in pairs.values()):
             raise UserError("parts of a mixture: expected as many components in each, and a std for each mean")
-        own: dict[str, Flow] = {name: ContinuousFlow() for name in pairs}
+        own: dict[str, PartFlow] = {name: ContinuousFlow() for name in pairs}
         own |= {name: DiscreteFlow(p.shape[-1], 18 / p.shape[-1]) for name, p in probs.items()}
         shapes = {name: tuple(means.shape[1:]) for name, (means, _) in pairs.items()}
         shapes |= {name: tuple(p.shape[1:-1]) for name, p in probs.items()}
@@ -147,7 +147,7 @@ class JointMixture(ExactModel):
         super().__init__(flow, shapes, dtype)
         weights = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
         self._register("log_weights", log_weights(weights, torch.empty(counts.pop())))
-        self.components = nn.ModuleDict({name: _Normals(*pair, dtype) for name, pair in pairs.items()})
+        self.components = nn.ModuleDict({name: _Normals(means, stds, dtype) for name, (means, stds) in pairs.items()})
         self.components.update({name: _Categoricals(p, dtype) for name, p in probs.items()})
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:

@@ -40,14 +40,9 @@ class GaussianMixture(ContinuousExactModel):
     log_weights: Tensor
 
     def __init__(
-        self,
-        means: Tensor,
-        covariances: Tensor | None = None,
-        *,
-        stds: Tensor | None = None,
-        weights: Tensor | None = None,
+        self, means: Any, covariances: Any = None, *, stds: Any = None, weights: Any = None,
         **settings: Unpack[ContinuousSettings],
-    ) -> None:
+    ) -> None:  # fmt: skip
         means = torch.as_tensor(means).double()
         if means.ndim != 2 or means.numel() == 0:
             raise UserError(f"means of shape {tuple(means.shape)}: expected (components, dimensions)")
@@ -160,14 +155,9 @@ class Points(ContinuousExactModel):
     log_weights: Tensor
 
     def __init__(
-        self,
-        points: Tensor,
-        bandwidth: float = 0.0,
-        *,
-        weights: Tensor | None = None,
-        chunk: int = 4096,
+        self, points: Any, bandwidth: float = 0.0, *, weights: Any = None, chunk: int = 4096,
         **settings: Unpack[ContinuousSettings],
-    ) -> None:
+    ) -> None:  # fmt: skip
         points = torch.as_tensor(points)
         if points.ndim < 1 or points.numel() == 0:
             raise UserError(f"points of shape {tuple(points.shape)}: expected (n_points, *data_shape), none of them 0")

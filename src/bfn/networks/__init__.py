@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from bfn.core.errors import UserError
 from bfn.core.registry import Registry, registry
@@ -35,6 +37,11 @@ NETWORKS: Registry[Callable[..., torch.nn.Module]] = registry("network")
 
 PLAIN = (bool, int, float, str, Sequence, Mapping, type(None))
 """Types of the arguments in a config."""
+
+RANDOM = (
+    init.kaiming_uniform_, init.uniform_, init.normal_, Tensor.uniform_, Tensor.normal_,
+)  # fmt: skip
+"""Functions that draw weights."""
 
 EXTRA_BYTES = 1 << 28
 """Memory that a network may use in addition to its weights, for constants such as tables of angles: 256 MiB."""
@@ -88,7 +95,7 @@ def build_for(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> torch
         check_weights(network, weights)
         network.load_state_dict(weights)
         return network
-    with torch.device("meta"):
+    with torch.device("meta"), _NoInitialisation():
         network = build(config)
     check_weights(network, weights)
     if sum(value.nbytes for value in network.buffers()) > EXTRA_BYTES + sum(v.nbytes for v in weights.values()):
@@ -99,6 +106,15 @@ def build_for(config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> torch
         if hasattr(module, "reset_constants"):
             module.reset_constants()  # type: ignore[operator]
     return network
+
+
+class _NoInitialisation(TorchFunctionMode):
+    """Skips the random initialisation of weights. On the meta device it would import modules for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in RANDOM:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def check_weights(network: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -97,6 +97,15 @@ def require_present(present: Tensor, *shapes: Sequence[int]) -> None:
         raise UserError(f"present of shape {tuple(present.shape)}, {present.dtype}: expected bool of {wanted}")
 
 
+def set_constants(module: Any) -> None:
+    """Call a module's ``reset_constants()``, unless it is built on the meta device.
+
+    The first computation on that device imports hundreds of modules, which takes seconds.
+    """
+    if torch.get_default_device().type != "meta":
+        module.reset_constants()
+
+
 def zeroed(layer: Layer) -> Layer:
     """Set the weights and the bias of a layer to zero, so that its residual branch starts as zero."""
     nn.init.zeros_(layer.weight)
@@ -218,7 +227,7 @@ def _check_scale(name: str, key: str, value: Any, shape: tuple[int, ...], n_clas
     least = 0.0 if key == "std" else -math.inf
     is_list = isinstance(value, Sequence) and (len(value),) == shape[-1:]
     numbers = value if is_list else [value]
-    if not all(isinstance(number, Real) and least < number < math.inf for number in numbers):
+    if not all(isinstance(number, Real) and least < float(number) < math.inf for number in numbers):
         wanted = "a number" + (f", or {shape[-1]}," if shape else "") + (" above 0" if key == "std" else "")
         raise UserError(f"condition {name} with {key}={value}: expected {wanted}")
 
@@ -250,8 +259,8 @@ class NumberEmbedding(nn.Module):
     def __init__(self, spec: ConditionSpec, features: int) -> None:
         super().__init__()
         self.spec, self.single = spec, not spec.shape
-        self.reset_constants()
-        self.linear = nn.Linear(2 * len(self.frequencies) + (1 if self.single else spec.shape[-1]), features)
+        set_constants(self)
+        self.linear = nn.Linear((16 if self.single else 0) + (1 if self.single else spec.shape[-1]), features)
         self.null = nn.Parameter(torch.zeros(features))
 
     def reset_constants(self) -> None:
@@ -331,7 +340,7 @@ class Conditioning(nn.Module):
         super().__init__()
         if n_labels < 0:
             raise UserError(f"n_labels={n_labels}: expected 0 (no labels) or the number of labels")
-        self.reset_constants()
+        set_constants(self)
         self.specs = declared(conditions)
         self.sequences = [spec.name for spec in self.specs if spec.is_sequence]
         self.time = nn.Linear(2 * self.n_frequencies * n_times, features)

@@ -18,6 +18,7 @@ from bfn.networks.conditioning import (
     require_positive,
     require_present,
     require_shape,
+    set_constants,
     zeroed,
 )  # fmt: skip
 
@@ -149,7 +150,7 @@ class TableVector(nn.Module):
         self.n_numbers, self.class_counts = n_numbers, tuple(class_counts)
         self.in_features = 2 * n_numbers + sum(class_counts)
         self.out_features = n_numbers + sum(class_counts)
-        self.reset_constants()
+        set_constants(self)
 
     def reset_constants(self) -> None:
         """Set scale and shift of the inputs."""
@@ -205,7 +206,7 @@ class TableMLP(nn.Module):
         self.vector = TableVector(n_numbers, class_counts)
         self.conditioning = Conditioning(condition_features)
         self.n_waves = n_waves
-        self.reset_constants()
+        set_constants(self)
         self.stem = nn.Linear(self.vector.in_features + 2 * n_waves * n_numbers, width)
         self.blocks = nn.ModuleList(ResidualBlock(width, condition_features, dropout) for _ in range(n_blocks))
         self.norm = nn.LayerNorm(width)

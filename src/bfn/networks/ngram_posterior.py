@@ -156,7 +156,7 @@ class SparseAutomaton(Automaton):
     def retreat(self, beta: Tensor, out: Tensor | None = None) -> Tensor:
         both = self.step_back @ beta
         levels = list(both[self.n_short :].split_with_sizes(self.sizes))
-        short = [*both[: self.n_short].split_with_sizes(self.sizes[:-1]), 0.0]
+        short: list[Any] = [*both[: self.n_short].split_with_sizes(self.sizes[:-1]), 0.0]
         passed = short[0]
         levels[0] = levels[0] + passed
         for n in range(1, len(levels)):
@@ -372,7 +372,7 @@ class NGramPosterior(nn.Module):
         self.n_classes, self.context = n_classes, context
         most = min(MOST_NGRAMS, sum(n_classes**n for n in range(1, context + 2)))
         self.register_buffer("sizes", torch.tensor([n_classes, *[0] * context]))
-        self.register_buffer("codes", torch.arange(most).where(torch.arange(most) < n_classes, -1))
+        self.register_buffer("codes", torch.tensor([*range(n_classes), *[-1] * (most - n_classes)]))
         self.register_buffer("log_share", torch.zeros(most))
         self.register_buffer("log_backoff", torch.zeros(1 + most))
         self._cached: tuple[Any, BackoffAutomaton] | None = None
@@ -444,10 +444,10 @@ class NGramPosterior(nn.Module):
         numbers = sizes.tolist()
         if min(numbers) < 0 or sum(numbers) > len(codes):
             raise UserError(f"an n-gram model with {numbers} n-grams of {len(codes)}: the file is damaged")
-        share = log_share[: sum(numbers)].double().exp().split(numbers)
-        backoff = log_backoff[: 1 + sum(numbers[:-1])].double().exp().split([1, *numbers[:-1]])
+        share = log_share[: sum(numbers)].double().exp().split_with_sizes(numbers)
+        backoff = log_backoff[: 1 + sum(numbers[:-1])].double().exp().split_with_sizes([1, *numbers[:-1]])
         empty = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
-        grams = codes[: sum(numbers)].split(numbers)
+        grams = codes[: sum(numbers)].split_with_sizes(numbers)
         tables = BackoffTables(self.n_classes, self.context, (empty[0], *grams), (empty[1], *share), tuple(backoff))
         tables.check()
         return tables.normalised()

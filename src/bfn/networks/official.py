@@ -15,7 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.core.errors import UserError
-from bfn.networks.conditioning import config_of, require_divisible, require_positive, require_shape, zeroed
+from bfn.networks.conditioning import (
+    config_of,
+    require_divisible,
+    require_positive,
+    require_shape,
+    set_constants,
+    zeroed,
+)
 
 FOURIER_EXPONENTS = (5, 6)
 """The CIFAR-10 network also sees sines and cosines of its input, at angular frequencies 2 pi 2^5 and 2 pi 2^6."""
@@ -232,7 +239,7 @@ class OfficialFlatUNet(nn.Module):
         self.norm_out = nn.GroupNorm(groups, width)
         self.conv_out = zeroed(nn.Conv2d(width, width, 3, padding=1))
         self.pixel_out = nn.Linear(channels + width, channels * n_outputs)
-        self.reset_constants()
+        set_constants(self)
 
     def reset_constants(self) -> None:
         """Set frequencies and memory layout, which checkpoints do not hold."""
@@ -340,7 +347,7 @@ class OfficialBinaryUNet(nn.Module):
         self.norm_out = nn.GroupNorm(groups, channels)
         self.conv_out = zeroed(nn.Conv2d(channels, width, 3, padding=1))
         self.pixel_out = nn.Linear(2 * width, 1)
-        self.reset_constants()
+        set_constants(self)
 
     def reset_constants(self) -> None:
         """Set frequencies and memory layout, which checkpoints do not hold."""

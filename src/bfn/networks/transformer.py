@@ -21,6 +21,7 @@ from bfn.networks.conditioning import (
     require_positive,
     require_present,
     require_shape,
+    set_constants,
     zeroed,
 )  # fmt: skip
 from bfn.networks.mlp import TableVector
@@ -41,7 +42,11 @@ class Rotary(nn.Module):
         if features % 2:
             raise UserError(f"features={features}: rotary positions need an even number of features per head")
         self.features, self.max_length = features, max_length
-        self.reset_constants()
+        # On the meta device these show how much memory the network needs.
+        size = max_length if torch.get_default_device().type == "meta" else 0
+        self.register_buffer("cos", torch.empty(size, features), persistent=False)
+        self.register_buffer("sin", torch.empty(size, features), persistent=False)
+        set_constants(self)
 
     def reset_constants(self) -> None:
         """Set cosines and sines of the angles."""
@@ -183,19 +188,12 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config_of("transformer", locals())
-        if (in_features is None) == (n_classes == 0) or (n_classes and out_features is not None):
-            raise UserError(
-                f"in_features={in_features}, out_features={out_features}, n_classes={n_classes}: "
-                "give n_classes alone for discrete sequences, or in_features (and out_features) for continuous ones"
-            )
-        require_classes(n_classes)
+        _check_data(in_features, out_features, n_classes, ngram)
         sizes = ("in_features", "out_features", "width", "n_blocks", "n_heads", "expansion", "max_length")
         require_positive(self.config, *sizes, "condition_features")
         require_divisible(width=(width, 2 * n_heads))
         if kernel_size < 0 or (kernel_size and kernel_size % 2 == 0):
             raise UserError(f"kernel_size={kernel_size}: expected an odd number, or 0 for no convolution")
-        if ngram and not n_classes:
-            raise UserError(f"ngram={ngram}: an n-gram model is for discrete sequences; leave it out")
         self.size_in, self.discrete, self.max_length = in_features or n_classes, n_classes > 0, max_length
         self.chain = NGramPosterior(n_classes, ngram) if ngram else None
         rotary = Rotary(width // n_heads, max_length)
@@ -267,6 +265,18 @@ class Transformer(nn.Module):
         return {**stored, **chain, **start, "stem.weight": torch.cat((stem, torch.zeros_like(stem)), 1)}
 
 
+def _check_data(in_features: int | None, out_features: int | None, n_classes: int, ngram: int) -> None:
+    """Raise a UserError unless the arguments describe either discrete or continuous sequences."""
+    if (in_features is None) == (n_classes == 0) or (n_classes and out_features is not None):
+        raise UserError(
+            f"in_features={in_features}, out_features={out_features}, n_classes={n_classes}: "
+            "give n_classes alone for discrete sequences, or in_features (and out_features) for continuous ones"
+        )
+    require_classes(n_classes)
+    if ngram and not n_classes:
+        raise UserError(f"ngram={ngram}: an n-gram model is for discrete sequences; leave it out")
+
+
 class TableTransformer(nn.Module):
     """Transformer over the columns of a table, for rows as :class:`bfn.networks.TableMLP` takes them.
 
@@ -303,7 +313,7 @@ class TableTransformer(nn.Module):
         self.vector = TableVector(n_numbers, class_counts)
         n = n_numbers + len(class_counts)
         self.most = most = max([2 * bool(n_numbers), *class_counts])
-        self.reset_constants()
+        set_constants(self)
         self.conditioning = Conditioning(condition_features)
         self.stem = nn.Parameter(torch.randn(n, most, width) * 0.5 * most**-0.5)
         self.column = nn.Parameter(torch.randn(n, 1, width) * 0.5)

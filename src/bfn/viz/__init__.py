@@ -16,7 +16,7 @@ from bfn.viz.pictures import (
     write_animation,
     write_picture,
     write_samples,
-)
+)  # fmt: skip
 from bfn.viz.plots import Paths, against_calls, loss_by_t, nodes, plane, quality, record, save, simplex, table
 
 __all__ = [

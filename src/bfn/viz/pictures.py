@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
     from bfn.core.model import Model
 
+__all__ = [
+    "Recorder", "lines", "molecule_sheet", "sheet", "side_by_side", "text_picture", "write_animation", "write_picture",
+    "write_samples",
+]  # fmt: skip
+
 
 def lines(model: Model, x: Any, present: Any = None) -> list[str]:
     """Return one line for each sample: its text, or its numbers in units; for joint data name=value for each part.
@@ -122,13 +127,11 @@ class Recorder:
     def frames(self) -> list[Picture]:
         """Return one picture for each network call, with the input beside the prediction."""
         n = len(self.steps)
-        return [
-            side_by_side(
-                [("known", self.picture(known)), ("predicted", self.picture(predicted))],
-                f"call {i} of {n}, t = {t:.3f}",
-            )
-            for i, (t, known, predicted) in enumerate(self.steps, 1)
-        ]
+        frames = []
+        for i, (t, known, predicted) in enumerate(self.steps, 1):
+            pair = [("known", self.picture(known)), ("predicted", self.picture(predicted))]
+            frames.append(side_by_side(pair, f"call {i} of {n}, t = {t:.3f}"))
+        return frames
 
     def picture(self, prediction: Tensor) -> Picture:
         """Draw inputs or predictions as text or as a sheet of images."""
@@ -148,14 +151,12 @@ def write_animation(path: Path | str, frames: Iterable[Picture], seconds: float 
         seconds: duration of the animation; the last frame is then shown for as long again.
     """
     path = Path(path)
-    formats = {".gif": "GIF", ".png": "PNG"}
-    if path.suffix not in formats:
+    kind = {".gif": "GIF", ".png": "PNG"}.get(path.suffix)
+    if kind is None:
         raise UserError(f"{path}: expected a .gif or a .png file for an animation")
     first, *rest = frames
     each = max(20, round(1000 * seconds / (1 + len(rest))))
     durations = [*[each] * len(rest), round(1000 * seconds)]
     with atomic(path) as temporary:
-        first.save(
-            temporary, format=formats[path.suffix], save_all=True, append_images=rest, duration=durations, loop=0
-        )  # fmt: skip
+        first.save(temporary, format=kind, save_all=True, append_images=rest, duration=durations, loop=0)
     return path

@@ -254,7 +254,7 @@ def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = Non
         index: index of the colour.
     """
     inputs = paths.inputs.double().cpu()
-    if not paths.flow.has_range or inputs.shape[2:] != (2,):
+    if not paths.flow.parts[""].has_range or inputs.shape[2:] != (2,):
         raise UserError(f"paths of shape {tuple(inputs.shape)}: expected (calls, n, 2) of continuous data")
     axes = on(axes)
     if model is not None:
@@ -272,7 +272,7 @@ def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = Non
 def simplex(paths: Paths, variable: int = 0, axes: Axes | None = None) -> Axes:
     """Plot paths of one variable of three classes in the triangle of probabilities, with one class at each corner."""
     theta = paths.inputs.double().cpu()
-    if paths.flow.has_range or theta.shape[-1] != 3:
+    if paths.flow.parts[""].has_range or theta.shape[-1] != 3:
         raise UserError(f"paths of shape {tuple(theta.shape)}: expected three classes of discrete data")
     theta = theta.flatten(2, -2)
     if not 0 <= variable < theta.shape[2]:
