@@ -22,6 +22,9 @@ from bfn.core.errors import UserError
 from bfn.core.flows import Flow, NoiseLevel
 from bfn.core.info import NOTHING, Fact
 
+LARGEST = 1e30
+"""Maximum size of a coefficient. Products of larger ones with data are infinite in float32."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -108,7 +111,13 @@ class Table:
 
         def over(numbers: Iterable[Sequence[float]]) -> Sequence[Number]:
             """Return factors of the state from the numbers of each part, one for each row."""
-            return flow.over_state([*zip(*numbers, strict=True)], like)
+            rows = [*zip(*numbers, strict=True)]
+            wrong = next((x for row in rows for x in row if not abs(x) <= LARGEST), None)
+            if wrong is not None:
+                raise UserError(
+                    f"a solver's coefficient {wrong:g}: expected at most {LARGEST:g}; mend schedule or table"
+                )
+            return flow.over_state(rows, like)
 
         a, c = over([row.a for row in t.rows] for t in tables), over([row.c for row in t.rows] for t in tables)
         b = [

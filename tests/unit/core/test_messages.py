@@ -93,6 +93,10 @@ FLOWS = [
     (lambda: bfn.ContinuousFlow.for_data(torch.arange(9.0) + 100), "subtract the mean"),
     *[(lambda s=s: bfn.ContinuousFlow(sigma_1=s), f"sigma_1={s}: expected a standard") for s in (0, 1, -0.5, NAN)],
     *[(lambda b=b: bfn.DiscreteFlow(3, beta_1=b), f"beta_1={b}: expected a positive") for b in (0, -1, math.inf, NAN)],
+    (
+        lambda: bfn.BFN(lambda x, t: x, bfn.DiscreteFlow(3, beta_1=1e300), "logits", (2,)).sample(1, nfe=2),
+        "a solver's coefficient 1.2e+150: expected at most 1e+30",
+    ),
     *[
         (lambda t=times, b=betas: bfn.TabulatedSchedule(t, b), said)
         for times, betas, said in (
