@@ -22,7 +22,7 @@ from bfn._utils.pieces import digest
 from bfn.core.errors import UserError
 from bfn.core.model import Model
 from bfn.data.images import Images, concatenate
-from bfn.data.loading import ModelData, columns_of, load, read_model_data
+from bfn.data.loading import ModelData, columns_of, from_card, load, read_model_data
 from bfn.data.records import Records
 from bfn.data.text import Text
 
@@ -229,6 +229,12 @@ class ReferenceData:
     def halves(cls, x: Tensor) -> Self:
         """Take every other sample of one tensor as the reference."""
         return cls(x[::2], x[1::2])
+
+
+def data_of(model: Model, data: Any) -> Any:
+    """Return the data to compare with: those that are given, or those that the model's card names; None for neither."""
+    own = model.info.trained_on.get("name")
+    return data if data is not None or own is None else from_card(own)
 
 
 def read_images(model: Model, source: str | Path, n_features: int | None) -> ReferenceData:

@@ -23,30 +23,11 @@ from bfn._utils.pieces import digest
 from bfn.core.errors import UserError
 from bfn.core.model import Model
 from bfn.core.registry import Registry, registry
-from bfn.data.loading import from_card, read_model_data
+from bfn.data.loading import read_model_data
 from bfn.data.tokenizers import Tokenizer
-from bfn.quality.features import (
-    N_CLASSES,
-    POOLED,
-    Extractor,
-    check_finite,
-    classify,
-    extract,
-    load_classifier,
-    nearest,
-    pooled_pixels,
-)
+from bfn.quality import features, judge, metrics
 from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
-from bfn.quality.judge import Judge, JudgePart, Measure, ReferenceData, generator, read_images, read_texts, read_values
-from bfn.quality.metrics import (
-    TextItems,
-    character_ngrams,
-    entropy,
-    ngram_counts,
-    spelling_accuracy,
-    spelling_estimate,
-    word_counts,
-)
+from bfn.quality.judge import Judge, JudgePart, Measure, ReferenceData, generator
 from bfn.quality.molecules import is_of_molecules, molecule_parts, read_molecules
 from bfn.quality.table_report import table_columns, table_judge
 
@@ -60,13 +41,13 @@ def as_values(model: Model, x: Any) -> Tensor:
     """Return samples as floats, (n, *data_shape). Joint data become (n, D): numbers as they are, classes one-hot."""
     if isinstance(model.data_shape, Mapping):
         x = model.flow.pack(x, model.data_shape)
-        check_finite(x)
+        features.check_finite(x)
         scale, shift = model.flow.message_map
         return (model.flow.message(x) - shift) / scale
     if tuple(x.shape[1:]) != tuple(model.data_shape):
         raise UserError(f"samples of shape {tuple(x.shape)}: expected (n, {', '.join(map(str, model.data_shape))})")
     values = model.flow.values(x)
-    check_finite(values)
+    features.check_finite(values)
     return values
 
 
@@ -81,7 +62,7 @@ def read_vectors(model: Model, source: str | Path) -> ReferenceData:
     """Read numbers, from an .npy file or in any form that ``bfn train`` takes."""
     if model.info.scaling or Path(source).suffix != ".npy":
         return ReferenceData.halves(as_values(model, read_model_data(model, source, "all").x))
-    return ReferenceData.halves(as_values(model, read_values(Path(source))))
+    return ReferenceData.halves(as_values(model, judge.read_values(Path(source))))
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -143,8 +124,8 @@ class Frechet(JudgePart):
         )
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        features = extract(x, self.extractor, batch_size=self.batch_size)
-        figure = frechet_estimate(features, self.reference, generator=generator(), n_resamples=self.n_resamples)
+        found = features.extract(x, self.extractor, batch_size=self.batch_size)
+        figure = frechet_estimate(found, self.reference, generator=generator(), n_resamples=self.n_resamples)
         return {"frechet": figure}
 
 
@@ -177,14 +158,14 @@ class Digits(JudgePart):
         return f"digits-1-{self.conditional}"
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        return self.figures(classify(x), labels)
+        return self.figures(features.classify(x), labels)
 
     def figures(self, probabilities: Tensor, labels: Tensor | None = None) -> dict[str, Estimate]:
         """Return the figures of the classifier's probabilities, (n, 10)."""
         best, predicted = probabilities.double().max(-1)
 
         def class_entropy(index: Tensor) -> Tensor:
-            return entropy(torch.bincount(predicted[index], minlength=N_CLASSES))[None]
+            return metrics.entropy(torch.bincount(predicted[index], minlength=features.N_CLASSES))[None]
 
         (balance,) = bootstrap_estimates(class_entropy, len(predicted), generator=generator())
         return {
@@ -213,7 +194,7 @@ class NearestClasses(JudgePart):
         return digest("neighbours", str(NEIGHBOURS), self.images.mean(0), self.labels)
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        _, found = nearest(x.flatten(1), self.images, NEIGHBOURS)
+        _, found = features.nearest(x.flatten(1), self.images, NEIGHBOURS)
         return asked_class(self.labels[found].mode(-1).values, labels)
 
 
@@ -249,7 +230,7 @@ class NearCopies(JudgePart):
         return self._ratios(self.held_out[-COPY_CALIBRATION:]).quantile(COPY_SHARE).item()
 
     def _ratios(self, x: Tensor) -> Tensor:
-        distances, _ = nearest(x.flatten(1), self.train, COPY_NEIGHBOURS)
+        distances, _ = features.nearest(x.flatten(1), self.train, COPY_NEIGHBOURS)
         return distances[:, 0] / distances.mean(1).clamp(min=1e-12)
 
 
@@ -274,8 +255,8 @@ class Texts(JudgePart):
     @classmethod
     def against(cls, tokenizer: Tokenizer, reference: Sequence[str], n: int = 4) -> Self:
         """Count the n-grams and words of real texts."""
-        english = spelling_accuracy(reference[:MOST_LOOKED_UP]) > ENGLISH
-        return cls(tokenizer, ngram_counts(reference, n), word_counts(reference), n, english)
+        english = metrics.spelling_accuracy(reference[:MOST_LOOKED_UP]) > ENGLISH
+        return cls(tokenizer, metrics.ngram_counts(reference, n), metrics.word_counts(reference), n, english)
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -293,13 +274,19 @@ class Texts(JudgePart):
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         texts = self.tokenizer.decode(x.clamp(min=0), None if bool((x >= 0).all()) else x >= 0)
-        ngrams = TextItems.of([character_ngrams(text, self.n) for text in texts], self.ngrams)
-        words = TextItems.of([text.split() for text in texts], self.words)
+        ngrams = metrics.TextItems.of([metrics.character_ngrams(text, self.n) for text in texts], self.ngrams)
+        words = metrics.TextItems.of([text.split() for text in texts], self.words)
         (ngram, ngram_entropy), (word, word_entropy) = (
             [figure.within(0) for figure in bootstrap_estimates(items.statistics, len(texts), generator=generator())]
             for items in (ngrams, words)
         )
-        figures = (*([spelling_estimate(texts)] if self.english else []), ngram, word, ngram_entropy, word_entropy)
+        figures = (
+            *([metrics.spelling_estimate(texts)] if self.english else []),
+            ngram,
+            word,
+            ngram_entropy,
+            word_entropy,
+        )
         return {measure.key: figure for measure, figure in zip(self.measures, figures, strict=True)}
 
 
@@ -332,7 +319,7 @@ class Metric:
     configure: Callable[[Path | str | None, int | None], Metric] | None = None
 
 
-def features_for(metric: str, device: torch.device | str = "cpu") -> Extractor:
+def features_for(metric: str, device: torch.device | str = "cpu") -> features.Extractor:
     """Return the differentiable features of the Frechet distance of a metric.
 
     Args:
@@ -340,8 +327,11 @@ def features_for(metric: str, device: torch.device | str = "cpu") -> Extractor:
         device: device of the values.
     """
     if metric == "mnist":
-        return load_classifier().to(device).features
-    known: dict[str, Extractor] = {"pixels": pooled_pixels, "values": partial(torch.flatten, start_dim=1)}
+        return features.load_classifier().to(device).features
+    known: dict[str, features.Extractor] = {
+        "pixels": features.pooled_pixels,
+        "values": partial(torch.flatten, start_dim=1),
+    }
     return known[metric]
 
 
@@ -353,7 +343,7 @@ def near_copies(real: ReferenceData) -> list[JudgePart]:
 
 def _frechet(metric: str, label: str, real: ReferenceData) -> Frechet:
     extractor = features_for(metric)
-    return Frechet(extractor, FeatureStatistics.of(extract(real.reference, extractor)), label)
+    return Frechet(extractor, FeatureStatistics.of(features.extract(real.reference, extractor)), label)
 
 
 def parts_with_classes(model: Model, real: ReferenceData, frechet: Frechet) -> list[JudgePart]:
@@ -378,7 +368,7 @@ def _digit_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
 
 
 def _pixel_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
-    side = min(POOLED, *real.reference.shape[-2:])
+    side = min(features.POOLED, *real.reference.shape[-2:])
     return parts_with_classes(model, real, _frechet("pixels", f"Frechet distance of {side} x {side} pixels", real))
 
 
@@ -396,7 +386,7 @@ _is_text, _is_images = _of_form("text"), _of_form("images")
 
 def _n_pixels(model: Model) -> int:
     """Return the number of features of pooled images."""
-    pooled: int = min(math.prod(model.data_shape), model.data_shape[0] * POOLED**2)
+    pooled: int = min(math.prod(model.data_shape), model.data_shape[0] * features.POOLED**2)
     return pooled
 
 
@@ -407,16 +397,16 @@ BUILT_IN: dict[str, Metric] = {
     ),
     "text": Metric(
         "spelling, n-grams and words of text, against held-out text",
-        _is_text, text_parts, read_texts, as_classes,
+        _is_text, text_parts, judge.read_texts, as_classes,
     ),
     "pixels": Metric(
         "Frechet distance of images pooled to 8 x 8, class by nearest neighbours",
-        _is_images, _pixel_parts, lambda model, source: read_images(model, source, _n_pixels(model)),
+        _is_images, _pixel_parts, lambda model, source: judge.read_images(model, source, _n_pixels(model)),
     ),
     "mnist": Metric(
         "the bundled classifier's features and verdict on 28 x 28 digits",
         lambda model: tuple(model.data_shape) == (1, 28, 28), _digit_parts,
-        partial(read_images, n_features=N_CLASSIFIER_FEATURES),
+        partial(judge.read_images, n_features=N_CLASSIFIER_FEATURES),
     ),
     "values": Metric(
         "Frechet distance of the data as they are, for vectors",
@@ -455,8 +445,7 @@ def judge_for(
     """
     if table_columns(model) is not None and metric in (None, "table") and not isinstance(data, Tensor):
         return table_judge(model, data, train)
-    own = model.info.trained_on.get("name")
-    source = data if data is not None or own is None else from_card(own)
+    source = judge.data_of(model, data)
     name = metric_for(model, metric, source)
     chosen = METRICS[name]
     if chosen.configure is not None:

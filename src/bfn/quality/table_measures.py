@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -97,10 +97,10 @@ class TableFeatures:
     high: Floats
 
     @classmethod
-    def of(cls, table: Any, leave_out: Collection[str] = ()) -> TableFeatures:
-        """Read a real table, without the columns to leave out and those that have no value."""
+    def of(cls, table: Any) -> TableFeatures:
+        """Read a real table, without columns that have no value."""
         table = as_frame(table)
-        names = [name for name in table.columns if name not in leave_out and bool(table[name].notna().any())]
+        names = [name for name in table.columns if bool(table[name].notna().any())]
         if len(table) < 2 or not names:
             raise UserError(
                 f"a table of {len(table)} rows and {len(names)} columns: expected at least 2 rows, 1 column"
@@ -406,10 +406,10 @@ class ShapesAndTrends:
         numbers = features.is_number
         self.pairs = list(combinations(range(len(features.columns)), 2))
         self._of_numbers = np.array([bool(numbers[i] and numbers[j]) for i, j in self.pairs], dtype=bool)
-        self._columns = [_Counts.of(rows[:, j], real[:, j], by_rank=bool(numbers[j])) for j in range(len(numbers))]
+        self._columns = [_Counts(rows[:, j], real[:, j], by_rank=bool(numbers[j])) for j in range(len(numbers))]
         own, others = (self._bins(matrix, real) for matrix in (rows, real))
         self._tables = {
-            pair: _Counts.of(_paired(own, *pair), _paired(others, *pair), by_rank=False)
+            pair: _Counts(_paired(own, *pair), _paired(others, *pair), by_rank=False)
             for pair, of_numbers in zip(self.pairs, self._of_numbers, strict=True)
             if not of_numbers
         }
@@ -461,18 +461,16 @@ def _paired(bins: NDArray[np.int64], i: int, j: int) -> Floats:
 
 
 class _Counts:
-    """Distance of two distributions of values: Kolmogorov-Smirnov, or total variation."""
+    """Distance of two distributions of values: Kolmogorov-Smirnov, or total variation.
 
-    def __init__(self, place: NDArray[np.int64], real: Floats, present: NDArray[np.bool_], by_rank: bool) -> None:
-        self.place, self.real, self.present, self.by_rank = place, real, present, by_rank
+    NaN stands for a missing cell, which is not counted.
+    """
 
-    @classmethod
-    def of(cls, rows: Floats, real: Floats, by_rank: bool) -> _Counts:
-        """Count the values of a column. NaN stands for a missing cell, which is not counted."""
-        present, real = ~np.isnan(rows), real[~np.isnan(real)]
-        both = np.unique(np.concatenate([rows[present], real]))
+    def __init__(self, rows: Floats, real: Floats, by_rank: bool) -> None:
+        self.present, self.by_rank, real = ~np.isnan(rows), by_rank, real[~np.isnan(real)]
+        both = np.unique(np.concatenate([rows[self.present], real]))
         counts = np.bincount(np.searchsorted(both, real), minlength=len(both))
-        return cls(np.searchsorted(both, rows[present]), counts / max(counts.sum(), 1), present, by_rank)
+        self.place, self.real = np.searchsorted(both, rows[self.present]), counts / max(counts.sum(), 1)
 
     def distance(self, weights: Floats) -> float:
         """Return the distance, where row i counts weights[i] times; NaN if a side has no values."""

@@ -26,12 +26,11 @@ from bfn._utils.files import atomic_write
 from bfn._utils.pieces import digest
 from bfn.core.errors import UserError
 from bfn.core.model import Model
-from bfn.data.loading import from_card
 from bfn.data.sources import SOURCES
 from bfn.data.table_columns import TableColumns
 from bfn.data.table_files import as_frame, read_table
 from bfn.quality.comparison import markdown_table
-from bfn.quality.judge import Judge, JudgePart, Measure
+from bfn.quality.judge import Judge, JudgePart, Measure, data_of
 from bfn.quality.table_measures import (
     MOST_ROWS,
     Floats,
@@ -241,8 +240,7 @@ def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any,
     columns = table_columns(model)
     if columns is None:
         raise UserError("a model of something else than a table: its samples are judged by other metrics")
-    own = model.info.trained_on.get("name")
-    source = data if data is not None or own is None else from_card(own)
+    source = data_of(model, data)
     if train is None and isinstance(source, str | Path) and _is_standard(str(source)):
         tables = [read_table(str(source), "train"), read_table(str(source), "test")]
     elif train is None or source is None:
