@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from bfn._utils.files import atomic
 from bfn.core.errors import UserError
 from bfn.core.flows import Flow
 from bfn.core.info import ErrorCurve
+from bfn.core.model import Model
 from bfn.core.samples import Samples
 from bfn.core.sampling import Step, sample
 from bfn.core.table import Table
@@ -25,10 +26,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from bfn.core.model import Model
-    from bfn.exact.base import ExactModel
-    from bfn.quality.comparison import Record
-    from bfn.quality.judge import Measure
+
+class Measure(Protocol):
+    """What a plot needs of a judge's measure."""
+
+    @property
+    def key(self) -> str:
+        """Name in records."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+
+    @property
+    def better(self) -> str:
+        """Better direction, "low" or "high"."""
 
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
@@ -176,9 +188,7 @@ def against_calls(
     return axes
 
 
-def quality(
-    records: Sequence[Record], measure: Measure, axes: Axes | None = None, real: Estimate | None = None
-) -> Axes:
+def quality(records: Sequence[Any], measure: Measure, axes: Axes | None = None, real: Estimate | None = None) -> Axes:
     """Plot a measure over network calls like :func:`against_calls`, with its better direction as the title.
 
     Args:
@@ -244,7 +254,7 @@ def record(model: Model, n: int, **settings: Any) -> Paths:
     return Paths(model.flow, times, torch.stack([step.u for step in steps]), samples)
 
 
-def plane(paths: Paths, axes: Axes | None = None, model: ExactModel | None = None, index: int = 0) -> Axes:
+def plane(paths: Paths, axes: Axes | None = None, model: Any = None, index: int = 0) -> Axes:
     """Plot paths of two-dimensional continuous data: mu from the origin to the sample.
 
     Args:
