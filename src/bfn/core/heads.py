@@ -330,6 +330,8 @@ class FlowMapHead(Head):
     shows_start: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.head, Head):
+            raise UserError(f"head={self.head!r}: expected a head, such as LogitsHead()")
         for name in ("kind", "starts_at_zero"):
             object.__setattr__(self, name, getattr(self.head, name))
 
