@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,21 +27,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class Measure(Protocol):
-    """What a plot needs of a judge's measure."""
-
-    @property
-    def key(self) -> str:
-        """Name in records."""
-
-    @property
-    def label(self) -> str:
-        """Name for people."""
-
-    @property
-    def better(self) -> str:
-        """Better direction, "low" or "high"."""
-
+Measure = Any
+"""A :class:`bfn.quality.Measure`; the judges are a room above this one."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 """Colours of Okabe and Ito, which colour-blind readers can distinguish."""
