@@ -4,6 +4,7 @@
 """
 
 import math
+import random
 import signal
 import warnings
 from collections.abc import Mapping
@@ -55,6 +56,25 @@ def run(n: int, check, **drawn) -> None:
     """Draw n cases and check each."""
     always = settings(max_examples=n, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     always(given(**drawn)(check))()
+
+
+def damage(whole: bytes, chance: random.Random) -> bytes:
+    """The bytes of a file with a bit flipped, or with bytes replaced, zeroed, cut or doubled."""
+    data, place = bytearray(whole), chance.randrange(len(whole))
+    kind = chance.choice(("bit", "byte", "zeros", "cut", "double", "length"))
+    if kind == "bit":
+        data[place] ^= 1 << chance.randrange(8)
+    elif kind == "byte":
+        data[place] = chance.randrange(256)
+    elif kind == "zeros":
+        data[place : place + 16] = bytes(len(data[place : place + 16]))
+    elif kind == "cut":
+        data = data[:place]
+    elif kind == "double":
+        data[place:place] = data[place : place + 32]
+    else:
+        data[:16] = bytes(chance.randrange(256) for _ in data[:16])
+    return bytes(data)
 
 
 @contextmanager

@@ -3,12 +3,10 @@
 import copy
 import gzip
 import json
-import random
 import shutil
 import struct
 
 import numpy as np
-import torch
 from hypothesis import assume
 from hypothesis import strategies as st
 from PIL import Image
@@ -16,10 +14,8 @@ from PIL import Image
 import bfn
 import tiny
 from bfn.cli import main
-from bfn.core.errors import UserError
-from bfn.storage import models as storage
 from bfn.training.settings import Settings, read_settings, recipe, recipes
-from fuzzing import JSON, allowed, assert_finite, cases, run
+from fuzzing import JSON, allowed, assert_finite, cases, damage, run
 
 KINDS = ("vectors", "images", "text")
 
@@ -63,58 +59,13 @@ def test_configs(n, tmp_path):
     run(n, check, kind=st.sampled_from(KINDS), chance=st.randoms(use_true_random=False), new=st.sampled_from(JSON))
 
 
-def damage(whole: bytes, chance: random.Random) -> bytes:
-    """Bits flipped, bytes replaced, zeroed, cut or doubled."""
-    data, place = bytearray(whole), chance.randrange(len(whole))
-    kind = chance.choice(("bit", "byte", "zeros", "cut", "double", "length"))
-    if kind == "bit":
-        data[place] ^= 1 << chance.randrange(8)
-    elif kind == "byte":
-        data[place] = chance.randrange(256)
-    elif kind == "zeros":
-        data[place : place + 16] = bytes(len(data[place : place + 16]))
-    elif kind == "cut":
-        data = data[:place]
-    elif kind == "double":
-        data[place:place] = data[place : place + 32]
-    else:
-        data[:16] = bytes(chance.randrange(256) for _ in data[:16])
-    return bytes(data)
-
-
-@cases(60, 1000)
-def test_stored_models_with_a_change_are_refused(n, tmp_path):
-    folder = tiny.save("vectors", tmp_path / "m")
-    whole = {name: (folder / name).read_bytes() for name in ("model.safetensors", "config.json")}
-    seen = []
-
-    def check(name, chance):
-        data = damage(whole[name], chance)
-        if data == whole[name]:
-            return
-        (folder / name).write_bytes(data)
-        with allowed():
-            try:
-                bfn.load(folder)
-            except UserError:
-                seen.append(True)
-            else:
-                seen.append(False)
-        (folder / name).write_bytes(whole[name])
-
-    run(n, check, name=st.sampled_from(sorted(whole)), chance=st.randoms(use_true_random=False))
-    assert all(seen)
-    assert len(seen) > 0.8 * n
-
-
 @cases(60, 2000)
 def test_data_files(n, tmp_path):
     pixels = np.arange(6 * 8 * 8, dtype=np.uint8).reshape(6, 8, 8)
     np.save(tmp_path / "x.npy", pixels)
     np.savez_compressed(tmp_path / "x.npz", x=pixels, y=np.arange(6))
-    (tmp_path / "x-idx3.gz").write_bytes(
-        gzip.compress(b"\0\0\x08\x03" + struct.pack(">3I", 6, 8, 8) + pixels.tobytes())
-    )
+    idx = b"\0\0\x08\x03" + struct.pack(">3I", 6, 8, 8) + pixels.tobytes()
+    (tmp_path / "x-idx3.gz").write_bytes(gzip.compress(idx))
     (tmp_path / "x.txt").write_text("some words of a text, and some more of them " * 9)
     (tmp_path / "x.csv").write_text("name,size,kind\n" + "".join(f"row{i},{i / 7},{'ab'[i % 2]}\n" for i in range(30)))
     for kind in ("png", "jpg", "gif", "bmp", "tiff"):
@@ -128,7 +79,7 @@ def test_data_files(n, tmp_path):
         path.write_bytes(damage(whole[path], chance))
         source = path if path.parent == tmp_path else path.parent
         with allowed():
-            bfn.data.loading.load(source, "all", progress=False)
+            bfn.data.load(source, "all", progress=False)
         path.write_bytes(whole[path])
 
     run(n, check, path=st.sampled_from(sorted(files)), chance=st.randoms(use_true_random=False))
@@ -154,54 +105,30 @@ def test_settings(n, tmp_path):
 
 
 WORDS = (
-    "0",
-    "1",
-    "-1",
-    "1.5",
-    "nan",
-    "inf",
-    "1e18",
-    "99999999999999999999",
-    "",
-    " ",
-    "x",
-    "\x1b[31m",
-    "../..",
-    "/dev/null",
-)
+    "0", "1", "-1", "1.5", "nan", "inf", "1e18", "99999999999999999999", "", " ", "x", "\x1b[31m", "../..", "/dev/null",
+)  # fmt: skip
+COMMANDS = {
+    "sample": "--n --nfe --solver --seed --grid --g --t-start --label --guidance --prompt",
+    "info": "--nfe",
+    "evaluate": "--n --data --seed --batch --n-steps --device",
+    "likelihood": "--n --nfe --data --method --probes",
+    "train": "--recipe --config --data --seed",
+    "solvers": "",
+    "models": "",
+}
 
 
 @cases(25, 500)
 def test_command_lines(n, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # "../.." is read as a folder of data: that of the tests, not all that lies above us.
     models = [str(tiny.save(kind, tmp_path / kind)) for kind in KINDS]
-    commands = {
-        "sample": (
-            "--n",
-            "--nfe",
-            "--solver",
-            "--seed",
-            "--grid",
-            "--g",
-            "--t-start",
-            "--label",
-            "--guidance",
-            "--prompt",
-        ),
-        "info": ("--nfe",),
-        "evaluate": ("--n", "--data", "--seed", "--batch", "--n-steps", "--device"),
-        "likelihood": ("--n", "--nfe", "--data", "--method", "--probes"),
-        "train": ("--recipe", "--config", "--data", "--seed"),
-        "solvers": (),
-        "models": (),
-    }
 
     def check(command, model, options, chance):
         assume((command, model) != ("likelihood", "digits"))  # A minute of honest work: 64 backward passes a call.
         words = [command] if command in ("train", "solvers", "models") else [command, model]
         if command in ("sample", "train"):
             words += ["--out", str(tmp_path / "out")]
-        for option in commands[command]:
+        for option in COMMANDS[command].split():
             if chance.random() < 0.3:
                 words += [option, chance.choice(WORDS)]
         words += options
@@ -211,14 +138,6 @@ def test_command_lines(n, tmp_path, monkeypatch):
 
     odd = st.lists(st.sampled_from(("--json", "--help", "--x", *WORDS)), max_size=2)
     run(
-        n, check, command=st.sampled_from(sorted(commands)), model=st.sampled_from((*models, "digits", "nothing")),
+        n, check, command=st.sampled_from(sorted(COMMANDS)), model=st.sampled_from((*models, "digits", "nothing")),
         options=odd, chance=st.randoms(use_true_random=False),
     )  # fmt: skip
-
-
-def test_a_stored_model_is_not_changed_by_what_reads_it(tmp_path):
-    folder = tiny.save("vectors", tmp_path / "m")
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    storage.read_config(folder)
-    bfn.load(folder).sample(1, nfe=2, generator=torch.Generator())
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

@@ -21,32 +21,19 @@ from fuzzing import JSON, ODD, allowed, assert_finite, calls, cases, run, values
 
 DATA = {"vectors": torch.linspace(-1, 1, 12).view(6, 2), "text": torch.arange(120).view(6, 20) % 27}
 FITTING = calls(
-    steps=values(1, 2, 2),
-    batch=values(None, 2, 4),
-    lr=values(1e-3, 1e-2),
-    weighting=values(None, *WEIGHTINGS),
-    label=values(None),
-    condition=values(None, {}),
-    present=values(None, torch.ones(6, 20, dtype=torch.bool)),
-    dropout=values(0.0, 0.1),
-    ema=values(0.9, 0.0),
-    warmup=values(0, 1),
-    grad_clip=values(1.0, 0.0),
-    weight_decay=values(0.0, 0.1),
-    seed=values(0, 1),
-)
+    steps=values(1, 2, 2), batch=values(None, 2, 4), lr=values(1e-3, 1e-2), weighting=values(None, *WEIGHTINGS),
+    label=values(None), condition=values(None, {}), present=values(None, torch.ones(6, 20, dtype=torch.bool)),
+    dropout=values(0.0, 0.1), ema=values(0.9, 0.0), warmup=values(0, 1), grad_clip=values(1.0, 0.0),
+    weight_decay=values(0.0, 0.1), seed=values(0, 1),
+)  # fmt: skip
 
 
 @cases(12, 400)
 def test_fits(n):
     def check(kind, data, options):
         with allowed():
-            model = bfn.fit(
-                tiny.build(kind),
-                DATA[kind] if isinstance(data, str) and data == "data" else data,
-                progress=False,
-                **{"steps": 1, **options},
-            )
+            x = DATA[kind] if isinstance(data, str) and data == "data" else data
+            model = bfn.fit(tiny.build(kind), x, progress=False, **{"steps": 1, **options})
             assert_finite(dict(model.named_parameters()))
 
     data = values("data", "data", DATA["vectors"].numpy(), {"x": DATA["vectors"]}, pd.DataFrame({"a": [1.0, 2.0]}))
@@ -90,9 +77,8 @@ def frame(chance, n: int) -> pd.DataFrame:
 def test_tables_are_learned(n):
     def check(chance, rows, options):
         with allowed():
-            made = bfn.TableSynthesizer(**{"steps": 1, "batch": 4, "width": 8, "n_blocks": 1, **options}).fit(
-                frame(chance, rows)
-            )
+            settings = {"steps": 1, "batch": 4, "width": 8, "n_blocks": 1, **options}
+            made = bfn.TableSynthesizer(**settings).fit(frame(chance, rows))
             assert len(made.sample(2, nfe=2)) == 2
 
     options = calls(
@@ -243,24 +229,19 @@ def test_requests_of_the_playground(n):
         "digits": Limits("images", ("auto", "bfn"), ("0", "1"), n_pictures=3),
         "words": Limits("text", ("auto",), length=20),
     }
-    good = ["digits", 4, 0, "all", 1, "", "nothing", 0, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
+    good = ["digits", 4, 0, "all", 1, "", "nothing", 0, None, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
     plane = ["ring", ["bfn"], 4, 8, 0]
 
     def check(chance, new, body):
-        for whole, read in (
-            (good, lambda data: read_draw(data, limits)),
-            (plane, lambda data: read_mixture(data, ("ring",), ("bfn", "auto"))),
-        ):
+        for whole, read, *known in ((good, read_draw, limits), (plane, read_mixture, ("ring",), ("bfn", "auto"))):
             data = list(whole)
             for _ in range(chance.choice((1, 1, 2))):
                 data[chance.randrange(len(data))] = new
             with allowed():
-                read(data if chance.random() < 0.9 else data[:-1])
+                read(data if chance.random() < 0.9 else data[:-1], *known)
         with allowed():
             objection(body)
 
     some = st.one_of(st.sampled_from(JSON), st.sampled_from((*KEEPS, "words", "a" * 30, ["bfn"] * 9, [["bfn"]], -0.0)))
-    bodies = st.one_of(
-        st.binary(max_size=30), st.sampled_from((b'{"data": [NaN]}', b"[" * 50_000, b'{"data": [{}]}', b""))
-    )
+    bodies = st.binary(max_size=30) | st.sampled_from((b'{"data": [NaN]}', b"[" * 50_000, b'{"data": [{}]}', b""))
     run(n, check, chance=st.randoms(use_true_random=False), new=some, body=bodies)

@@ -27,28 +27,27 @@ def model(kind: str) -> bfn.Model:
 
 
 def data(kind: str) -> torch.Tensor:
-    made = model(kind)
-    return made.sample(3, nfe=2, seed=0).x
+    return model(kind).sample(3, nfe=2, seed=0).x
 
 
 SAMPLING = calls(
-    solver=values("auto", *solvers.names()),
-    nfe=values(1, 2, 3, 5, None),
+    solver=values("auto", *solvers.names()), nfe=values(1, 2, 3, 5, None),
     grid=values(None, "uniform", "log-snr", "power:2", "karras:7", "karras:1e-3", [0.1, 0.4], np.array([0.0, 0.5])),
-    t_start=values(None, 0.0, 1e-3, 1e-20, 0.5),
-    g=values(None, 0.0, 1.0, 2.0),
-    clip=values(None, False, (-1, 1)),
-    label=values(None, 0, 2, [0, 1], torch.tensor([0, -1]), "1"),
-    guidance=values(None, 1.0, 2.0),
-    temperature=values(1.0, 0.5),
-    seed=values(0, 1),
-    initial=values(None),
-    known=values(None),
-    known_mask=values(None),
-    allowed=values(None),
-    start_from=values(None),
-    steer=values(None, lambda x: x.flatten(1).sum(1)),
-)
+    t_start=values(None, 0.0, 1e-3, 1e-20, 0.5), g=values(None, 0.0, 1.0, 2.0), clip=values(None, False, (-1, 1)),
+    label=values(None, 0, 2, [0, 1], torch.tensor([0, -1]), "1"), guidance=values(None, 1.0, 2.0),
+    temperature=values(1.0, 0.5), seed=values(0, 1), initial=values(None), known=values(None), known_mask=values(None),
+    allowed=values(None), start_from=values(None), steer=values(None, lambda x: x.flatten(1).sum(1)),
+)  # fmt: skip
+LOSSES = calls(
+    t=values(None, torch.tensor([0.1, 0.5, 0.9]), torch.zeros(3), torch.ones(3), [0.1, 0.2, 0.3]),
+    n_steps=values(None, 1, 5, 100), label=values(None, torch.tensor([0, 1, -1])),
+    weighting=values(None, *WEIGHTINGS), condition=values(None), present=values(None),
+)  # fmt: skip
+LIKELIHOOD = calls(
+    method=values("ode", "bound", "n-step"), nfe=values(None, 5, 10), tolerance=values(None, 1e-2),
+    divergence=values(None, "exact", "hutchinson"), probes=values(1, 2), importance=values(1, 2),
+    levels=values(None, 2, 256), label=values(None, 0),
+)  # fmt: skip
 
 
 @cases(60, 3000)
@@ -62,16 +61,6 @@ def test_samples(n):
     run(n, check, kind=st.sampled_from(KINDS), count=values(1, 2, 2, 3), options=SAMPLING)
 
 
-LOSSES = calls(
-    t=values(None, torch.tensor([0.1, 0.5, 0.9]), torch.zeros(3), torch.ones(3), [0.1, 0.2, 0.3]),
-    n_steps=values(None, 1, 5, 100),
-    label=values(None, torch.tensor([0, 1, -1])),
-    weighting=values(None, *WEIGHTINGS),
-    condition=values(None),
-    present=values(None),
-)
-
-
 @cases(40, 2000)
 def test_losses(n):
     def check(kind, x, options):
@@ -79,18 +68,6 @@ def test_losses(n):
             assert_finite(model(kind).loss(data(kind) if x == "data" else x, **options))
 
     run(n, check, kind=st.sampled_from(KINDS), x=values("data", "data", "data"), options=LOSSES)
-
-
-LIKELIHOOD = calls(
-    method=values("ode", "bound", "n-step"),
-    nfe=values(None, 5, 10),
-    tolerance=values(None, 1e-2),
-    divergence=values(None, "exact", "hutchinson"),
-    probes=values(1, 2),
-    importance=values(1, 2),
-    levels=values(None, 2, 256),
-    label=values(None, 0),
-)
 
 
 @cases(10, 400)
@@ -114,8 +91,7 @@ def test_parts(n):
 
     def check(part, given):
         with allowed():
-            made = part(*given)
-            repr(made)
+            repr(part(*given))
 
     run(n, check, part=st.sampled_from(parts()), given=arguments)
 
@@ -144,7 +120,8 @@ def test_networks(n):
     names = ("mlp", "unet", "transformer")
 
     def check(name, given):
-        fitting = {key: value for key, value in given.items() if key in inspect.signature(networks.NETWORKS[name]).parameters}
+        known = inspect.signature(networks.NETWORKS[name]).parameters
+        fitting = {key: value for key, value in given.items() if key in known}
         with allowed():
             networks.build({"name": name, **fitting})
 
