@@ -50,13 +50,6 @@ RECIPE_OPTIONS: Mapping[type, tuple[str, ...]] = {
 """Options of ``data`` in a recipe, besides the name, for each kind of data."""
 
 
-def flow_type(name: str) -> type[Flow]:
-    """Return the class of the flow with that name."""
-    if name not in FLOWS:
-        raise UserError(f"flow {name!r}: expected one of {', '.join(FLOWS)}{did_you_mean(name, FLOWS)}")
-    return FLOWS[name]
-
-
 def open_recipe_data(
     config: Mapping[str, Any], flow: str, part: data.Part, progress: bool = True, like: Source | None = None
 ) -> RecipeSource:
@@ -78,7 +71,7 @@ def open_recipe_data(
         raise UserError(f"data.{foreign}: {name} is {type(loaded).__name__.lower()}, which take {', '.join(known)}")
     if isinstance(loaded, Records):
         return _open_records(loaded, name, flow, like)
-    kind = flow_type(flow)
+    kind = FLOWS.find(flow)
     floats = issubclass(kind, PartFlow) and kind.has_range
     if isinstance(loaded, Text):
         if floats:
@@ -122,12 +115,8 @@ def build_network(config: Mapping[str, Any], flow: Flow, head: Head, data_shape:
     Of these sizes it gets the ones that it takes and the config leaves out: data_shape, n_labels, conditions,
     n_classes, in_features, out_features, in_channels, max_length.
     """
-    name, known = config["name"], networks.NETWORKS
-    is_own = ":" in name
-    if not is_own and name not in known:
-        hint = did_you_mean(name, known)
-        raise UserError(f"network {name!r}: expected one of {', '.join(known)}, or module:Class of your own{hint}")
-    make = _import_class(name) if is_own else known[name]
+    name, is_own = config["name"], ":" in config["name"]
+    make = _import_class(name) if is_own else networks.NETWORKS.find(name, "network (or module:Class of your own)")
     taken, sizes = inspect.signature(make).parameters, _sizes(flow, head, data_shape, info)
     if name == "transformer" and sizes["n_classes"]:  # the numbers of features are for data that are numbers
         sizes |= {"in_features": None, "out_features": None}
@@ -254,7 +243,7 @@ MOST_COUNTED = 2**26
 
 def build_model(settings: Settings, source: RecipeSource) -> BFN:
     """Build the model of the settings, with the sizes and facts of the data. Its weights follow from the seed."""
-    flow, info = _flow(settings.flow, source.n_values), source.info()
+    flow, info = _flow(settings.flow, source.n_values), source.facts.replace()
     head = from_plain(Head, _with_data_std(settings.head, HEADS, source), "head")
     flow = flow.for_shape(source.data_shape)
     with torch.random.fork_rng(devices=()):
@@ -303,41 +292,27 @@ def make_weighting(settings: Settings, source: Source, model: BFN) -> Weighting:
     return weighting_of(model, weighting)
 
 
-def _flow(config: Mapping[str, Any], n_values: Any) -> Flow:
+def _flow(config: Mapping[str, Any], n_values: Any, place: str = "flow") -> Any:
     """Make a flow from its config. The numbers of classes follow from the data."""
-    options = {key: value for key, value in config.items() if key != "name"}
-    if config["name"] == "joint":
-        return _joint_flow(options.pop("parts", {}), options, n_values)
-    return _part_flow(config["name"], options, n_values)
-
-
-def _part_flow(name: str, options: dict[str, Any], n_values: int | None) -> PartFlow:
-    kind = flow_type(name)
-    if not issubclass(kind, PartFlow):
-        raise UserError(f"flow {name!r} within a joint flow: expected a flow of one kind of data")
-    known = inspect.signature(kind).parameters
+    options = dict(config)
+    name = options.pop("name")
+    kind = FLOWS.find(name, place)
+    parts = n_values if isinstance(n_values, Mapping) else {}
+    known = ("parts", "times") if kind is JointFlow else tuple(inspect.signature(kind).parameters)
     foreign = next((key for key in options if key not in known), None)
     if foreign is not None:
-        raise UserError(f"flow.{foreign}: a {name} flow has {', '.join(known)}")
+        hint = "".join(f"; of one part it is flow.parts.{part}.{foreign}" for part in list(parts)[:1])
+        raise UserError(f"{place}.{foreign}: a {name} flow has {', '.join(known)}{hint}")
+    if kind is JointFlow:
+        own = options.pop("parts", {})
+        if not parts or set(own) != set(parts):
+            raise UserError(f"{place}.parts {', '.join(own)}: expected one for each of {', '.join(parts)}")
+        options["flows"] = {part: _flow(own[part], n, f"{place}.parts.{part}") for part, n in parts.items()}
     if "schedule" in options:
-        options["schedule"] = from_plain(Schedule, options["schedule"], "flow.schedule")
+        options["schedule"] = from_plain(Schedule, options["schedule"], f"{place}.schedule")
     if "n_classes" in known:
         options.setdefault("n_classes", n_values)
     return kind(**options)
-
-
-def _joint_flow(parts: Mapping[str, Any], options: dict[str, Any], n_values: Any) -> Flow:
-    foreign = next((key for key in options if key != "times"), None)
-    if foreign is not None:
-        one = next(iter(n_values), "PART")
-        raise UserError(
-            f"flow.{foreign}: a joint flow has parts and times; of one part it is flow.parts.{one}.{foreign}"
-        )
-    if not isinstance(n_values, Mapping) or set(parts) != set(n_values):
-        raise UserError(f"flow.parts {', '.join(parts)}: expected one for each of {', '.join(n_values)}")
-    own = {name: {key: value for key, value in parts[name].items() if key != "name"} for name in n_values}
-    flows = {name: _part_flow(parts[name]["name"], own[name], n) for name, n in n_values.items()}
-    return JointFlow(flows, **options)
 
 
 def _with_data_std(config: Mapping[str, Any], known: Mapping[str, Any], source: Source) -> Mapping[str, Any]:
@@ -357,12 +332,10 @@ def make_optimiser(settings: Settings, model: BFN) -> torch.optim.Optimizer:
     if settings.optimiser == "muon":
         matrices, rest = split(model)
         return Muon(matrices, rest, lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay)
-    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": settings.weight_decay}]
-    if settings.weight_decay:
-        groups = [
-            {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
-            {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
-        ]
+    parameters, decay = list(model.parameters()), settings.weight_decay
+    decayed = [p for p in parameters if p.ndim > 1 or not decay]
+    rest = [p for p in parameters if p.ndim <= 1 and decay]
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
     fused = model.device.type in ("cpu", "cuda")
     return torch.optim.AdamW([group for group in groups if group["params"]], settings.lr, settings.betas, fused=fused)
 
@@ -378,9 +351,8 @@ def learning_rate(settings: Settings, step: int, steps: int | None = None) -> fl
         step: number of the step.
         steps: number of steps that the run is expected to take, if a time budget ends it sooner.
     """
-    shorter = steps is not None and steps < settings.steps
-    steps = steps if steps is not None and shorter else settings.steps
-    warmup = min(settings.warmup, steps // 2) if shorter else settings.warmup
+    steps = settings.steps if steps is None else min(steps, settings.steps)
+    warmup = min(settings.warmup, steps // 2) if steps < settings.steps else settings.warmup
     if step < warmup:
         return settings.lr * (step + 1) / warmup
     start = max(warmup, round(settings.decay_from * steps))
@@ -420,7 +392,7 @@ def split(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     return matrices, rest
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(torch.optim.AdamW):
     """Muon for matrices and AdamW for the rest, as one optimiser with one learning rate.
 
     Muon orthogonalises the momentum of each matrix (Jordan et al. 2024). Its steps are scaled by
@@ -439,25 +411,26 @@ class Muon(torch.optim.Optimizer):
         self, matrices: Iterable[nn.Parameter], rest: Iterable[nn.Parameter] = (), lr: float = 1e-3,
         momentum: float = 0.95, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8, weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
-        if not lr >= 0:
-            raise UserError(f"lr={lr}: expected a learning rate of at least 0")
-        groups: list[dict[str, Any]] = [
-            {"params": list(matrices), "matrices": True, "weight_decay": weight_decay},
-            {"params": list(rest), "matrices": False, "weight_decay": 0.0},
-        ]
-        for parameter in groups[0]["params"]:
+        own, others = ({"params": list(each), "matrices": own} for each, own in ((matrices, True), (rest, False)))
+        for parameter in own["params"]:
             if parameter.ndim < 2:
                 shape = tuple(parameter.shape)
                 raise UserError(f"a parameter of shape {shape} among the matrices: give it as one of the rest")
-        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "eps": eps}
-        super().__init__([group for group in groups if group["params"]], defaults)
+        groups = [{**own, "momentum": momentum, "weight_decay": weight_decay}, {**others, "weight_decay": 0.0}]
+        super().__init__([group for group in groups if group["params"]], lr, betas, eps)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """Take one step. If a closure is given, it computes the loss, which is returned."""
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        for group in self.param_groups:
-            (self._muon if group["matrices"] else self._adamw)(group)
+        loss, groups = None if closure is None else torch.enable_grad()(closure)(), self.param_groups
+        for group in groups:
+            if group["matrices"]:
+                self._muon(group)
+        self.param_groups = [group for group in groups if not group["matrices"]]
+        try:
+            super().step()
+        finally:
+            self.param_groups = groups
         return loss
 
     def _muon(self, group: dict[str, Any]) -> None:
@@ -467,7 +440,8 @@ class Muon(torch.optim.Optimizer):
                 continue
             state = self.state[parameter]
             if not state:
-                state["momentum"] = torch.zeros_like(parameter)
+                # AdamW asks for the step of each parameter when it loads a state.
+                state.update(momentum=torch.zeros_like(parameter), step=torch.zeros(()))
             state["momentum"].lerp_(parameter.grad, 1 - group["momentum"])
             update = parameter.grad.lerp(state["momentum"], group["momentum"]).flatten(1)
             by_shape.setdefault((update.shape[0], update.shape[1]), []).append((parameter, update))
@@ -477,22 +451,6 @@ class Muon(torch.optim.Optimizer):
             for (parameter, _), update in zip(pairs, updates, strict=True):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.sub_(update.view_as(parameter), alpha=0.2 * math.sqrt(max(shape)) * group["lr"])
-
-    def _adamw(self, group: dict[str, Any]) -> None:
-        beta_1, beta_2 = group["betas"]
-        for parameter in group["params"]:
-            if parameter.grad is None:
-                continue
-            state = self.state[parameter]
-            if not state:
-                zeros = torch.zeros_like(parameter)
-                state.update(step=torch.zeros(()), mean=zeros, square=zeros.clone())
-            state["step"] += 1
-            state["mean"].lerp_(parameter.grad, 1 - beta_1)
-            state["square"].lerp_(parameter.grad.square(), 1 - beta_2)
-            n = state["step"].item()
-            scale = (state["square"] / (1 - beta_2**n)).sqrt_().add_(group["eps"])
-            parameter.addcdiv_(state["mean"], scale, value=-group["lr"] / (1 - beta_1**n))
 
 
 # --- default settings -------------------------------------------------------------------------------------------------
@@ -541,14 +499,13 @@ def _for_images(images: Images) -> dict[str, Any]:
     network = {"name": "unet", "channels": channels, "multipliers": [1, 2, 2][:levels], "n_blocks": 1}
     network["attention_levels"] = [levels - 1]
     flow = {"flow": {"name": "continuous", "sigma_1": 0.001}, "head": {"name": "preconditioned"}}
-    return {**flow, "weighting": {"name": "edm"}, "network": network, "batch": 64, "lr": 1e-3, "steps": 5000}
+    return {**flow, "weighting": {"name": "edm"}, "network": network, "steps": 5000}
 
 
 def _for_text(text: Text, config: Mapping[str, Any]) -> dict[str, Any]:
     # The held-out parts have 5 % of the text each and must hold several samples.
     length = int(config.get("length", min(LONGEST, max(8, len(text) // 100))))
-    run = {"batch": 64, "lr": 1e-3, "steps": 10_000}
-    return {**SYMBOLS, **run, "network": TRANSFORMER, "data": {**config, "length": length}}
+    return {**SYMBOLS, "network": TRANSFORMER, "data": {**config, "length": length}}
 
 
 def _for_records(records: Records, network: str | None) -> dict[str, Any]:
@@ -560,9 +517,9 @@ def _for_records(records: Records, network: str | None) -> dict[str, Any]:
             kind: {"name": "joint", "parts": {name: own[kind] for name, own in parts.items()}} for kind in kinds
         }
         joint["head"]["flat"] = network in (None, "mlp")
-        return {**joint, "network": PERCEPTRON, "batch": 256, "lr": 1e-3, "steps": 10_000}
+        return {**joint, "network": PERCEPTRON, "batch": 256}
     ((name, own),) = parts.items()
     column = records.samples[name]
     if isinstance(column, Numbers) and column.values.ndim < 3:
-        return {**own, "network": PERCEPTRON, "batch": 256, "lr": 1e-3, "steps": 10_000}
-    return {**own, "network": TRANSFORMER, "batch": 64, "lr": 1e-3, "steps": 10_000}
+        return {**own, "network": PERCEPTRON, "batch": 256}
+    return {**own, "network": TRANSFORMER}

@@ -45,7 +45,7 @@ from bfn.core.solver import plan
 from bfn.solvers.few_step import RENOISING
 from bfn.storage.models import read_weights, write_weights
 from bfn.training.checkpoints import is_sharded
-from bfn.training.fitting import advice_on_divergence, sample_sheet, train, trainer_for
+from bfn.training.fitting import advice_on_divergence, sample_sheet, stored_with, train, trainer_for
 from bfn.training.objective import Batch, DenoisingLoss, DenoisingObjective, seed_dropout
 from bfn.training.settings import Settings
 from bfn.training.source import TensorSource, batch_rows
@@ -454,11 +454,8 @@ class Distillation:
 
     def save(self, model: BFN, folder: Path) -> BFN:
         """Store the student, with the length of the run in its card."""
-        card, trainer = model.info[CARD], self.trainer
-        info = model.info.replace(card={**card, "step": trainer.step, "minutes": trainer.seconds / 60})
-        stored = BFN(model.network, model.flow, model.head, model.data_shape, info)
-        stored.save(folder)
-        return stored
+        length = {"step": self.trainer.step, "minutes": self.trainer.seconds / 60}
+        return stored_with(model, folder, card={**model.info[CARD], **length})
 
 
 def _student(teacher: Model, first: BFN, settings: Settings) -> BFN:

@@ -22,10 +22,13 @@ from bfn.data.loading import names
 Config = Mapping[str, Any]
 """The name of an object with its parameters: {"name": "edm", "mean": -1.2}."""
 
+RECIPES = resources.files("bfn").joinpath("training", "recipes")
+"""Folder of the recipes that come with the package."""
+
 PARTS = ("data", "network", "flow", "head", "weighting")
 """Settings that are a name with parameters."""
 
-COUNTS = ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe")
+COUNTS = ("batch", "accumulate", "steps", "log_every", "eval_count", "sample_count", "sample_nfe", "threads")
 """Settings that are at least 1."""
 
 AT_LEAST_0 = (
@@ -130,36 +133,28 @@ class Settings:
             value = getattr(self, item.name)
             value = _part(item.name, value) if item.name in PARTS else _checked(item.name, value, hints[item.name])
             object.__setattr__(self, item.name, value)
+        values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         for name in COUNTS:
-            if getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: expected at least 1")
-            check_whole(name, getattr(self, name), 1, MOST_COUNT)
+            if values[name] is not None:
+                check_whole(name, values[name], 1, MOST_COUNT)
         for name in AT_LEAST_0:
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}: expected at least 0 (0 for never or none)")
-        self._check_shares()
+            if values[name] < 0:
+                raise UserError(f"{name}={values[name]}: expected at least 0 (0 for never or none)")
+        dropout = {f"condition_dropout.{name}": share for name, share in self.condition_dropout.items()}
+        for name, share in {**{name: values[name] for name in SHARES}, **dropout}.items():
+            if not 0 <= share <= 1:
+                raise UserError(f"{name}={share}: expected a share in [0, 1]")
         if not 0 < self.lr < math.inf:
             raise UserError(f"lr={self.lr}: expected a positive learning rate")
         if self.batch % self.accumulate:
             raise UserError(f"batch={self.batch}: not a multiple of accumulate={self.accumulate}")
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"threads={self.threads}: expected at least 1, or null to leave them as they are")
-
-    def _check_shares(self) -> None:
-        if not isinstance(self.condition_dropout, Mapping):
-            raise UserError(f"condition_dropout={self.condition_dropout!r}: expected a share for each name")
-        shares = {name: getattr(self, name) for name in SHARES}
-        shares |= {f"condition_dropout.{name}": share for name, share in self.condition_dropout.items()}
-        for name, share in shares.items():
-            if not isinstance(share, int | float) or not 0 <= share <= 1:
-                raise UserError(f"{name}={share}: expected a share in [0, 1]")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "settings") -> Settings:
         """Make settings from plain values."""
         known = [item.name for item in dataclasses.fields(cls)]
         if not isinstance(values, Mapping):
-            raise UserError(f"{source}: {type(values).__name__} instead of settings by name")
+            raise UserError(f"{source}: expected settings as 'name: value' lines")
         for key in values:
             if key not in known:
                 hint = did_you_mean(key, known) or f"; expected {', '.join(known)}"
@@ -223,25 +218,22 @@ def read_settings(path: Path | str) -> Settings:
     path = Path(path)
     try:
         text = read_text(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file: expected settings as .yaml, .toml or .json") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: not a text file: expected settings as .yaml, .toml or .json") from None
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else "not a text file"
+        raise UserError(f"{path}: {reason}: expected settings as .yaml, .toml or .json") from None
     return _parsed(text, path.suffix, str(path))
 
 
 def recipes() -> tuple[str, ...]:
     """Return the names of the recipes that come with the package."""
-    root = resources.files("bfn").joinpath("training", "recipes")
-    return tuple(sorted(entry.name.removesuffix(".yaml") for entry in root.iterdir() if entry.name.endswith(".yaml")))
+    return tuple(sorted(Path(entry.name).stem for entry in RECIPES.iterdir() if entry.name.endswith(".yaml")))
 
 
 def recipe(name: str) -> Settings:
     """Return the settings of a recipe, such as those that reproduce a bundled model."""
     if name not in recipes():
         raise UserError(f"recipe {name!r}: expected one of {', '.join(recipes())}{did_you_mean(name, recipes())}")
-    text = resources.files("bfn").joinpath("training", "recipes", f"{name}.yaml").read_text(encoding="utf-8")
-    return _parsed(text, ".yaml", f"recipe {name}")
+    return _parsed(RECIPES.joinpath(f"{name}.yaml").read_text(encoding="utf-8"), ".yaml", f"recipe {name}")
 
 
 def differences(ours: Settings, theirs: Settings) -> dict[str, tuple[Any, Any]]:
@@ -265,8 +257,6 @@ def _parsed(text: str, suffix: str, source: str) -> Settings:
         values = readers[suffix](text)
     except ValueError as error:
         raise UserError(f"{source}: {' '.join(str(error).split())}") from None
-    if not isinstance(values, Mapping):
-        raise UserError(f"{source}: expected settings as 'name: value' lines")
     return Settings.from_dict(values, source)
 
 
@@ -308,9 +298,8 @@ def _number(value: Any) -> Any:
 def _checked(name: str, value: Any, hint: Any) -> Any:
     """Return the value as its annotated type. Raises a UserError if it has another one."""
     origin, kinds = get_origin(hint), get_args(hint)
-    if origin is Mapping:
-        kept = isinstance(value, Mapping)
-        return {str(key): _checked(f"{name}.{key}", one, kinds[1]) for key, one in value.items()} if kept else value
+    if origin is Mapping and isinstance(value, Mapping):
+        return {str(key): _checked(f"{name}.{key}", one, kinds[1]) for key, one in value.items()}
     if value is None and type(None) in kinds:
         return None
     if origin is tuple and isinstance(value, list | tuple) and len(value) == len(kinds):
@@ -325,8 +314,9 @@ def _checked_single(name: str, value: Any, kind: Any) -> Any:
     number = _number(value)
     if _is_number(number) and (kind is float or (kind is int and float(number).is_integer())):
         return kind(number)
-    several = f"one of {', '.join(map(str, choices))}" if get_origin(kind) is Literal else f"{len(choices)} numbers"
-    raise UserError(f"{name}={value!r}: expected {EXPECTED.get(kind, several)}")
+    others = {Literal: f"one of {', '.join(map(str, choices))}", Mapping: "a share for each name"}
+    expected = EXPECTED.get(kind) or others.get(get_origin(kind), f"{len(choices)} numbers")
+    raise UserError(f"{name}={value!r}: expected {expected}")
 
 
 def _is_number(value: Any) -> bool:

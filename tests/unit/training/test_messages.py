@@ -24,7 +24,7 @@ from planned import make_table
 TINY = {"data": "digits", "network": {"name": "mlp", "width": 8}, "flow": "continuous", "head": "data"}
 SETTINGS = {
     "stpes=3": "unknown setting 'stpes'; did you mean 'steps'?",
-    "steps=0": "steps=0: expected at least 1",
+    "steps=0": "steps=0: expected a whole number from 1 to 1,000,000,000",
     "steps=10000000000": "0: expected a whole number from 1 to 1,000,000,000",
     "grad_clip=-1": "grad_clip=-1.0: expected at least 0",
     "steps=1.5": "steps=1.5: expected a whole number",
@@ -118,7 +118,7 @@ CALLS = {
     "no labels": (fit(label=-torch.ones(9, dtype=torch.int64)), "label: all are -1, no class"),
     "condition": (fit(condition=torch.zeros(9)), "condition of type Tensor: expected values by name"),
     "weighting": (fit(weighting="cross-entropy"), "it is for classes"),
-    "batch": (fit(batch=0), "batch=0: expected at least 1"),
+    "batch": (fit(batch=0), "batch=0: expected a whole number from 1 to"),
     "batch 1e18": (fit(batch=1e18), "batch=1000000000000000000: expected a whole number from 1 to"),
     "optimiser": (fit(optimiser="sgd"), "optimiser='sgd': expected one of adamw, muon"),
     "warmup": (fit(warmup=torch.zeros(2)), "warmup=tensor([0., 0.]): expected a whole number"),

@@ -143,7 +143,7 @@ def test_numbers_are_scaled_in_training_and_come_back_in_their_own_units(folder)
     x, conditions = source.first(1000)
     torch.testing.assert_close(x.mean(0), torch.zeros(2), atol=1e-5, rtol=0)
     torch.testing.assert_close(x.std(0, correction=0), torch.ones(2), atol=1e-5, rtol=0)
-    model = bfn.BFN(torch.nn.Identity(), bfn.ContinuousFlow(0.01), "data", (2,), source.info())
+    model = bfn.BFN(torch.nn.Identity(), bfn.ContinuousFlow(0.01), "data", (2,), source.facts)
     own = np.load(folder / "points.npz")["x"]
     back = model.decode(x)
     assert all(np.abs(own - row).max(1).min() < 1e-3 for row in back)

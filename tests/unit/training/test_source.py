@@ -67,9 +67,9 @@ def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):
     torch.testing.assert_close(x, codes.float() / 127.5 - 1)
     assert none == {}
     assert conditions["label"].bincount().tolist() == [8] * 5
-    assert floats.info().classes == Classes.equal(5)
-    assert floats.info().value_range == (-1, 1)
-    assert classes.info() == ModelInfo()
+    assert floats.facts.classes == Classes.equal(5)
+    assert floats.facts.value_range == (-1, 1)
+    assert classes.facts == ModelInfo()
     assert classes.n_values == 256
 
 
