@@ -19,7 +19,7 @@ pytest.importorskip("diffusers")
 from diffusers import DiffusionPipeline, UNet2DModel
 
 from bfn.interop.diffusers import BFNNetwork, BFNPipeline, BFNTextPipeline, UNetNetwork
-from bfn.interop.diffusers.schedulers import BFNScheduler, DiscreteBFNScheduler
+from bfn.interop.diffusers.schedulers import BFNScheduler
 
 CURVE = ErrorCurve((0.0, 0.5, 1.0), (1.0, 0.3, 0.1))
 
@@ -45,12 +45,6 @@ def images(predicts: str = "preconditioned") -> bfn.BFN:
     model = bfn.BFN(shaken(network), bfn.ContinuousFlow(), predicts, (1, 8, 8)).eval()
     model.info.error_curve = CURVE
     return model
-
-
-def binary_images() -> bfn.BFN:
-    sizes = {"channels": 8, "multipliers": (1,), "n_blocks": 1, "attention_levels": ()}
-    network = bfn.networks.UNet(in_channels=1, n_classes=2, **sizes)
-    return bfn.BFN(shaken(network), bfn.DiscreteFlow(2, beta_1=3.0), "logits", (1, 8, 8)).eval()
 
 
 def text() -> bfn.BFN:
@@ -116,7 +110,7 @@ def test_forms_of_output() -> None:
 
 
 def test_images_of_classes() -> None:
-    model = binary_images()
+    model = tiny.build("binary")
     pipeline = BFNPipeline.from_model(model)
     ours = model.sample(2, "auto", 6, generator=seeded()).x
     assert torch.equal(pipeline(2, 6, generator=seeded(), output_type="latent").images, ours)
@@ -128,7 +122,7 @@ def test_a_loaded_pipeline_draws_the_same(kind: str, tmp_path: Path) -> None:
     if kind == "unet":
         pipeline = BFNPipeline(shaken(unet(4)), BFNScheduler(solver="bfn-solver++2"))
     else:
-        pipeline = BFNPipeline.from_model(images() if kind == "images" else binary_images(), solver="fast-ode")
+        pipeline = BFNPipeline.from_model(images() if kind == "images" else tiny.build(kind), solver="fast-ode")
     pipeline.save_pretrained(tmp_path)
     loaded = (BFNPipeline if kind == "binary" else DiffusionPipeline).from_pretrained(tmp_path)
     assert type(loaded) is BFNPipeline
@@ -148,25 +142,26 @@ def test_a_loaded_pipeline_keeps_its_alphabet(tmp_path: Path) -> None:
     assert loaded(3, 6, generator=seeded()).texts == pipeline(3, 6, generator=seeded()).texts
 
 
-@pytest.mark.parametrize("kind", ["molecules", "text"])
-def test_lengths_are_drawn_from_the_data_and_stored(kind: str, tmp_path: Path) -> None:
-    model = tiny.build(kind)
-    model.info.conditions, model.info.lengths = {}, bfn.Lengths((0, 0, 0.25, 0.25, 0.25, 0, 0.25))
-    ours = model.sample(8, "fast-ode", 6, generator=seeded())
+@pytest.mark.parametrize(
+    "given", [{}, {"lengths": [2, 3, 4, 6]}, {"condition": {"gap": [0.1, 0.2, 0.3, 0.4]}}, {"condition": {"gap": 0.3}}]
+)
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_lengths_and_conditions_are_those_of_sample(given: dict[str, Any], scale: float, tmp_path: Path) -> None:
+    """Drawn from the data of the model, which the pipeline stores, or given."""
+    model = tiny.build("molecules")
+    guidance = None if scale == 1 else bfn.Guidance(scale, rescale=0.0)
+    ours = model.sample(4, "fast-ode", 6, generator=seeded(), guidance=guidance, **given)
     BFNTextPipeline.from_model(model, solver="fast-ode").save_pretrained(tmp_path)
     for pipeline in (BFNTextPipeline.from_model(model, solver="fast-ode"), DiffusionPipeline.from_pretrained(tmp_path)):
-        assert pipeline(8, 6, generator=seeded()).texts == ours.decoded
-        assert torch.equal(pipeline(8, 6, generator=seeded(), output_type="pt").texts, ours.x)
-    given = model.sample(8, "fast-ode", 6, lengths=[2, 3, 4, 6] * 2, generator=seeded()).x
-    assert torch.equal(pipeline(8, 6, generator=seeded(), lengths=[2, 3, 4, 6] * 2, output_type="pt").texts, given)
+        drawn = pipeline(4, 6, generator=seeded(), guidance_scale=scale, output_type="pt", **given).texts
+        assert torch.equal(drawn, ours.x)
+    assert pipeline(4, 6, generator=seeded(), guidance_scale=scale, **given).texts == ours.decoded
 
 
-def test_lengths_of_the_bundled_molecules() -> None:
-    """The pipeline of qm9 draws molecules of different lengths, as the model does."""
-    x = BFNTextPipeline.from_model(bfn.load("qm9"))(12, 4, generator=seeded(), output_type="np").texts
-    texts = BFNTextPipeline.from_model(bfn.load("qm9"))(12, 4, generator=seeded()).texts
-    assert x.shape == (12, 22)
-    assert len({len(text) for text in texts}) > 2
+def test_the_bundled_molecules_are_those_of_sample() -> None:
+    model = bfn.load("qm9")
+    ours = model.sample(12, nfe=4, generator=seeded())
+    assert BFNTextPipeline.from_model(model)(12, 4, generator=seeded()).texts == ours.decoded
 
 
 def test_pipelines_of_earlier_versions_name_modules_that_can_be_imported() -> None:
@@ -182,9 +177,9 @@ def test_classes_are_drawn_by_their_shares_and_have_names(tmp_path: Path) -> Non
     pipeline = BFNPipeline.from_pretrained(tmp_path)
     ours = model.sample(3, nfe=4, generator=seeded()).x
     torch.testing.assert_close(pipeline(3, 4, generator=seeded(), output_type="latent").images, ours)
-    for label in ("dog", -1, ["eel", "cat", "dog"]):
+    for name, label in (("class_labels", "dog"), ("label", -1), ("class_labels", ["eel", "cat", "dog"])):
         ours = model.sample(3, nfe=4, label=label, generator=seeded()).x
-        drawn = pipeline(3, 4, class_labels=label, generator=seeded(), output_type="latent").images
+        drawn = pipeline(3, 4, generator=seeded(), output_type="latent", **{name: label}).images
         torch.testing.assert_close(drawn, ours, rtol=1e-5, atol=1e-5)
 
 
@@ -234,21 +229,6 @@ def test_a_pipeline_with_the_u_net_draws_what_the_model_does() -> None:
     torch.testing.assert_close(theirs, ours, rtol=1e-5, atol=1e-5)
 
 
-def test_the_u_net_learns_as_a_network_of_a_bfn() -> None:
-    """A few steps on one image: the loss falls to less than half."""
-    torch.manual_seed(0)
-    model = bfn.BFN(UNetNetwork(unet()), bfn.ContinuousFlow(sigma_1=0.02), "preconditioned", (1, 8, 8))
-    x = (torch.arange(64).view(1, 1, 8, 8) % 2 * 2.0 - 1).expand(32, 1, 8, 8)
-    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
-    before = model.loss(x, generator=seeded()).mean().item()
-    for step in range(40):
-        loss = model.loss(x, generator=seeded(step)).mean()
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-    assert model.loss(x, generator=seeded()).mean().item() < before / 2
-
-
 def test_a_library_network_is_called_as_diffusers_calls_its_own() -> None:
     model = images()
     wrapped = BFNNetwork(model.network.config, [1, 8, 8])
@@ -258,4 +238,3 @@ def test_a_library_network_is_called_as_diffusers_calls_its_own() -> None:
         expected = model.network(inputs, torch.tensor([0.4, 0.4]), label=label)
         torch.testing.assert_close(wrapped(inputs, 600, label).sample, expected, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(wrapped(inputs, torch.tensor([600.0, 600.0]), label, return_dict=False)[0], expected)
-    assert DiscreteBFNScheduler(2).config.num_train_timesteps == wrapped.config.num_train_timesteps

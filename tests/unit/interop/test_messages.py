@@ -66,6 +66,8 @@ MESSAGES = [
     (pipeline(callback_on_step_end_tensor_inputs=["prompt_embeds"]), "callback tensor 'prompt_embeds': expected"),
     (pipeline(latents=torch.zeros(3, 1, 8, 8)), "latents of shape"),
     (pipeline(class_labels=[0, 1]), "knows no classes"),
+    (pipeline(class_labels=0, label=0), "label beside class_labels"),
+    (pipeline(condition={"gap": 0.3}), "condition 'gap': this network knows none"),
     (pipeline(guidance_scale=2.0), r"guidance_scale=2\.0"),
     (lambda: BFNPipeline.from_model(model(*NUMBERS)), "network Identity: only a network of"),
     (lambda: BFNTextPipeline(TEXT, DiscreteBFNScheduler(3), "ab"), "alphabet of 2 symbols: expected 3"),

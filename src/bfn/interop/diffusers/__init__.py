@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import diffusers
@@ -26,7 +27,18 @@ from torch import Tensor, nn
 
 from bfn import networks
 from bfn.core.codec import CODEC
-from bfn.core.conditions import CLASSES, LENGTHS, Classes, Label, Lengths, labels_of, present_of
+from bfn.core.conditions import (
+    LENGTHS,
+    NO_CLASS,
+    Classes,
+    Condition,
+    Conditions,
+    Label,
+    Lengths,
+    conditions_for,
+    null_like,
+    present_of,
+)  # fmt: skip
 from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, Shape
 from bfn.core.info import ModelInfo
@@ -43,6 +55,12 @@ __all__ = [
 
 OnStepEnd = Callable[[Any, int, Tensor, dict[str, Tensor]], dict[str, Tensor]]
 """A function of (pipeline, index, timestep, tensors) that returns the tensors to continue with."""
+
+FACTS: Mapping[str, Any] = {
+    "alphabet": str, "tokenizer": Tokenizer, "lengths": Lengths, "classes": Classes,
+    "conditions": Mapping[str, Condition],
+}  # fmt: skip
+"""Types of the facts of a model's info that a pipeline stores in its config as plain values."""
 
 CALLBACK_TENSORS = ("latents", "pred_original_sample", "model_output")
 """Names of the tensors that a callback can ask for."""
@@ -66,7 +84,7 @@ class BFNNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
 
     def forward(
         self, sample: Tensor, timestep: Tensor | float, class_labels: Tensor | None = None, return_dict: bool = True,
-        present: Tensor | None = None,
+        **conditions: Tensor,
     ) -> UNet2DOutput | tuple[Tensor]:  # fmt: skip
         """Call the network.
 
@@ -75,12 +93,16 @@ class BFNNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
             timestep: one timestep, or (batch,).
             class_labels: (batch,), -1 for the network without a class.
             return_dict: whether to return an output object or a tuple.
-            present: bool, (batch, *data_shape), False for padding. Networks that do not take it do without.
+            conditions: other conditions by name, (batch, ...). ``present``, bool (batch, *data_shape) and False for
+                padding, is left out if the network does not take it.
         """
         timestep = torch.as_tensor(timestep, dtype=torch.float32, device=sample.device).expand(len(sample))
         t = (1 - timestep / self.config["num_train_timesteps"]).to(sample.dtype)
-        conditions = {"label": class_labels, "present": present if takes(self.network, "present") else None}
-        raw = self.network(sample, t, **{name: value for name, value in conditions.items() if value is not None})
+        if class_labels is not None:
+            conditions["label"] = class_labels
+        if not takes(self.network, "present"):
+            conditions.pop("present", None)
+        raw = self.network(sample, t, **conditions)
         return UNet2DOutput(sample=raw) if return_dict else (raw,)
 
 
@@ -158,8 +180,28 @@ class _Generation(DiffusionPipeline):
     model_cpu_offload_seq: Any
     default_calls: ClassVar[int]
     output_types: ClassVar[tuple[str, ...]]
+    facts: ClassVar[tuple[str, ...]]
     info: ModelInfo
     scheduler: schedulers.TableScheduler
+
+    @classmethod
+    def from_model(cls, model: BFN, **settings: Any) -> Self:
+        """Return a pipeline around a model of this library. ``settings``: of the scheduler, such as ``solver``."""
+        scheduler = cls._scheduler_of(model).from_model(model, **settings)
+        facts = {name: to_plain(getattr(model.info, name)) or None for name in cls.facts}
+        make: Callable[..., Self] = cls
+        return make(as_diffusers(model.network, model.data_shape), scheduler, **facts)
+
+    @classmethod
+    def _scheduler_of(cls, model: BFN) -> type[BFNScheduler | DiscreteBFNScheduler]:
+        """Return the class of the scheduler of a model."""
+        return DiscreteBFNScheduler
+
+    def _store(self, **facts: Any) -> None:
+        """Store the facts of the model, given as plain values, in the config and as the info."""
+        known = {name: value for name, value in facts.items() if value is not None}
+        self.info = ModelInfo(**{name: from_plain(FACTS[name], value, name) for name, value in known.items()})
+        self.register_to_config(**facts)
 
     @property
     def _network(self) -> Denoiser:
@@ -177,15 +219,16 @@ class _Generation(DiffusionPipeline):
         timesteps: Sequence[float] | None = None, output_type: str | None = None, return_dict: bool = True,
         callback_on_step_end: OnStepEnd | None = None,
         callback_on_step_end_tensor_inputs: Sequence[str] = ("latents",),
-        lengths: int | Sequence[int] | Tensor | None = None,
+        lengths: int | Sequence[int] | Tensor | None = None, label: Label | None = None,
+        condition: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         """Generate samples.
 
         Args:
             batch_size: number of samples.
             num_inference_steps: number of network calls; 20 for images and 50 for text if None.
-            class_labels: one class for all samples or one for each, numbers or names, -1 for none. If None they are
-                drawn with their frequencies in the training data.
+            class_labels: one class for all samples or one for each, numbers or names, -1 for none. If neither classes
+                nor other conditions are given, all are drawn from those of the training data, as ``model.sample`` does.
             guidance_scale: scale of classifier-free guidance, 1 for none; as ``bfn.Guidance(scale, rescale=0)``.
             generator: source of the random numbers.
             latents: standard normal noise to start from.
@@ -199,18 +242,23 @@ class _Generation(DiffusionPipeline):
             callback_on_step_end_tensor_inputs: names of these tensors.
             lengths: one length for all samples or one for each, for models of data of different lengths. If None they
                 are drawn with their frequencies in the training data.
+            label: another name of class_labels, as in ``model.sample``.
+            condition: other conditions by name, one value for all samples or one for each.
         """
         output_type = self.output_types[0] if output_type is None else output_type
         _check_choices("output_type=", [output_type], self.output_types)
         _check_choices("callback tensor ", callback_on_step_end_tensor_inputs, CALLBACK_TENSORS)
-        label = self._labels(class_labels, batch_size, guidance_scale, generator)
+        if class_labels is not None and label is not None:
+            raise UserError("label beside class_labels: two names of the same; give one of them")
+        label = class_labels if label is None else label
+        conditions = self._conditions(label, condition, batch_size, guidance_scale, generator)
         present = self._present(lengths, batch_size, generator)
         if timesteps is None and num_inference_steps is None:
             num_inference_steps = self.default_calls
         self.scheduler.set_timesteps(num_inference_steps if timesteps is None else None, self._device, timesteps)
         latents = self._first_sample(latents, batch_size, generator)
         for index, timestep in enumerate(self.progress_bar(self.scheduler.timesteps)):
-            model_output = self._predict(latents, timestep, label, present, guidance_scale)
+            model_output = self._predict(latents, timestep, conditions, present, guidance_scale)
             latents, predicted = self.scheduler.step(model_output, timestep, latents, generator, return_dict=False)
             if callback_on_step_end is not None:
                 tensors = dict(zip(CALLBACK_TENSORS, (latents, predicted, model_output), strict=True))
@@ -226,22 +274,23 @@ class _Generation(DiffusionPipeline):
     def _device(self) -> torch.device:
         return torch.device(self._execution_device)
 
-    def _labels(self, label: Label | None, n: int, scale: float, generator: schedulers.Generators) -> Tensor | None:
-        """Return the classes that the network is called with, (n,); None if it has no classes.
-
-        With guidance they are (2n,): the second half asks for predictions without a class.
-        """
-        none = no_class(self._network)
-        if none is None and label is not None:
-            raise UserError(f"class_labels={label}: this network knows no classes; leave them out")
-        labels = None if none is None else labels_of(self.info[CLASSES], label, n, _one(generator), self._device)
-        if scale != 1 and labels is None:
-            raise UserError(f"guidance_scale={scale}: it needs classes to guide to; give class_labels")
+    def _conditions(
+        self, label: Label | None, condition: Any, n: int, scale: float, generator: schedulers.Generators
+    ) -> dict[str, Tensor]:
+        """Return the conditions that the network is called with by name, each (n, ...), as ``model.sample`` does."""
+        network, none, asked = self._network, no_class(self._network), Conditions.from_options(label, condition)
+        if none is None and asked.label is not None:
+            raise UserError(f"class_labels={asked.label}: this network knows no classes; leave them out")
+        for name in asked.condition:
+            if not isinstance(network, BFNNetwork) or not takes(network.network, name):
+                raise UserError(f"condition {name!r}: this network takes no condition of that name; leave it out")
+        model: Any = SimpleNamespace(info=self.info, device=self._device)
+        found = conditions_for(model, n, asked.label, asked.condition, _one(generator))
         if none is None:
-            return None
-        without = torch.full((n,), none, device=self._device)
-        labels = without if labels is None else labels.where(labels >= 0, none)
-        return labels if scale == 1 else torch.cat([labels, without])
+            found.pop("label", None)
+        if scale != 1 and not found:
+            raise UserError(f"guidance_scale={scale}: it needs conditions to guide to; give class_labels or condition")
+        return found if none is None else {"label": torch.full((n,), NO_CLASS, device=self._device), **found}
 
     def _present(self, lengths: Any, n: int, generator: schedulers.Generators) -> Tensor | None:
         """Return the mask of the data that n samples have, (n, *data_shape); None if nothing is padded."""
@@ -258,17 +307,23 @@ class _Generation(DiffusionPipeline):
         return noise.to(self._device) * self.scheduler.init_noise_sigma
 
     def _predict(
-        self, sample: Tensor, timestep: Tensor, label: Tensor | None, present: Tensor | None, scale: float
+        self, sample: Tensor, timestep: Tensor, given: Mapping[str, Tensor], present: Tensor | None, scale: float
     ) -> Tensor:
         """Return the network's output; with guidance it is called on a batch twice as large."""
-        conditions, copies = {"class_labels": label}, 1 if scale == 1 else 2
+        network, conditions, copies = self._network, dict(given), 1 if scale == 1 else 2
+        if scale != 1:
+            conditions = {name: torch.cat([value, null_like(value)]) for name, value in given.items()}
+        none = no_class(network)
+        if none is not None:
+            label = conditions.pop("label")
+            conditions["class_labels"] = label.where(label >= 0, none)
         if present is not None:
             # As in BFN.output: the state is 0 where a sample has no data.
             sample = torch.where(self.scheduler.flow.over_variables(present, sample), sample, torch.zeros_like(sample))
-            if isinstance(self._network, BFNNetwork):
+            if isinstance(network, BFNNetwork):
                 conditions["present"] = torch.cat([present] * copies)
         inputs = torch.cat([self.scheduler.scale_model_input(sample, timestep)] * copies)
-        output: Tensor = self._network(inputs, timestep, **conditions, return_dict=False)[0]
+        output: Tensor = network(inputs, timestep, return_dict=False, **conditions)[0]
         if scale == 1:
             return output
         conditional, unconditional = output.chunk(2)
@@ -281,27 +336,26 @@ class BFNPipeline(_Generation):
     Args:
         unet: a U-Net of diffusers or a :class:`BFNNetwork`.
         scheduler: a :class:`BFNScheduler`, or a :class:`DiscreteBFNScheduler` for pixels of n_classes values.
-        classes: names and shares of the model's classes; :meth:`from_model` fills them in.
+        classes, conditions: names and shares of the model's classes, and its other conditions, as plain values
+            (:func:`bfn.core.plain.to_plain`); :meth:`from_model` fills them in.
     """
 
     model_cpu_offload_seq = "unet"
     default_calls = 20
     output_types = ("pil", "np", "pt", "latent")
+    facts = ("classes", "conditions")
 
     def __init__(
-        self, unet: Denoiser, scheduler: BFNScheduler | DiscreteBFNScheduler, classes: Mapping[str, Any] | None = None
-    ) -> None:
+        self, unet: Denoiser, scheduler: BFNScheduler | DiscreteBFNScheduler, classes: Mapping[str, Any] | None = None,
+        conditions: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.info = ModelInfo(classes=from_plain(Classes | None, classes, "classes"))
         self.register_modules(unet=unet, scheduler=scheduler)
-        self.register_to_config(classes=classes)
+        self._store(classes=classes, conditions=conditions)
 
     @classmethod
-    def from_model(cls, model: BFN, **settings: Any) -> Self:
-        """Return a pipeline around a model of this library. ``settings``: of the scheduler, such as ``solver``."""
-        scheduler = BFNScheduler if isinstance(model.flow, ContinuousFlow) else DiscreteBFNScheduler
-        network = as_diffusers(model.network, model.data_shape)
-        return cls(network, scheduler.from_model(model, **settings), to_plain(model.info[CLASSES]))
+    def _scheduler_of(cls, model: BFN) -> type[BFNScheduler | DiscreteBFNScheduler]:
+        return BFNScheduler if isinstance(model.flow, ContinuousFlow) else DiscreteBFNScheduler
 
     def _output(self, x: Tensor, present: Tensor | None, output_type: str) -> ImagePipelineOutput:
         images: Any = x if output_type == "latent" else ((self.scheduler.flow.values(x) + 1) / 2).clamp(0, 1)
@@ -319,35 +373,25 @@ class BFNTextPipeline(_Generation):
         alphabet: the symbol of each class.
         tokenizer: a tokenizer as plain values (:func:`bfn.core.plain.to_plain`), instead of an alphabet. Without
             either of the two, texts are the numbers of the classes.
-        lengths: shares of the lengths of the training data, as plain values, if they differ. :meth:`from_model` fills
-            these arguments in.
+        lengths, classes, conditions: lengths of the training data if they differ, names and shares of its classes, and
+            its other conditions, as plain values. :meth:`from_model` fills these arguments in.
     """
 
     model_cpu_offload_seq = "transformer"
     default_calls = 50
     output_types = ("text", "np", "pt")
+    facts = tuple(FACTS)
 
     def __init__(
         self, transformer: Denoiser, scheduler: DiscreteBFNScheduler, alphabet: str | None = None,
         tokenizer: Mapping[str, Any] | None = None, lengths: Mapping[str, Any] | None = None,
+        classes: Mapping[str, Any] | None = None, conditions: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         if alphabet is not None and len(alphabet) != scheduler.config["n_classes"]:
             raise UserError(f"alphabet of {len(alphabet)} symbols: expected {scheduler.config['n_classes']}")
-        self.info = ModelInfo(
-            alphabet=alphabet,
-            tokenizer=from_plain(Tokenizer | None, tokenizer, "tokenizer"),
-            lengths=from_plain(Lengths | None, lengths, "lengths"),
-        )
         self.register_modules(transformer=transformer, scheduler=scheduler)
-        self.register_to_config(alphabet=alphabet, tokenizer=tokenizer, lengths=lengths)
-
-    @classmethod
-    def from_model(cls, model: BFN, **settings: Any) -> Self:
-        """Return a pipeline around a model of this library. ``settings``: of the scheduler, such as ``solver``."""
-        network, info = as_diffusers(model.network, model.data_shape), model.info
-        texts = info.alphabet, to_plain(info.tokenizer)
-        return cls(network, DiscreteBFNScheduler.from_model(model, **settings), *texts, to_plain(info[LENGTHS]))
+        self._store(alphabet=alphabet, tokenizer=tokenizer, lengths=lengths, classes=classes, conditions=conditions)
 
     def _output(self, x: Tensor, present: Tensor | None, output_type: str) -> TextPipelineOutput:
         if output_type != "text":

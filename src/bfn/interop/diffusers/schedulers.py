@@ -29,14 +29,15 @@ from torch import Tensor
 from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow, NoiseLevel, PartFlow
 from bfn.core.heads import Head
-from bfn.core.info import ERROR_CURVE, VALUE_RANGE, ErrorCurve, ModelInfo
+from bfn.core.info import VALUE_RANGE, ErrorCurve, ModelInfo, Spread
 from bfn.core.model import BFN
 from bfn.core.plain import from_plain, to_plain
 from bfn.core.sampling import Run
 from bfn.core.schedules import ExponentialSchedule, QuadraticSchedule
 from bfn.core.solver import plan
-from bfn.core.table import TABLES, Table
+from bfn.core.table import Table
 from bfn.interop.variance_preserving import VariancePreservingHead, VariancePreservingSchedule
+from bfn.solvers.few_step import Calibration
 
 Timestep = int | float | Tensor
 Generators = torch.Generator | list[torch.Generator] | None
@@ -44,6 +45,9 @@ Init = TypeVar("Init", bound=Callable[..., None])
 
 HEAD_OF_PREDICTION = {"epsilon": "noise", "sample": "data"}
 """Names of predictions in diffusers and the heads of this library for them. Other heads have the same name in both."""
+
+FACTS = {"tables": Mapping[int, Table], "error_curve": ErrorCurve, "calibration": Calibration, "spread": Spread}
+"""Types of the facts of a model's info that its solvers need. The config stores them as plain values."""
 
 OTHER_SCHEDULERS = [scheduler.name for scheduler in KarrasDiffusionSchedulers]
 """Schedulers of diffusers that a :class:`VPSolverScheduler` can be made from."""
@@ -82,11 +86,8 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         self.flow, self.head, self._last_timestep = flow, head, last_timestep
         bound = self.config.get("clip_sample_range", 1.0)
         limits = (-bound, bound) if isinstance(bound, int | float) else (bound[0], bound[1])
-        self.info = ModelInfo(
-            value_range=limits if self.config.get("clip_sample") else None,
-            error_curve=from_plain(ErrorCurve | None, self.config["error_curve"], "error_curve"),
-            tables=from_plain(Mapping[int, Table], self.config["tables"] or {}, "tables"),
-        )
+        known = {name: from_plain(kind, self.config[name], name) for name, kind in FACTS.items() if self.config[name]}
+        self.info = ModelInfo(value_range=limits if self.config.get("clip_sample") else None, **known)
         self.timesteps = torch.arange(last_timestep, -1, -1, dtype=torch.float32)
         self.num_inference_steps = None
         self._table: Table | None = None
@@ -185,14 +186,10 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         """
         head = to_plain(model.head)
         name = head.pop("name")
-        curve = model.info[ERROR_CURVE]
-        facts = {
-            "prediction_type": {head: name for name, head in HEAD_OF_PREDICTION.items()}.get(name, name),
-            "prediction_settings": head or None,
-            "tables": to_plain(model.info[TABLES]) or None,
-            "error_curve": None if curve is None else to_plain(curve),
-        }
-        return cls(**{**cls._model_settings(model), **facts, **settings})
+        names = {head: name for name, head in HEAD_OF_PREDICTION.items()}
+        prediction = {"prediction_type": names.get(name, name), "prediction_settings": head or None}
+        facts = {name: to_plain(getattr(model.info, name)) or None for name in FACTS}
+        return cls(**{**cls._model_settings(model), **prediction, **facts, **settings})
 
     @classmethod
     def _model_settings(cls, model: BFN) -> dict[str, Any]:
@@ -251,7 +248,8 @@ class BFNScheduler(TableScheduler):
         grid, t_start, g: as in :func:`bfn.sample`.
         clip_sample: whether predicted data are clipped.
         clip_sample_range: data are clipped to +-clip_sample_range, or to (lowest, highest) if it is a pair.
-        tables, error_curve: facts of the model for solvers that need them; :meth:`from_model` fills them in.
+        tables, error_curve, calibration, spread: facts of the model for solvers that need them; :meth:`from_model`
+            fills them in.
     """
 
     @stores_config
@@ -261,6 +259,7 @@ class BFNScheduler(TableScheduler):
         solver: str = "auto", grid: str | None = None, t_start: float | None = None, g: float | None = None,
         clip_sample: bool = False, clip_sample_range: float | Sequence[float] = 1.0,
         tables: Mapping[str, Any] | None = None, error_curve: Mapping[str, Any] | None = None,
+        calibration: Mapping[str, Any] | None = None, spread: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         flow = ContinuousFlow(sigma_1)
         self._set_up(flow, _make_head(prediction_type, prediction_settings, flow), num_train_timesteps)
@@ -292,6 +291,7 @@ class DiscreteBFNScheduler(TableScheduler):
         prediction_settings: Mapping[str, Any] | None = None,
         solver: str = "auto", grid: str | None = None, t_start: float | None = None, g: float | None = None,
         tables: Mapping[str, Any] | None = None, error_curve: Mapping[str, Any] | None = None,
+        calibration: Mapping[str, Any] | None = None, spread: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         flow = DiscreteFlow(n_classes, beta_1)
         self._set_up(flow, _make_head(prediction_type, prediction_settings, flow), num_train_timesteps)
@@ -325,6 +325,7 @@ class VPSolverScheduler(TableScheduler):
         rescale_betas_zero_snr: bool = False,
         solver: str = "fast-ode", grid: str | None = None, t_start: float | None = None, g: float | None = None,
         tables: Mapping[str, Any] | None = None, error_curve: Mapping[str, Any] | None = None,
+        calibration: Mapping[str, Any] | None = None, spread: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         # diffusers itself makes the noise levels, so that they are the same in every version of it.
         levels = (num_train_timesteps, beta_start, beta_end, beta_schedule, trained_betas)
