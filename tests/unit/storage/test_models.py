@@ -50,8 +50,7 @@ def test_a_model_comes_back_as_it_was(tmp_path):
     assert not again.training
     u, t = torch.randn(5, 3), torch.rand(5)
     torch.testing.assert_close(again.network(u, t), model.network(u, t), rtol=0, atol=0)
-    assert again.info == model.info
-    assert storage.read_info(tmp_path / "m") == model.info
+    assert again.info == storage.read_info(tmp_path / "m") == model.info
     assert again.info.classes == Classes.equal(4)
 
 
@@ -87,45 +86,17 @@ def test_a_network_of_the_users_own_is_given_again(tmp_path):
 
 def test_other_architectures_are_refused_by_name(tmp_path):
     storage.save(small(), tmp_path)
-    refused(
-        r"another architecture: no weight, bias; blocks\.0\..*, which the network",
-        bfn.load,
-        tmp_path,
-        network=nn.Linear(3, 3, bias=True),
-    )
-    refused(
-        r"\S+ has shape \(8, 64\), the network's has \(16, 64\)",
-        bfn.load,
-        tmp_path,
-        network=networks.MLP(3, width=8, n_blocks=1, condition_features=16),
-    )
-
-
-def test_a_file_cut_to_any_length_is_refused(tmp_path):
-    storage.save(randomised(small()), tmp_path)
-    for name in ("model.safetensors", "config.json"):
-        whole = (tmp_path / name).read_bytes()
-        for length in [*range(0, 20), *range(20, len(whole) - 2, max(1, len(whole) // 60)), len(whole) - 2]:
-            (tmp_path / name).write_bytes(whole[:length])
-            refused(name, bfn.load, tmp_path)
-        (tmp_path / name).write_bytes(whole)
-    bfn.load(tmp_path)
+    wider = networks.MLP(3, width=8, n_blocks=1, condition_features=16)
+    for network, message in [
+        (nn.Linear(3, 3), r"another architecture: no weight, bias; blocks\.0\..*, which the network"),
+        (wider, r"\S+ has shape \(8, 64\), the network's has \(16, 64\)"),
+    ]:
+        refused(message, bfn.load, tmp_path, network=network)
 
 
 def test_missing_and_foreign_things_are_named(tmp_path):
     refused("'nonsense': neither a directory nor one of the bundled models", bfn.load, "nonsense")
     refused(r"config.json: not there: expected a directory with model.safetensors", bfn.load, tmp_path)
-    storage.save(small(), tmp_path)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text())
-    for change, message in [
-        ({"format": 99}, "format 99: this version reads formats 1 to 3"),
-        ({"flow": {**config["flow"], "name": "wavy"}}, "flow 'wavy': expected one of continuous, discrete"),
-        ({"head": {"name": "logits"}}, "it is for discrete data, the flow is continuous"),
-        ({"head": {"name": "data", "depth": 2}}, "head data: has no 'depth'"),
-    ]:
-        edited(tmp_path, {**config, **change})
-        refused(message, bfn.load, tmp_path)
     refused("dtype='float8': expected one of float32", storage.save, small(), tmp_path, dtype="float8")
 
 
@@ -154,28 +125,25 @@ def test_tuned_tables_come_back_to_the_last_bit_and_auto_takes_them(tmp_path):
     again = bfn.load(storage.save(model, tmp_path / "m"))
     assert again.info.tables == model.info.tables
     assert again.info.tables[3].record == {"objective": "endpoint", "seed": 3}
-    draw = {"nfe": 3, "generator": None}
-    x = [m.sample(4, **{**draw, "generator": torch.Generator().manual_seed(0)}).x for m in (model, again)]
-    assert torch.equal(*x)
-    seeded = {
-        name: again.sample(4, solver, 3, seed=0).x
-        for name, solver in {"auto": "auto", "fast-sde": "fast-sde", "the table": again.info.tables[3]}.items()
-    }
-    assert torch.equal(seeded["the table"], x[0])
-    assert torch.equal(seeded["auto"], x[0])
-    assert not torch.equal(seeded["fast-sde"], x[0])
+    x = {
+        name: m.sample(4, solver, 3, seed=0).x
+        for name, m, solver in (
+            ("before", model, "auto"), ("after", again, "auto"), ("table", again, again.info.tables[3]),
+            ("other", again, "fast-sde"),
+        )
+    }  # fmt: skip
+    assert torch.equal(x["before"], x["after"])
+    assert torch.equal(x["before"], x["table"])
+    assert not torch.equal(x["before"], x["other"])
     assert again.sample(4, nfe=4).times != again.sample(4, nfe=3).times
-    twice = bfn.load(storage.save(again, tmp_path / "twice"))
-    assert twice.info.tables == model.info.tables
 
 
 def test_a_grid_or_dial_of_the_users_own_leaves_the_table_aside():
     model = small()
     model.info.tables = {3: tuned_table()}
     assert model.sample(2, nfe=3).times == tuned_table().times
-    assert model.sample(2, nfe=3, g=1.0).times != tuned_table().times
-    assert model.sample(2, nfe=3, grid="uniform").times != tuned_table().times
-    assert model.sample(2, nfe=3, t_start=0.01).times != tuned_table().times
+    for own in ({"g": 1.0}, {"grid": "uniform"}, {"t_start": 0.01}):
+        assert model.sample(2, nfe=3, **own).times != tuned_table().times
     refused(r"nfe=4: the given table makes 3 calls", model.sample, 2, tuned_table(), 4)
     refused(r"g=1.0 beside a table", model.sample, 2, tuned_table(), g=1.0)
 
@@ -221,10 +189,10 @@ def test_a_model_of_format_1_is_read_as_it_was_meant(tmp_path):
     ("change", "message"),
     [
         ({"alphabet": 5}, "alphabet 5: expected a string"),
+        ({"n_labels": 10**15}, "n_labels 1000000000000000: expected at most"),
         ({"n_labels": "ten"}, "n_labels 'ten': expected a whole number"),
         ({"card": []}, r"card \[\]: expected an object"),
         ({"card": {"loss_by_t": {"t": [0.1]}}}, "expected lists of numbers t and squared_error"),
-        ({"card": {"loss_by_t": [1, 2]}}, "expected lists of numbers t and squared_error"),
         ({"card": {"loss_by_t": {"t": [2.0], "squared_error": [1.0]}}}, r"increase within \[0, 1\]"),
     ],
 )
@@ -256,29 +224,25 @@ def test_a_bundled_model_loses_nothing_on_the_way_through_a_directory(tmp_path, 
         (lambda c: c["info"]["tables"]["3"].pop("rows"), "info.tables.3: has no 'rows'"),
         (lambda c: c["info"]["tables"]["3"]["rows"].pop(), "the table for 3 calls: has 2 rows: expected one a call"),
         (lambda c: c["info"]["tables"]["3"]["rows"][1].update(t=0.9), "expected increasing ones"),
-        (lambda c: c["info"]["tables"]["3"]["rows"][2].update(t=1.5), "expected increasing ones"),
         (lambda c: c["info"]["tables"]["3"]["rows"][0].update(a=float("nan")), "nan: expected a finite number"),
-        (lambda c: c["info"]["tables"]["3"]["rows"][0].update(a=10**400), "expected a finite number"),
-        (lambda c: c["info"]["tables"]["3"]["rows"][0].update(t="0"), "'0': expected a finite number"),
         (lambda c: c["info"]["tables"]["3"]["rows"][0].update(b=None), r"rows\[0\].b None: expected a list"),
         (lambda c: c["info"]["tables"]["3"]["rows"][0].update(b=[0.1, 0.2]), "row 0: expected at most 1 numbers b"),
         (lambda c: c["info"]["tables"]["3"]["rows"][1].update(c=-0.1), "row 1: .* c of at least 0"),
         (lambda c: c["info"]["tables"]["3"]["rows"][1].update(commit=1), "1: expected true or false"),
         (lambda c: c["info"]["tables"]["3"].update(draws="no"), "'no': expected true or false"),
-        (lambda c: c["info"]["tables"]["3"].update(final=[]), "expected 1 to 3 weights that sum to 1"),
-        (lambda c: c["info"]["tables"]["3"].update(final=[1, 0, 0, 0]), "expected 1 to 3 weights"),
         (lambda c: c["info"]["tables"]["3"].update(final=[0.9]), "weights that sum to 1"),
         (lambda c: c["info"]["tables"].update({"0": {"rows": []}}), "for 0 calls: has no rows"),
         (lambda c: c["info"]["tables"].update({"03": c["info"]["tables"]["3"]}), "'03': expected a whole number"),
-        (lambda c: c.update(flow="wavy"), "flow 'wavy': expected an object"),
+        (lambda c: c.update(format=99), "format 99: this version reads formats 1 to 3"),
+        (lambda c: c.update(head={"name": "logits"}), "it is for discrete data, the flow is continuous"),
+        (lambda c: c.update(head={"name": "data", "depth": 2}), "head data: has no 'depth'"),
+        (lambda c: c["flow"].update(name="wavy"), "flow 'wavy': expected one of continuous, discrete"),
         (lambda c: c["flow"].pop("schedule"), "flow continuous: has no 'schedule'"),
         (lambda c: c["flow"]["schedule"].update(sigma_1=-1.0), "sigma_1=-1"),
         (lambda c: c["flow"]["schedule"].update(name="exponentail"), "did you mean 'exponential'"),
         (lambda c: c.update(data_shape="abc"), "data_shape 'abc': expected a list"),
         (lambda c: c.update(data_shape=[0]), r"data_shape \[0\]: expected whole numbers above 0"),
-        (lambda c: c["info"].update(alphabet=5), "info.alphabet 5: expected a string"),
         (lambda c: c["info"].update(alphabet="abca"), "is in it more than once"),
-        (lambda c: c["info"].update(value_range=[1.0]), "expected 2 values"),
         (lambda c: c["info"].update(value_range=[1.0, -1.0]), r"expected \(lowest, highest\)"),
         (lambda c: c["info"].update(card=[]), r"card \[\]: expected an object"),
         (lambda c: c["info"].update(colour="blue"), "info: has no 'colour'"),
@@ -287,9 +251,7 @@ def test_a_bundled_model_loses_nothing_on_the_way_through_a_directory(tmp_path, 
             "1 classes: the network was made for 0",
         ),
         (lambda c: c["info"].update(classes={"names": ["a", "b"], "shares": [1.0]}), "2 class names, 1 shares"),
-        (lambda c: c["info"].update(classes={"names": ["a", "a"], "shares": [0.5, 0.5]}), "expected each name once"),
         (lambda c: c["info"].update(error_curve={"t": [2.0], "squared_error": [1.0]}), r"increase within \[0, 1\]"),
-        (lambda c: c["network"].update(width=-4), "width=-4"),
         (lambda c: c["network"].update(name="mlq"), "network name 'mlq': expected one of"),
     ],
 )
