@@ -5,52 +5,32 @@ import pytest
 import torch
 from PIL import Image
 
-from bfn.data.images import (
-    CIFAR10_CLASSES,
-    read_cifar_folder,
-    read_folder,
-    read_idx_images,
-    read_npy,
-    read_npz,
-    read_row_png,
-)
-from data_files import idx
+from bfn.data.images import CIFAR10_CLASSES, read_cifar_folder, read_folder, read_idx_images, read_npy, read_npz
+from data_files import idx, write
 from data_files import pixels as random_pixels
 
-# Numpy files
 
-
-def test_npy_and_npz(tmp_path):
+def test_npy_and_npz_which_are_never_changed(tmp_path):
     pixels, labels = random_pixels(5, 28, 28), np.array([3, 1, 0, 1, 2])
     np.save(tmp_path / "x.npy", pixels)
     np.save(tmp_path / "y.npy", labels)
     np.savez_compressed(tmp_path / "both.npz", anything=pixels, classes=labels)
     for images in (read_npy(tmp_path / "x.npy", tmp_path / "y.npy"), read_npz(tmp_path / "both.npz")):
         assert torch.equal(images.x[:, 0], torch.from_numpy(pixels))
-        assert images.labels.tolist() == labels.tolist()
-        assert images.n_classes == 4
-    assert read_npy(tmp_path / "x.npy").labels is None
-
-
-def test_npy_stays_on_disk_and_unchanged(tmp_path):
-    np.save(tmp_path / "x.npy", np.zeros((2, 4, 4), np.uint8))
+        assert (images.labels.tolist(), images.n_classes) == ([3, 1, 0, 1, 2], 4)
     before = (tmp_path / "x.npy").read_bytes()
-    read_npy(tmp_path / "x.npy").x.fill_(7)
+    images = read_npy(tmp_path / "x.npy")
+    assert images.labels is None
+    images.x.fill_(7)
     assert (tmp_path / "x.npy").read_bytes() == before
 
 
-# idx and CIFAR-10
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_idx_with_labels_beside(tmp_path, packed):
-    pixels, labels = random_pixels(3, 28, 28), np.array([7, 0, 9], np.uint8)
-    for name, array in (("train-images-idx3-ubyte", pixels), ("train-labels-idx1-ubyte", labels)):
-        if packed:
-            (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
-        else:
-            (tmp_path / name).write_bytes(idx(array))
-    images = read_idx_images(tmp_path / f"train-images-idx3-ubyte{'.gz' if packed else ''}")
+@pytest.mark.parametrize(("ending", "packed"), [("", bytes), (".gz", gzip.compress)])
+def test_idx_with_labels_beside(tmp_path, ending, packed):
+    pixels = random_pixels(3, 28, 28)
+    path = write(tmp_path / f"train-images-idx3-ubyte{ending}", packed(idx(pixels)))
+    write(tmp_path / f"train-labels-idx1-ubyte{ending}", packed(idx(np.array([7, 0, 9], np.uint8))))
+    images = read_idx_images(path)
     assert torch.equal(images.x[:, 0], torch.from_numpy(pixels))
     assert images.labels.tolist() == [7, 0, 9]
 
@@ -58,19 +38,12 @@ def test_idx_with_labels_beside(tmp_path, packed):
 def test_cifar_binary_folder(tmp_path):
     pixels, labels = random_pixels(4, 3, 32, 32), np.array([6, 9, 0, 1], np.uint8)
     records = np.concatenate([labels[:, None], pixels.reshape(4, -1)], axis=1)
-    (tmp_path / "data_batch_1.bin").write_bytes(records[:3].tobytes())
-    (tmp_path / "data_batch_2.bin").write_bytes(records[3:].tobytes())
+    write(tmp_path / "data_batch_1.bin", records[:3].tobytes())
+    write(tmp_path / "data_batch_2.bin", records[3:].tobytes())
     images = read_cifar_folder(tmp_path)
     assert torch.equal(images.x, torch.from_numpy(pixels))
     assert images.labels.tolist() == [6, 9, 0, 1]
     assert images.class_names == CIFAR10_CLASSES
-
-
-def test_one_image_a_row(tmp_path):
-    pixels = random_pixels(3, 3, 32, 32)
-    Image.fromarray(pixels.transpose(0, 2, 3, 1).reshape(3, 1024, 3)).save(tmp_path / "rows.png")
-    with (tmp_path / "rows.png").open("rb") as file:
-        assert np.array_equal(read_row_png(file), pixels)
 
 
 def save(path, pixels):
@@ -85,9 +58,7 @@ def test_folder_of_gray_images_in_order_of_name(tmp_path):
     (tmp_path / ".hidden").write_text("passed over")
     images = read_folder(tmp_path, progress=False)
     assert torch.equal(images.x[:, 0], torch.from_numpy(pixels[[1, 2, 0]]))
-    assert images.labels is None
-    assert images.n_classes == 0
-    assert images.class_names is None
+    assert (images.labels, images.n_classes, images.class_names) == (None, 0, None)
 
 
 def test_sub_folders_are_classes_and_one_colour_image_makes_all_rgb(tmp_path):

@@ -4,7 +4,7 @@ import gzip
 import io
 import os
 import pickle
-import struct
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,6 @@ from PIL import Image
 import bfn
 import tiny
 from bfn.core import plain
-from bfn.core.errors import UserError
 from bfn.data.images import (
     Images,
     concatenate,
@@ -30,13 +29,14 @@ from bfn.data.images import (
     read_npy,
     read_npz,
 )
-from bfn.data.loading import known_part, load, read_model_data
-from bfn.data.records import Columns, RawTable, Records, make_records, read_records
+from bfn.data.loading import known_part, load, read_model_data, record_lengths
+from bfn.data.records import Columns, RawTable, make_records, read_records
 from bfn.data.sources import fetch
 from bfn.data.table_files import TableStream, infer_columns, read_table
-from bfn.data.text import read_text
+from bfn.data.text import Text, read_text
 from bfn.data.tokenizers import AMINO_ACIDS, TEXT8, Alphabet, Tokenizer, TokenizerFile, TokenList, make_tokenizer
 from data_files import Bomb, idx, pixels, write
+from messages import refused
 
 Case = tuple[Callable[[Path], object], str]
 
@@ -87,56 +87,35 @@ def folder_of(**images: Any) -> Callable[[Path], object]:
     """Return a call that reads a folder of images, which are arrays, or the bytes of files."""
 
     def attempt(tmp: Path) -> object:
+        (tmp / "images").mkdir()
         for name, image in images.items():
-            if isinstance(image, bytes):
-                write(tmp / "images" / f"{name}.png", image)
-            else:
-                (tmp / "images").mkdir(exist_ok=True)
-                Image.fromarray(image).save(tmp / "images" / f"{name}.png")
-        (tmp / "images").mkdir(exist_ok=True)
+            path = tmp / "images" / f"{name}.png"
+            write(path, image) if isinstance(image, bytes) else Image.fromarray(image).save(path)
         return read_folder(tmp / "images", progress=False)
 
     return attempt
 
 
-def cut_png() -> bytes:
+def image(form: str) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(pixels(5, 4)).save(out, "PNG")
-    return out.getvalue()[:-30]
-
-
-def eps() -> bytes:
-    out = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(out, "EPS")
+    Image.fromarray(pixels(5, 4)).save(out, form)
     return out.getvalue()
 
 
-def some_images(n: int = 200) -> Images:
-    return Images(torch.zeros(n, 1, 1, 1, dtype=torch.uint8))
-
-
+SOME_IMAGES = Images(torch.zeros(200, 1, 1, 1, dtype=torch.uint8))
 BYTES = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
 IMAGES: list[Case] = [
     (call(Images, torch.zeros(2, 1, 4, 4)), "torch.float32"),
     (call(Images, torch.zeros(2, 4, 4, dtype=torch.uint8)), "shape (2, 4, 4)"),
-    (call(Images, BYTES, levels=1), "levels=1"),
     (call(Images, BYTES, torch.zeros(3).long()), "shape (3,)"),
-    (call(Images, BYTES, torch.zeros(2)), "torch.float32"),
     (call(from_array, np.zeros((2, 4, 4))), "float64 are not whole numbers in 0..255: save them as uint8"),
-    (call(from_array, np.full((2, 4, 4), 256)), "int64 are not whole numbers"),
     (call(from_array, np.full((2, 4, 4), -1)), "int64 are not whole numbers"),
-    (call(from_array, np.zeros((4, 4), np.uint8)), "is not one of images"),
     (call(from_array, np.zeros((2, 5, 4, 4), np.uint8)), "(2, 5, 4, 4)"),
-    (call(from_array, np.zeros((0, 1, 4, 4), np.uint8)), "(0, 1, 4, 4)"),
-    (call(from_array, GREY, np.zeros(3, np.int64)), "expected 2 names, or whole numbers from 0 up"),
     (call(from_array, GREY, np.array([0, -1])), "expected 2 names, or whole numbers from 0 up"),
-    (call(from_array, GREY, np.zeros(2)), "expected 2 names, or whole numbers from 0 up"),
     (saved(load, "x.npz", x=GREY, y=np.array([0, 10**12])), "whole numbers from 0 up, below 1,000,000"),
-    *((call(some_images().split, wrong), "at least 1 must be on each side") for wrong in (0, 200, 0.001)),
+    *((call(SOME_IMAGES.split, wrong), "at least 1 must be on each side") for wrong in (0, 200, 0.001)),
     (call(concatenate, from_array(GREY), from_array(GREY).binarise()), "images of two kinds"),
-    (saved(load, "x.npy", x=GREY[:1]), "of 1 images at least 1 must be on each side"),
     (saved(read_npy, "bomb.npy", x=np.array([Bomb()], dtype=object)), PLAIN),
-    (saved(read_npz, "bomb.npz", x=np.array([Bomb()], dtype=object)), PLAIN),
     (read(read_npy, "plain.npy", pickle.dumps(Bomb())), PLAIN),
     (saved(read_npz, "two.npz", a=GREY, b=GREY), "expected one array of images and at most one of labels, found a (2,"),
     *(
@@ -148,7 +127,6 @@ IMAGES: list[Case] = [
     ),
     *((read(read_npy, "x.npy", header("(3, 28, 28)")[:keep]), f"x.npy: {PLAIN}") for keep in (0, 5, 100, 190)),
     *((read(read_npz, "x.npz", zipped(header("(3, 28, 28)"))[:keep]), PLAIN) for keep in (0, 5, 100, 190)),
-    (read(read_npy, "x.npy", zipped(header("(3, 28, 28)"))), f"x.npy: {PLAIN}"),
     (read(read_npz, "x.npz", header("(3, 28, 28)")), f"x.npz: {PLAIN}"),
     (read(read_idx_images, "x-idx3", b""), "not an idx file"),
     (read(read_idx_images, "x-idx3", b"\x00\x00\x0d\x03" + b"\0" * 40), "not an idx file of unsigned bytes"),
@@ -157,44 +135,34 @@ IMAGES: list[Case] = [
     (read(read_idx_images, "x-idx3", idx(GREY) + b"x"), "says 32 bytes, found more than 32"),
     (read(read_idx_images, "x-idx3.gz", b"plain"), "a damaged file"),
     (read(read_idx_images, "x-idx3.gz", gzip.compress(idx(pixels(20, 8, 8)))[:-9]), "a damaged file"),
-    (
-        lambda tmp: read_cifar_folder(write(tmp / "data_batch_2.bin", b"x" * 100).parent),
-        "data_batch_2.bin: 100 bytes are not a whole number of CIFAR-10 records",
-    ),
+    (read(lambda path: read_cifar_folder(path.parent), "data_batch_2.bin", b"x" * 100), "2.bin: 100 bytes are not a"),
     (folder_of(), "no files in this folder"),
     (folder_of(a=pixels(5, 4), b=pixels(6, 4)), "b.png: 4x6 pixels, but "),
     (folder_of(a=pixels(5, 4), b=b"hello"), "b.png: not an image of PNG, JPEG"),
-    (folder_of(a=eps()), "a.png: not an image of PNG, JPEG"),
+    (folder_of(a=image("EPS")), "a.png: not an image of PNG, JPEG"),
     (folder_of(a=pixels(5, 4), b=np.zeros((5, 4), np.uint16)), "more than 8 bits"),
-    (folder_of(a=pixels(5, 4), b=cut_png()), "b.png: a damaged image"),
+    (folder_of(a=pixels(5, 4), b=image("PNG")[:-30]), "b.png: a damaged image"),
 ]  # fmt: skip
 
 
-def some_text(tmp: Path) -> Any:
-    return read_text(write(tmp / "t", "abcd"), TEXT8)
-
-
+ABCD = Text(torch.tensor([1, 2, 3, 4]), torch.arange(27), TEXT8)
 TEXTS: list[Case] = [
-    (call(Alphabet, ""), "at least 2"),
     (call(Alphabet, "a"), "at least 2"),
     (call(Alphabet, "aba"), "'a' is in it"),
     (call(TEXT8.encode, "aXb"), "'X' at position 1 is not among the symbols"),
-    (call(TEXT8.encode, 7), "text=7: expected a string"),
     (read(read_text, "t.txt", "abc Def3", TEXT8), "t.txt: 'D' at byte 4 is not among the 27 symbols"),
     (read(read_text, "t.txt", "ab caf\u00e9", TEXT8), "'\u00e9' at byte 6 is not"),
     (read(read_text, "t.txt", "\u00e9\u00e9z", Alphabet("\u00e9a")), "'z' at position 2 is not among the symbols"),
     (read(read_text, "t.txt", ""), "t.txt: an empty file"),
     (read(read_text, "t.txt", "ab\0c"), "byte 2 is zero"),
     (read(read_text, "t.txt", "caf\u00e9 x".encode("latin-1")), "line 1: byte 0xe9 is not UTF-8"),
-    *((lambda tmp, n=n: some_text(tmp).windows(1, n), f"length={n}: the text has 4 characters") for n in (0, 5)),
-    (lambda tmp: some_text(tmp).tiles(2, 3), "n=3: 4 characters hold 1 to 2 windows of length 2"),
-    *((lambda tmp, n=n: some_text(tmp).split(n), "at least 1 must be on each side") for n in (0, 4, 0.01)),
+    *((call(ABCD.windows, 1, n), f"length={n}: the text has 4 characters") for n in (0, 5)),
+    (call(ABCD.tiles, 2, 3), "n=3: 4 characters hold 1 to 2 windows of length 2"),
+    *((call(ABCD.split, n), "at least 1 must be on each side") for n in (0, 4, 0.01)),
     (call(SMILES.encode, "CC(=O)[U]C"), "'[U]' at position 6 is not among the"),
-    (call(SMILES.encode, "CC\u00e9"), "'\u00e9' at position 2 is not among"),
     (call(TokenList(("ab", "c")).encode, "abcac"), "'a' at position 3 is not among the 2 tokens 'ab', 'c'"),
     (call(AMINO_ACIDS.encode, "MKXL"), "'X' at position 2 is not among the symbols 'ACDEFGHIKLMNPQRSTVWY'"),
     (call(SMILES.encode_prompt, "[Na+]_J", 5), "prompt '[Na+]_J', piece 'J': 'J' at position 0 is not among"),
-    (call(SMILES.encode_prompt, "[Na+]_J", 5), "'_' stands for a token to fill in"),
     (call(SMILES.encode_prompt, "C_[Na+]", 2), "a prompt of 3 tokens: the model's texts have 2"),
     *((call(TEXT8.encode_prompt, *wrong), "expected") for wrong in (("a", 5, ""), (None, 5), ("a", 0), ("a", 5, None))),
     (call(TokenList, ("C",)), "at least 2"),
@@ -203,28 +171,16 @@ TEXTS: list[Case] = [
     (call(TokenList, ("C", "O"), "["), "not a regular expression"),
     (call(TokenList, ("C", "O"), "C*"), "matches the empty text"),
     (call(TokenList.from_texts, ["a b c d"], "words", most=3), "more than 3 different tokens"),
-    (call(make_tokenizer, "smile", ["CC"]), "expected one of characters"),
     (call(make_tokenizer, "smile", ["CC"]), "did you mean 'smiles'"),
     (read(TokenizerFile.read, "t.json", "{"), "not a tokenizer file"),
     (read(TokenizerFile.read, "t.json", "{}"), "not a tokenizer of the tokenizers package"),
     (lambda tmp: TokenizerFile.read(tmp / "other.json"), "no such file"),
-    (
-        lambda tmp: load(write(tmp / "s.txt", "one two " * 9), tokenizer=TokenList(("two", "three"), "words")),
-        "s.txt: 'one' at position 0 is not among the 2 tokens",
-    ),
-    (
-        call(plain.from_plain, Tokenizer, {"name": "token"}, "info.tokenizer"),
-        "info.tokenizer 'token': expected one of characters, tokens, file",
-    ),
-    (
-        call(plain.from_plain, Tokenizer, {"name": "tokens", "tokens": ["a", 3]}, "info.tokenizer"),
-        "info.tokenizer tokens.tokens[1] 3: expected a string",
-    ),
+    (read(read_text, "s.txt", "one two", TokenList(("two", "c"), "words")), "s.txt: 'one' at position 0 is not among"),
+    (call(plain.from_plain, Tokenizer, {"name": "token"}, "info"), "'token': expected one of characters, tokens, file"),
+    (call(plain.from_plain, Tokenizer, {"name": "tokens", "tokens": ["a", 3]}, "it"), "it tokens.tokens[1] 3: exp"),
     (call(bfn.ModelInfo, alphabet="ab", tokenizer=SMILES), "alphabet 'ab' beside a tokenizer"),
     (
-        lambda _: bfn.BFN(
-            torch.nn.Linear(2, 2), bfn.DiscreteFlow(21), "logits", (4,), bfn.ModelInfo(tokenizer=AMINO_ACIDS)
-        ),
+        call(bfn.BFN, print, bfn.DiscreteFlow(21), "logits", (4,), bfn.ModelInfo(tokenizer=AMINO_ACIDS)),
         "20 characters: the flow has 21 classes; expected as many",
     ),
 ]  # fmt: skip
@@ -235,14 +191,12 @@ RECORD_FILES = [
     ("a.txt", "one\n\ntwo\n", {}, "line 2: empty: expected a record"),
     ("a.txt", b"one\ncaf\xe9\n", {}, "line 2: byte 0xe9 is not UTF-8"),
     ("a.txt", b"one\ntw\0o\n", {}, "line 2: has a zero byte"),
-    ("a.txt", "", {}, "an empty file"),
     ("a.txt", "\n \n", {}, "an empty file"),
     ("a.smi", "CC\n\nCCO\n", {}, "line 2: empty: expected a SMILES"),
     ("a.smi", "CC\nC\u00a3O\n", {"tokenizer": AMINO_ACIDS}, "line 2: '\u00a3' at position 1 is not among"),
     ("a.smi", "CC\nC1CO\n", {}, "line 2: smiles is 'C1CO', not a molecule: ring number 1, which comes an odd number"),
     ("a.smi", "smiles id id\nCC 1 2\n", {}, "line 1: columns smiles, id, id: expected each name once"),
     ("a.fasta", "MKV\n>one\nMK\n", {}, "line 1: 'MKV' before the first header"),
-    ("a.fasta", ">one\nMKV\n>two\n>three\nMK\n", {}, "line 3: 'two' is empty"),
     ("a.fasta", ">one\nMKV\n>two\n", {}, "line 3: 'two' is empty"),
     ("a.fasta", ">one\nMKV\nM1K\n", {}, "line 3: '1' in a sequence"),
     ("a.fasta", ">one\nMKV\n\n>two\nMA*\n", {"tokenizer": AMINO_ACIDS}, "line 4: '*' at position 2 is not among"),
@@ -255,22 +209,14 @@ RECORD_FILES = [
     ("a.csv", "1.5,2\n3,4\n", {}, "line 1: '1.5,2' are values: expected the names"),
     ("a.csv", "s,v\nAB,1\n ,2\n", {"sequence": "s"}, "line 3: s is empty: expected a sequence"),
     ("a.csv", "s,v\nAB,1\nBA,x\n", SV, "line 3: v is 'x': expected a number, as others are; or name the column in"),
-    ("a.csv", "s,v\nAB,1\nBA,\n", SV, "line 3: v is '': expected a number"),
     ("a.csv", "s,v\nAB,1\nBA,nan\n", SV, "line 3: v is nan: expected finite"),
-    ("a.csv", "s,v\nAB,1\nBA,1e99\n", SV, "line 3: v is 1e+99: expected finite"),
-    ("a.csv", "s,v\nAB,1\nBA,1_0\n", SV, "line 3: v is '1_0': expected a number"),
     ("a.csv", "s,v\nAB,a\nBA,\n", {"sequence": "s", "label": "v"}, "line 3: v is empty: expected a class"),
     ("a.csv", "smiles,v\nAB,a\n", {"sequence": "smile"}, "no column 'smile': it has smiles, v; did you mean 'smiles'"),
     ("a.csv", "s,v\nAB,a\n", {"label": "v"}, "no column is the sample: name one of s, v"),
     ("a.csv", "s,v\nAB,a\nBA,b\n", {}, "which column is what? It has s, v"),
-    ("a.csv", "s,v\nAB,2\nAB,3\nAB,4\n", {}, "which column is what? It has s, v"),
     ("a.csv", "s,v\n", {}, "s 0, v 0: expected as many records"),
-    ("a.csv", "s,v\nAB,\xe9\n".encode("utf-16"), {}, "line 1: byte 0xff is not UTF-8"),
     ("a.csv.gz", b"not gz", {}, "a damaged file"),
-    ("a.csv.gz", gzip.compress(b"s\nAB\n", mtime=0)[:-9], {}, "a damaged file"),
-    ("a.xlsx", "AB", {}, "records are read from files ending with .npy"),
     ("a.csvv", "AB", {}, "did you mean '.csv'"),
-    ("b.npy", b"\x93NUMPY", {}, "not a plain numpy file"),
     ("b.parquet", "PAR1 not", {}, "not a Parquet file that can be read"),
 ]  # fmt: skip
 RECORD_ARRAYS = [
@@ -278,19 +224,15 @@ RECORD_ARRAYS = [
     ({"a": np.ones((3, 2)), "b": np.ones((3, 4))}, {}, "which column is what? It has a, b"),
     ({"x": np.array([[1.0], [np.nan]])}, {}, "record 1: x is not finite"),
     ({"x": np.array([[0], [-1]])}, {}, "record 1: x has a whole number outside 0..65535"),
-    ({"x": np.array([[0], [10**12]])}, {}, "record 1: x has a whole number outside"),
-    ({"x": np.ones((2, 3)), "lengths": np.array([3, 4])}, {}, "record 1: lengths is 4: expected 1 to 3"),
     ({"x": np.ones((2, 3)), "lengths": np.array([0, 3])}, {}, "record 0: lengths is 0: expected 1 to 3"),
     ({"x": np.ones((2, 3)), "lengths": np.array([1.0, 3])}, {}, "lengths of type float64"),
     ({"x": np.ones((2, 3)), "present": np.ones((2, 2), bool)}, {}, "present of type bool and shape (2, 2)"),
     ({"x": np.ones((2, 3))}, {"sequence": "x"}, "column x has numbers: expected texts"),
     ({"x": np.ones((2, 3), complex)}, {}, "column x has values of type complex128"),
-    ({"x": np.ones((0, 3))}, {}, "x (0, 3): expected as many records"),
     ({"x": np.array([{}, {}], dtype=object)}, {}, "pickled objects are never loaded"),
 ]
 RECORD_CELLS = [
     ([0.5, None], "row 2: gap is nan: expected finite numbers"),
-    ([1, None], "row 2: gap is nan: expected finite numbers"),
     (["a", None], "row 2: gap is None: expected text"),
     ([[1.0], [1.0, 2.0]], "row 1: gap is [1.0]: expected text, or an array as long as the others"),
 ]
@@ -308,11 +250,7 @@ def parquet_of(gap: list[Any]) -> Callable[[Path], object]:
     return attempt
 
 
-def other_lengths() -> Records:
-    """Return records of two sequences with different lengths."""
-    return make_records(RawTable("here", {"s": ["AB", "A"], "t": ["B", "AB"]}), Columns(("s", "t")))
-
-
+OTHER_LENGTHS = RawTable("here", {"s": ["AB", "A"], "t": ["B", "AB"]})
 RECORDS: list[Case] = [
     *((records_of(name, content, **roles), message) for name, content, roles, message in RECORD_FILES),
     *((saved(read_records, "a.npz", Columns(**roles), **arrays), message) for arrays, roles, message in RECORD_ARRAYS),
@@ -320,11 +258,8 @@ RECORDS: list[Case] = [
     (lambda tmp: read_records(tmp / "a.csv"), "no such file"),
     (read(load, "a.csv", "s\nab\n"), "of 1 records at least 1 must be on each side"),
     (call(Columns, "s", conditions="gap", label="gap"), "column 'gap' has several roles"),
-    (
-        call(make_records, RawTable.from_frame(pd.DataFrame({"s": ["CC", None]})), Columns("s")),
-        "the table: row 2: s is nan: expected text",
-    ),
-    (call(bfn.data.loading.record_lengths, other_lengths()), "the lengths of s and t differ"),
+    (call(make_records, RawTable.from_frame(pd.DataFrame({"s": ["CC", None]})), Columns("s")), "the table: row 2: s"),
+    (call(record_lengths, make_records(OTHER_LENGTHS, Columns(("s", "t")))), "the lengths of s and t differ"),
 ]  # fmt: skip
 
 
@@ -349,7 +284,6 @@ WRONG_TABLES: list[tuple[Any, str]] = [
     (pd.DataFrame({3: [1, 2]}), "column name 3: expected texts"),
     (pd.DataFrame({"who": [f"person {i}" for i in range(50)]}), "column 'who': 50 different texts in 50 cells"),
     (pd.DataFrame({"id": range(100), "a": [None] * 100}), "each once, as identifiers have; column 'a': all 100"),
-    (pd.DataFrame({"id": range(100)}), "column 'id': the whole numbers from 0 to 99, each once"),
     (pd.DataFrame({"a": [1 + 2j, 3.0]}), "column 'a': type complex128"),
     ([[1, 2]], "a table of type list"),
 ]
@@ -367,7 +301,6 @@ WRONG_WISHES: list[tuple[dict[str, Any], str]] = [
     ({"kinds": {"count": "real"}}, "kinds['count']='real': expected one of number, class"),
     ({"kinds": {"city": "number"}}, "kinds['city']='number': its cells are of type"),
     ({"drop": "city"}, "drop of type str: expected names of columns"),
-    ({"drop": torch.zeros(2)}, "drop of type Tensor: expected names of columns"),
     ({"drop": ["ctiy"]}, "did you mean 'city'"),
 ]
 TABLE_FILES = [
@@ -376,8 +309,6 @@ TABLE_FILES = [
     (b"a,b\n\xff\xfe,2\n", "save the file as UTF-8"),
     (b"a,a\n1,2\n", "t.csv: column 'a' comes 2 times"),
 ]
-STREAMS = [*TABLE_FILES, (b"a,b\n", "a table of 0 rows")]
-NOT_PARQUET = "not a Parquet file that can be read"
 
 
 def encoded_with(cells: dict[str, Any]) -> Callable[[Path], object]:
@@ -390,8 +321,9 @@ TABLES: list[Case] = [
     *((encoded_with(cells), message) for cells, message in WRONG_CELLS),
     *((call(infer_columns, some_table(), **wishes), message) for wishes, message in WRONG_WISHES),
     *((read(read_table, "t.csv", content), message) for content, message in TABLE_FILES),
-    *((read(lambda path: infer_columns(TableStream.open(path)), "t.csv", content), text) for content, text in STREAMS),
-    *((read(reader, "t.parquet", b"PAR1 not"), NOT_PARQUET) for reader in (read_table, TableStream.open)),
+    *((read(TableStream.open, "t.csv", content), message) for content, message in TABLE_FILES),
+    (read(lambda path: infer_columns(TableStream.open(path)), "t.csv", b"a,b\n"), "a table of 0 rows"),
+    *((read(reader, "t.parquet", b"PAR1 not"), "not a Parquet file") for reader in (read_table, TableStream.open)),
     (call(read_table, "adult", "all"), "part='all': expected one of train, test"),
 ]
 
@@ -411,13 +343,12 @@ def model_data(kind: str, name: str | None = None, trained_on: str | None = None
 PICKLE = "a pickle, which could run code and is never loaded"
 LOADING: list[Case] = [
     (call(load, "nothing-here"), "nothing-here: no such file or folder, nor one of the sets digits, mnist"),
-    (read(load, "one.png", cut_png()), "one.png: not a kind of file that can be read: expected a folder of images"),
+    (read(load, "one.png", image("PNG")), "one.png: not a kind of file that can be read: expected a folder of images"),
     (call(load, "digits", "valid"), "part='valid': expected one of train, validation, test, all"),
     *((read(load, n, pickle.dumps(Bomb())), PICKLE) for n in ("data_batch_1", "x.pkl", "x.pt", "anything")),
     (lambda tmp: load(write(tmp / "data_batch_1", b"x").parent), "of CIFAR-10 take the binary version"),
     (call(load, "adult"), "adult: a table: use bfn.data.read_table('adult')"),
     (call(load, "alarm"), "alarm: a Bayesian network"),
-    (call(fetch, "mnits"), "data set 'mnits': expected one of mnist, fashion"),
     (call(fetch, "mnits"), "did you mean 'mnist'"),
     *((lambda tmp, n=n: (os.mkfifo(tmp / n), load(tmp / n)), "not a regular file")
       for n in ("p.txt", "p.npy", "p-idx3.gz", "p.npz")),
@@ -432,20 +363,13 @@ LOADING: list[Case] = [
 
 @pytest.mark.parametrize(("attempt", "message"), [*IMAGES, *TEXTS, *RECORDS, *TABLES, *LOADING])
 def test_errors_are_one_line(cache, tmp_path, attempt: Callable[[Path], object], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        attempt(tmp_path)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def bomb_idx() -> bytes:
-    return gzip.compress(b"\x00\x00\x08\x03" + struct.pack(">3I", 1000, 28, 28) + bytes(784_000))
+    refused(re.escape(message), attempt, tmp_path)
 
 
 @pytest.mark.parametrize(
     "attempt",
     [
-        read(read_idx_images, "bomb-idx3.gz", bomb_idx()),
+        read(read_idx_images, "bomb-idx3.gz", gzip.compress(idx(np.zeros((1000, 28, 28), np.uint8)))),
         saved(read_npz, "bomb.npz", x=np.zeros((2000, 28, 28), np.uint8)),
         read(read_records, "a.csv.gz", gzip.compress(b"s\n" + b"A" * (1 << 23), mtime=0)),
         saved(read_records, "a.npz", x=np.zeros((1 << 17, 8))),
@@ -453,7 +377,4 @@ def bomb_idx() -> bytes:
     ],
 )
 def test_files_that_unpack_to_a_very_large_size_are_refused(tmp_path, small_bound, attempt) -> None:
-    with pytest.raises(UserError) as caught:
-        attempt(tmp_path)
-    assert "says that it holds" in str(caught.value)
-    assert "more than 65,536 are read only of files that shrank" in str(caught.value)
+    refused("says that it holds.*more than 65,536 are read only of files that shrank", attempt, tmp_path)
