@@ -6,11 +6,12 @@ import torch
 
 import tiny
 from bfn.data.loading import known_part, read_model_data
+from data_files import pixels, write
 
 
 @pytest.fixture
 def pictures(tmp_path):
-    x = np.random.default_rng(0).integers(0, 256, (20, 8, 8), dtype=np.uint8)
+    x = pixels(20, 8, 8)
     np.savez(tmp_path / "some.npz", x=x, labels=np.arange(20) % 3)
     return tmp_path / "some.npz", x
 
@@ -35,9 +36,8 @@ def test_images_for_a_model_of_two_values_are_binarised(pictures) -> None:
 
 
 def test_text_in_the_model_s_alphabet(tmp_path) -> None:
-    (tmp_path / "a.txt").write_text("the cat sat on the mat " * 20)
     model = tiny.build("text")
-    read = read_model_data(model, tmp_path / "a.txt", "all", 2)
+    read = read_model_data(model, write(tmp_path / "a.txt", "the cat sat on the mat " * 20), "all", 2)
     assert read.x.shape == (2, 20)
     assert model.decode(read.x)[0] == "the cat sat on the m"
 

@@ -3,7 +3,7 @@
 import gzip
 
 import numpy as np
-import pytest
+import pandas as pd
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def sequences(records: Records, name: str = "sequence") -> Sequences:
     return records.columns[name]
 
 
-def test_columns_of_a_csv_have_their_roles(tmp_path) -> None:
+def test_columns_of_a_csv_or_a_frame_have_their_roles(tmp_path) -> None:
     path = write(tmp_path / "drugs.csv", DRUGS)
     records = read_records(path, Columns(sequence="smiles", conditions=("gap",), label="kind"), "smiles")
     assert records.source == str(path.absolute())
@@ -35,6 +35,9 @@ def test_columns_of_a_csv_have_their_roles(tmp_path) -> None:
     assert records.label.names == ("alcohol", "ring", "salt")
     assert records.label.values.tolist() == [0, 1, 2, 1]
     assert records.label.shares() == (0.25, 0.5, 0.25)
+    framed = make_records(RawTable.from_frame(pd.read_csv(path)), records.roles, "smiles")
+    assert all(torch.equal(framed.columns[name].values, records.columns[name].values) for name in ("gap", "kind"))
+    assert sequences(framed, "smiles").texts() == sequences(records, "smiles").texts()
 
 
 def test_every_form_of_text_gives_the_same_records(tmp_path) -> None:
@@ -53,34 +56,29 @@ def test_every_form_of_text_gives_the_same_records(tmp_path) -> None:
         (column,) = records.samples.values()
         assert column.texts() == texts, name
         assert column.lengths.tolist() == [3, 3, 2]
-
-
-def test_fasta(tmp_path) -> None:
-    content = ">one a protein\nMKV\nlli\n\n>two\nMA*\n"
-    for path in (tmp_path / "p.fasta", tmp_path / "p.FA", tmp_path / "p.faa.gz"):
-        records = load(write(path, gzip.compress(content.encode()) if path.suffix == ".gz" else content), "all")
+    named = read_records(tmp_path / "a.smi", Columns(sequence="smiles", parts=("name",)))
+    assert named.columns["name"].names == ("chloro ethane", "ethanol", "methanol")
+    # A text is records only if its columns are named.
+    assert isinstance(load(tmp_path / "a.txt"), Text)
+    assert len(load(tmp_path / "a.txt", "all", columns=Columns(sequence="sequence"))) == 3
+    for name in ("p.fasta", "p.FA", "p.faa.gz"):
+        content = b">one a protein\nMKV\nlli\n\n>two\nMA*\n"
+        records = load(write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content), "all")
         assert sequences(records).texts() == ["MKVLLI", "MA*"]
 
 
-def test_names_of_a_smiles_list_may_have_spaces(tmp_path) -> None:
-    path = write(tmp_path / "a.smi", "CCO ethyl alcohol\nCC ethane\n")
-    records = read_records(path, Columns(sequence="smiles", parts=("name",)))
-    assert records.columns["name"].names == ("ethane", "ethyl alcohol")
-
-
 def test_parquet_is_read_like_csv(tmp_path) -> None:
-    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = {"smiles": ["CCO", "CC"], "gap": [0.5, 1.5], "n": [3, 2], "at": [[0.0, 1.0], [2.0, 3.0]]}
-    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    table = pd.DataFrame({"smiles": ["CCO", "CC"], "gap": [0.5, 1.5], "n": [3, 2], "at": [[0.0, 1.0], [2.0, 3.0]]})
+    table.to_parquet(tmp_path / "a.parquet")
     roles = Columns(sequence="smiles", parts=("at",), conditions=("gap", "n"))
     records = load(tmp_path / "a.parquet", "all", columns=roles)
     assert sequences(records, "smiles").texts() == ["CCO", "CC"]
     at, n = records.columns["at"], records.conditions["n"]
-    assert torch.equal(at.values, torch.tensor(table["at"]))
+    assert at.values.tolist() == [[0.0, 1.0], [2.0, 3.0]]
     assert n.values.tolist() == [3, 2]
     named = read_records(tmp_path / "a.parquet", Columns(sequence="smiles", label="n"))
     assert (named.label.names, named.label.values.tolist()) == (("2", "3"), [1, 0])
-    parquet.write_table(pyarrow.table(table | {"gap": [None, None]}), tmp_path / "a.parquet")
+    table.assign(gap=[None, None]).to_parquet(tmp_path / "a.parquet")
     read_records(tmp_path / "a.parquet", Columns("smiles"))  # what is not asked for may be wrong
 
 
@@ -96,7 +94,10 @@ def test_arrays_of_one_or_two_axes_are_records(tmp_path) -> None:
     assert np.array_equal(x["x"], tokens)
     assert present["x"].sum(1).tolist() == [1, 2] * 10
     assert records.label.n_classes == 4
-    assert records.roles == Columns(parts=("x",), label="y")
+    assert records.roles == Columns(parts="x", label="y")
+    np.savez(tmp_path / "n.npz", x=vectors[:4], label=np.array(list("baab")))
+    named = load(tmp_path / "n.npz", "all")
+    assert (named.roles, named.label.names) == (Columns(parts=["x"], label="label"), ("a", "b"))
 
 
 def test_parts_of_several_kinds_with_padding(tmp_path) -> None:
@@ -126,13 +127,12 @@ def test_any_choice_of_records_has_its_own_texts(texts: list[str], drawn: st.Dat
 
 
 def test_parts_of_a_file_are_fixed_and_disjoint(tmp_path) -> None:
-    path = write(
-        tmp_path / "a.csv", "s,kind\n" + "".join(f"{'ab' * (i % 7 + 1)}{'c' * i},k{i % 3}\n" for i in range(100))
-    )
+    rows = "".join(f"{'ab' * (i % 7 + 1)}{'c' * i},k{i % 3}\n" for i in range(100))
+    path = write(tmp_path / "a.csv", f"s,kind\n{rows}")
     roles = Columns(sequence="s", label="kind")
     parts = [load(path, part, columns=roles) for part in ("train", "validation", "test")]
     assert [len(part) for part in parts] == [90, 5, 5]
-    texts = [sequences(part, "s").texts() for part in parts if isinstance(part, Records)]
+    texts = [sequences(part, "s").texts() for part in parts]
     assert sorted(text for some in texts for text in some) == sorted(sequences(read_records(path, roles), "s").texts())
     again = load(path, "test", columns=roles)
     assert sequences(again, "s").texts() == texts[2]
@@ -140,33 +140,9 @@ def test_parts_of_a_file_are_fixed_and_disjoint(tmp_path) -> None:
     assert sequences(again, "s").n_classes == 3
 
 
-def test_a_text_file_is_records_only_where_its_columns_are_named(tmp_path) -> None:
-    path = write(tmp_path / "a.txt", "one\ntwo\n" * 20)
-    assert isinstance(load(path), Text)
-    records = load(path, "all", columns=Columns(sequence="sequence"))
-    assert len(records) == 40
-
-
-def test_a_frame_gives_the_same_records_as_its_csv(tmp_path) -> None:
-    pandas = pytest.importorskip("pandas")
-    path, roles = write(tmp_path / "drugs.csv", DRUGS), Columns("smiles", conditions="gap", label="kind")
-    frame = pandas.read_csv(path)
-    ours, theirs = read_records(path, roles), make_records(RawTable.from_frame(frame), roles)
-    for name in ("gap", "kind"):
-        assert torch.equal(ours.columns[name].values, theirs.columns[name].values)
-    assert sequences(ours, "smiles").texts() == sequences(theirs, "smiles").texts()
-
-
-def test_columns_take_one_name_or_several() -> None:
-    assert Columns("s", conditions="gap") == Columns(("s",), conditions=["gap"])
-    assert Columns("s", parts=("s", "x")).samples == ("s", "x")
-
-
 def test_numbers_as_classes_keep_their_digits() -> None:
     table = RawTable("here", {"x": np.ones((3, 2)), "year": np.array([1234567.0, 2000.5, 1234567.0])})
-    label = make_records(table, Columns(parts="x", label="year")).label
-    assert label is not None
-    assert label.names == ("2000.5", "1234567")
+    assert make_records(table, Columns(parts="x", label="year")).label.names == ("2000.5", "1234567")
 
 
 ANYTHING = st.one_of(st.binary(max_size=60), st.text('ab1.,;"\t\n\r> -', max_size=60).map(str.encode))
@@ -184,10 +160,3 @@ def test_any_file_is_read_or_refused_in_one_line(tmp_path_factory, content: byte
     assert "\n" not in message
     if records is not None:
         assert {len(column) for column in records.columns.values()} == {len(records)}
-
-
-def test_labels_of_an_archive_may_be_names(tmp_path) -> None:
-    np.savez(tmp_path / "t.npz", x=np.random.default_rng(0).normal(size=(4, 3)), label=np.array(list("baab")))
-    records = load(tmp_path / "t.npz", "all")
-    assert (records.roles.parts, records.roles.label) == (("x",), "label")
-    assert records.label.names == ("a", "b")
