@@ -11,8 +11,7 @@ from torch import Tensor
 
 import bfn
 from bfn.core.flows import NoiseLevel
-from bfn.core.info import ErrorCurve
-from bfn.interop.official import PUBLISHED, configuration, convert, load_official
+from bfn.interop.official import PUBLISHED, configuration, load_official
 
 DATA = Path(__file__).parents[1] / "data" / "official-checkpoints"
 SETTINGS = json.loads((DATA / "small-cases.json").read_text())
@@ -53,16 +52,10 @@ def state(model: bfn.BFN, inputs: Tensor, t: Tensor) -> tuple[Tensor, NoiseLevel
 
 
 @torch.no_grad()
-def test_the_network_gives_the_original_output(case: str) -> None:
-    model = load(case)
-    _, t, inputs, expected, _ = stored(case, model)
-    assert (model.network(inputs, t) - expected).abs().max() < 1e-4 * expected.abs().max()
-
-
-@torch.no_grad()
-def test_the_loss_is_the_original_loss(case: str) -> None:
+def test_network_output_and_loss_are_the_original_ones(case: str) -> None:
     model = load(case)
     x, t, inputs, raw, expected = stored(case, model)
+    assert (model.network(inputs, t) - raw).abs().max() < 1e-4 * raw.abs().max()
     u, level = state(model, inputs, t)
     error = model.flow.squared_error(x, model.head.output(model.flow, raw, u, level).mean)
     loss = (error * model.flow.schedule.slope(t) / 2).mean()
@@ -78,26 +71,6 @@ def test_keys_without_prefix_are_the_same_file(case: str, tmp_path: Path) -> Non
     bare, model = load_official(tmp_path / "bare.pt", SETTINGS[case]), load(case)
     _, t, inputs, _, _ = stored(case, model)
     assert torch.equal(bare.network(inputs, t), model.network(inputs, t))
-
-
-@torch.no_grad()
-def test_the_converted_model_equals_the_loaded_one(case: str, tmp_path: Path) -> None:
-    convert(DATA / f"{case}_ema.pt", SETTINGS[case], tmp_path / "model")
-    converted, model = bfn.load(tmp_path / "model"), load(case)
-    assert (converted.flow, converted.head, converted.data_shape) == (model.flow, model.head, model.data_shape)
-    _, t, inputs, _, _ = stored(case, model)
-    u, level = state(model, inputs, t)
-    assert torch.equal(converted.output(u, level).mean, model.output(u, level).mean)
-    assert (converted.info.alphabet == " abcdefghijklmnopqrstuvwxyz") == (case == "text8")
-
-
-def test_every_solver_samples_from_it(case: str, generator: torch.Generator) -> None:
-    model = load(case)
-    model.info.error_curve = ErrorCurve((0.0,), (0.0,))
-    for solver in bfn.solvers.names(model.flow.kind):
-        samples = model.sample(2, solver, nfe=4, generator=generator)
-        assert samples.nfe == 4
-        assert tuple(samples.x.shape) == (2, *model.data_shape)
 
 
 def test_the_original_sampler_draws_from_the_bins() -> None:

@@ -36,21 +36,15 @@ def independent() -> tuple[ProductOfCategoricals, torch.Tensor, torch.Tensor]:
     return ProductOfCategoricals(p, beta_1=12.0), strings, (p[0][:, None] * p[1]).flatten()
 
 
-@pytest.mark.parametrize("name", ["bfn", "sde-bfn-solver1", "sde-bfn-solver2", "fast-sde"])
+SDE, ODE = ("bfn", "sde-bfn-solver1", "sde-bfn-solver2", "fast-sde"), ("bfn-solver1", "bfn-solver2", "fast-ode")
+
+
+@pytest.mark.parametrize("name", [*SDE, *ODE])
 def test_many_steps_reproduce_the_exact_distribution(name: str) -> None:
-    """2,000 steps of the reverse SDE, with ("bfn") and without drawing classes."""
-    model, probs = dependent()
-    n = 2000
-    out = model.sample(n, name, 2000, grid="uniform", generator=torch.Generator().manual_seed(1))
-    assert total_variation(out.x, model.strings, probs) < allowance(n, len(probs) + 1)
-
-
-@pytest.mark.parametrize("name", ["bfn-solver1", "bfn-solver2", "fast-ode"])
-def test_the_ode_reproduces_the_exact_distribution(name: str) -> None:
-    model, probs = dependent()
-    n = 2000
-    steps = 2000 if name == "bfn-solver1" else 200
-    out = model.sample(n, name, steps, grid="uniform", t_start=1e-4, generator=torch.Generator().manual_seed(1))
+    """The reverse SDE, with ("bfn") and without drawing classes, and the ODE."""
+    (model, probs), n = dependent(), 2000
+    settings = {"nfe": 200 if name in ("bfn-solver2", "fast-ode") else 2000, "t_start": 1e-4 if name in ODE else None}
+    out = model.sample(n, name, grid="uniform", generator=torch.Generator().manual_seed(1), **settings)
     assert total_variation(out.x, model.strings, probs) < allowance(n, len(probs) + 1)
 
 
@@ -82,25 +76,26 @@ def test_the_posterior_depends_on_softmax_alone(generator: torch.Generator) -> N
     torch.testing.assert_close(model.posterior(u, level), model.posterior(shifted, level))
 
 
+def variation_with_a_known_part(n: int, name: str, calls: int, **settings: object) -> float:
+    """Return the distance between samples with x_1 = 1 known and p(x | x_1 = 1), of an exact model."""
+    model, probs = dependent()
+    conditional = probs * (model.strings[:, 1] == 1)
+    known, mask = torch.ones(3, dtype=torch.int64), torch.tensor([False, True, False])
+    out = model.sample(
+        n, name, calls, known=known, known_mask=mask, generator=torch.Generator().manual_seed(3), **settings
+    )
+    return total_variation(out.x, model.strings, conditional / conditional.sum())
+
+
 @pytest.mark.parametrize(
     ("name", "calls"),
     [("fast-ode", 60), ("fast-sde", 400), ("bfn", 300), ("bfn-solver2", 200), ("sde-bfn-solver2", 200)],
 )
 def test_filling_in_reproduces_the_exact_conditional_distribution(name: str, calls: int) -> None:
-    """p(x | x_1 = 1), from an exact model that is shown the known part; false alarm 1e-4."""
-    model, probs = dependent()
-    conditional = probs * (model.strings[:, 1] == 1)
-    n, known, mask = 4000, torch.ones(3, dtype=torch.int64), torch.tensor([False, True, False])
-    settings = {"known": known, "known_mask": mask, "generator": torch.Generator().manual_seed(3)}
-    out = model.sample(n, name, calls, grid="uniform", t_start=1e-4 if name == "bfn-solver2" else 0.0, **settings)
-    assert total_variation(out.x, model.strings, conditional / conditional.sum()) < allowance(n, 4)
+    t_start = 1e-4 if name == "bfn-solver2" else 0.0
+    assert variation_with_a_known_part(4000, name, calls, grid="uniform", t_start=t_start) < allowance(4000, 4)
 
 
 def test_the_known_part_on_its_path_biases_the_rest() -> None:
     """Replacement is no conditioning: even without solver error it is far from the exact conditional distribution."""
-    model, probs = dependent()
-    conditional = probs * (model.strings[:, 1] == 1)
-    n, known, mask = 4000, torch.ones(3, dtype=torch.int64), torch.tensor([False, True, False])
-    settings = {"known": known, "known_mask": mask, "known_at": "path", "generator": torch.Generator().manual_seed(3)}
-    out = model.sample(n, "fast-ode", 60, **settings)
-    assert total_variation(out.x, model.strings, conditional / conditional.sum()) > 0.15
+    assert variation_with_a_known_part(4000, "fast-ode", 60, known_at="path") > 0.15

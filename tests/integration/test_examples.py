@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes run from end to end in a small form, and their judges judge."""
+"""The examples and notebooks run from end to end in a small form, and their judges judge."""
 
 import importlib.util
 import sys
@@ -7,11 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import nbformat
 import numpy as np
 import pytest
 import torch
+from nbclient import NotebookClient
+from PIL import Image
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+import tiny
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +38,74 @@ def example(name: str) -> ModuleType:
     return module
 
 
+def run(name: str, *arguments: object) -> int:
+    return int(example(name).main([str(argument) for argument in arguments]))
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    stored = sum(len(cell.outputs) for cell in notebook.cells if cell.cell_type == "code")
+    assert stored >= 5, "a notebook is read as often as run: keep its outputs"
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
+
+
+def test_the_demo_shows_the_models_that_are_there_and_names_the_others(tmp_path, capsys):
+    stored = [tiny.save(kind, tmp_path / kind) for kind in ("images", "text", "molecules")]
+    out = tmp_path / "out"
+    assert run("demo", "--out", out, "--models", "no-such-model", *stored, "--n", 20, "--nfe", 4) == 0
+    told = capsys.readouterr().out
+    assert "missing: no-such-model" in told
+    assert "3 of 4 models shown" in told
+    assert told.count(" of 20 are molecules") == 2
+    written = {"images.png", "text.txt", "molecules.txt", "molecules.png"}
+    assert files(out) == written | {f"{path.name}-forming.gif" for path in stored}
+    lines = (out / "text.txt").read_text().splitlines()
+    assert [len(line) for line in lines if line.startswith("  ")] == [22] * 4
+    picture = np.asarray(Image.open(out / "images.png"))
+    # Two sheets of 3 columns (one a class) and 7 rows, each image 56 pixels wide.
+    assert picture.shape[0] >= 7 * 58
+    assert picture.shape[1] >= 2 * 3 * 58
+
+
+def test_the_demo_without_any_model_says_so(tmp_path, capsys):
+    assert run("demo", "--out", tmp_path / "out", "--models", "no-such-model") == 1
+    assert "bfn train --recipe" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "option"), [("demo", "--nfe"), ("own_data", "--steps")])
+def test_wrong_numbers_are_refused(name, option, tmp_path):
+    with pytest.raises(SystemExit, match="2"):
+        run(name, "--out", tmp_path / "out", option, 0)
+
+
+def test_diffusers_unet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("diffusers")
+    assert run("diffusers_unet", "--steps", 2, "--batch", 8, "--out", tmp_path / "pipeline") == 0
+    assert {"model_index.json", "samples.png", "scheduler", "unet"} <= files(tmp_path / "pipeline")
+    assert "10 network calls" in capsys.readouterr().out
+
+
+def test_own_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts, present, radius = example("own_data").rings(50, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(parts["at"].norm(dim=-1)[present], radius[:, None].expand(50, 6)[present])
+    assert not parts["at"][~present].any()
+    assert run("own_data", "--out", tmp_path / "rings.png", "--steps", 5, "--width", 16) == 0
+    told = capsys.readouterr().out
+    assert "3, 4, 5 and 6 points, radius 0.7: [3, 4, 5, 6] points" in told
+    assert "a star at (0.8, 0): [5, 5, 5, 5] points" in told
+    assert np.asarray(Image.open(tmp_path / "rings.png")).std() > 0
+
+
 def test_proteins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert example("proteins").main(["--steps", "2", "--n", "4", "--out", str(tmp_path)]) == 0
+    assert run("proteins", "--steps", 2, "--n", 4, "--out", tmp_path) == 0
     assert "auto, a loop filled in, 5 calls" in capsys.readouterr().out
-    assert {"model", "run", "proteins.png"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"model", "run", "proteins.png"} <= files(tmp_path)
 
 
 def test_the_protein_familys_likelihood_is_one_over_all_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,29 +125,9 @@ def test_the_protein_familys_likelihood_is_one_over_all_sequences(monkeypatch: p
 
 
 def test_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert example("policy").main(["--steps", "2", "--n", "4", "--out", str(tmp_path)]) == 0
+    assert run("policy", "--steps", 2, "--n", 4, "--out", tmp_path) == 0
     assert "bfn, 20 calls" in capsys.readouterr().out
-    assert {"model", "policy.png", "paths.png"} <= {path.name for path in tmp_path.iterdir()}
-
-
-def test_the_policys_judge_passes_its_expert_and_fails_the_straight_way() -> None:
-    policy = example("policy")
-
-    def straight(seen: torch.Tensor) -> torch.Tensor:
-        way = seen[:, 2:4] - seen[:, :2]
-        return (way / way.norm(dim=1, keepdim=True)).unsqueeze(1).expand(-1, policy.AHEAD, 2)
-
-    def around(seen: torch.Tensor) -> torch.Tensor:
-        at, actions = seen[:, :2], []
-        via = seen[:, 4:] + torch.tensor([0.0, policy.AROUND])
-        for _ in range(policy.AHEAD):
-            way = torch.where(at[:, :1] < 0, via, seen[:, 2:4]) - at
-            actions.append(way / way.norm(dim=1, keepdim=True).clamp(min=policy.STEP))
-            at = at + policy.STEP * actions[-1]
-        return torch.stack(actions, 1)
-
-    assert float(policy.rollout(straight, 100, seed=0)[1].float().mean()) < 0.5
-    assert bool(policy.rollout(around, 100, seed=0)[1].all())
+    assert {"model", "policy.png", "paths.png"} <= files(tmp_path)
 
 
 def score(path: Path, pitches: list[list[str]]) -> None:
@@ -108,7 +159,7 @@ def test_chorales(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     midi = (tmp_path / "out" / "bach.mid").read_bytes()
     assert midi.startswith(b"MThd")
     assert midi.count(b"MTrk") == 4
-    assert {"voices.png", "chorales.png", "auto.mid", "bfn.mid"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"voices.png", "chorales.png", "auto.mid", "bfn.mid"} <= files(tmp_path / "out")
 
 
 def molecules_to_read(folder: Path, n: int) -> None:
@@ -132,7 +183,7 @@ def test_molecules_and_scaffolds(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "real molecules: 1.0000 [1.0000, 1.0000] of the atoms are stable" in capsys.readouterr().out
     assert scaffold.main([*arguments, "--calls", "4"]) == 0
     assert "particles count" in capsys.readouterr().out
-    assert {"stability.png", "molecules.png", "scaffold.png"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"stability.png", "molecules.png", "scaffold.png"} <= files(tmp_path)
 
 
 def test_the_network_of_molecules_turns_with_them_and_knows_no_centre() -> None:
