@@ -35,10 +35,12 @@ class Model(ABC):
     Attributes:
         flow: how the data are noised.
         data_shape: shape of one sample, a tuple, or a mapping with the shape of each part.
+        starts_at_zero: whether the prediction is defined at t = 0.
     """
 
     flow: Flow
     data_shape: Any
+    starts_at_zero: bool = True
 
     @cached_property
     def info(self) -> ModelInfo:
@@ -54,11 +56,6 @@ class Model(ABC):
     def device(self) -> torch.device:
         """Device of the states."""
         return torch.device("cpu")
-
-    @property
-    def starts_at_zero(self) -> bool:
-        """True if the prediction is defined at t = 0."""
-        return True
 
     @property
     def draws_whole(self) -> bool:
@@ -269,6 +266,7 @@ class BFN(Model, nn.Module):
         self.data_shape = dict(data_shape) if isinstance(data_shape, Mapping) else tuple(data_shape)
         self.flow = flow.for_shape(self.data_shape)
         self.head = make_head(predicts, self.flow)
+        self.starts_at_zero = self.head.starts_at_zero
         self.info = ModelInfo() if info is None else info
         config = getattr(network, "config", None)
         n_labels = config.get("n_labels") if isinstance(config, Mapping) else None
@@ -307,10 +305,6 @@ class BFN(Model, nn.Module):
     @property
     def device(self) -> torch.device:
         return next((p.device for p in self.parameters()), torch.device("cpu"))
-
-    @property
-    def starts_at_zero(self) -> bool:
-        return self.head.starts_at_zero
 
     @property
     def draws_whole(self) -> bool:

@@ -567,6 +567,7 @@ class TableCodec(Codec):
 
     form: ClassVar[str] = "parts"
     noun: ClassVar[str] = "rows"
+    is_table: ClassVar[bool] = True
     columns: TableColumns
 
     def encode(self, data: Any) -> Encoded:

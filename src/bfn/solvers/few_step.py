@@ -293,13 +293,13 @@ class Auto(Rule):
 
     def prepare(self, model: Planned, options: SolverOptions) -> PartSolvers | Table:
         """Choose the solver of each part of the model's data, or a tuned table."""
-        no_options = all(value is None for value in (options.grid, options.t_start, options.g, options.path))
+        no_options = not options.given
         if no_options and options.calls in model.info[TABLES]:
             return model.info[TABLES][options.calls]
         if model.info[MAPS_TO_END]:
             return RENOISING.prepare(model, options)
-        draws_whole = getattr(model, "draws_whole", False) and options.plain
-        if no_options and draws_whole and options.calls <= MOST_WHOLE:
+        may_draw_whole = no_options and options.plain and options.calls <= MOST_WHOLE
+        if may_draw_whole and getattr(model, "draws_whole", False):
             return WHOLE.prepare(model, options)
         return super().prepare(model, options)
 
