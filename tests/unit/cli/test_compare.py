@@ -38,9 +38,8 @@ def test_a_comparison_is_printed_and_written(models, cloud, tmp_path, capsys) ->
     out = capsys.readouterr().out
     assert code == 0
     rows = [line.split("  ")[0] for line in out.splitlines()]
-    for sampler in ("bfn", "bfn-solver++2, eta 0.01", "bfn-solver++2, eta 0.001", "fast-sde, g 1"):
-        assert sampler in rows
-    assert "real data, 30 samples" in rows
+    samplers = ("bfn", "bfn-solver++2, eta 0.01", "bfn-solver++2, eta 0.001", "fast-sde, g 1", "real data, 30 samples")
+    assert set(rows) >= set(samplers)
     assert "best by Frechet distance" in out
     report = json.loads(files[0].read_text())
     assert len(report["records"]) == 8
@@ -48,18 +47,6 @@ def test_a_comparison_is_printed_and_written(models, cloud, tmp_path, capsys) ->
     assert report["metric"] == "values"
     assert files[1].read_text().startswith("# Samplers of ")
     assert Image.open(files[2]).format == "PNG"
-
-
-def test_the_same_command_takes_what_is_measured(models, cloud, tmp_path, monkeypatch) -> None:
-    options = (models / "vectors", "--data", cloud, "--solvers", "bfn", "--nfe", 2, "--n", 20, "--json")
-    assert run(*options, tmp_path / "a.json") == 0
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("sampled again")
-
-    monkeypatch.setattr(comparison, "draw", refuse)
-    assert run(*options, tmp_path / "b.json") == 0
-    assert (tmp_path / "a.json").read_text() == (tmp_path / "b.json").read_text()
 
 
 def test_an_interrupt_keeps_and_shows_what_is_measured(models, cloud, tmp_path, capsys, monkeypatch) -> None:
@@ -89,23 +76,6 @@ def test_few_samples_leave_a_measure_out_with_a_warning(models, capsys) -> None:
     assert "asked class" in out
 
 
-def test_text_by_default_compares_the_paper_s_solvers(models, tmp_path, capsys) -> None:
-    story = tmp_path / "story.txt"
-    story.write_text("the cat sat on the mat and the dog ran " * 200)
-    assert run(models / "text", "--data", story, "--nfe", 2, "--n", 10) == 0
-    out = capsys.readouterr().out
-    for name in (
-        "auto",
-        "bfn",
-        "sde-bfn-solver2",
-        "bfn-solver2",
-        "spelling accuracy",
-        "4-gram divergence",
-        "real data",
-    ):
-        assert name in out
-
-
 def test_blind_pairs_are_written_and_scored(models, tmp_path, capsys) -> None:
     folder = tmp_path / "pairs"
     options = (models / "images", "--blind", folder)
@@ -120,25 +90,22 @@ def test_blind_pairs_are_written_and_scored(models, tmp_path, capsys) -> None:
     assert "%" in out
 
 
+def test_text_by_default_compares_the_paper_s_solvers(models, story, capsys) -> None:
+    story.write_text(5 * story.read_text())
+    assert run(models / "text", "--data", story, "--nfe", 2, "--n", 10) == 0
+    out = capsys.readouterr().out
+    solvers = ("auto", "bfn", "sde-bfn-solver2", "bfn-solver2", "real data")
+    assert all(name in out for name in (*solvers, "spelling accuracy", "4-gram divergence"))
+
+
 def test_wrong_input(models, cloud, tmp_path, refused) -> None:
-    vectors, images = models / "vectors", models / "images"
-    data = ("--data", cloud)
-    nan = tmp_path / "nan.npy"
-    np.save(nan, np.full((10, 2), np.nan))
-    (tmp_path / "empty").mkdir()
+    vectors, images, data = models / "vectors", models / "images", ("--data", cloud)
     for arguments, message in [
         ((vectors, *data, "--solvers", "nonsense"), "expected one of"),
         ((vectors, *data, "--solvers", "bfn-solver2"), "is for discrete data"),
-        ((vectors, *data, "--nfe", 0), "nfe=0"),
-        ((vectors, *data, "--n", 0), "--n 0"),
-        ((vectors, *data, "--repeats", 0), "--repeats 0"),
         ((vectors, *data, "--metric", "values", "--n", 2), "singular"),
         ((vectors, *data, "--metric", "mnist"), "does not fit"),
-        ((vectors, *data, "--metric", "fid"), "expected one of molecules, text"),
         ((vectors,), "say what real data"),
-        ((vectors, "--data", nan), "NaN"),
-        ((vectors, "--data", tmp_path / "none.npy"), "No such file"),
-        ((images, "--data", tmp_path / "empty"), "empty"),
         ((images, "--data", cloud), "not images, and the model's data are images of shape (1, 8, 8)"),
         ((vectors, *data, "--solvers", "bfn", "--t-start", 0.1), "none of bfn takes it"),
         ((vectors, *data, "--guidance", 2), "knows no classes"),
@@ -147,6 +114,5 @@ def test_wrong_input(models, cloud, tmp_path, refused) -> None:
         ((vectors, "--blind", tmp_path / "p", "--solvers", "bfn", "auto", "--nfe", 2), "neither images nor text"),
         ((images, "--blind", tmp_path / "p", "--solvers", "bfn", "--nfe", 2), "two solvers"),
         ((images, "--score", tmp_path / "none.csv"), "key.json"),
-        ((tmp_path / "nothing",), "neither a directory nor"),
     ]:
         assert message in refused("compare", *arguments), arguments
