@@ -11,23 +11,23 @@ import bfn
 import tiny
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("images", "Samples(3 images of 1 x 8 x 8, auto, 2 calls)"),
-        ("text", "Samples(3 texts of 20, auto, 2 calls)"),
-        ("vectors", "Samples(3 samples of 2, auto, 2 calls)"),
-    ],
-)
-def test_the_text_of_samples(kind: str, text: str) -> None:
-    assert repr(tiny.build(kind).sample(3, nfe=2)) == text
-
-
-def test_the_text_of_joint_samples_names_parts_and_solvers() -> None:
+def joint() -> bfn.BFN:
     flow = bfn.JointFlow(x=bfn.ContinuousFlow(0.1), kind=bfn.DiscreteFlow(3))
-    model = bfn.BFN(lambda x, t: x, flow, {"x": "data", "kind": "logits"}, {"x": (4, 3), "kind": (4,)})
-    out = model.sample(2, {"x": "fast-ode", "kind": "bfn-solver1"}, 3)
-    assert repr(out) == "Samples(2 samples of x 4 x 3, kind 4, x: fast-ode, kind: bfn-solver1, 3 calls)"
+    return bfn.BFN(lambda x, t: x, flow, {"x": "data", "kind": "logits"}, {"x": (4, 3), "kind": (4,)})
+
+
+@pytest.mark.parametrize(
+    ("make", "solver", "text"),
+    [
+        (lambda: tiny.build("images"), "auto", "3 images of 1 x 8 x 8, auto"),
+        (lambda: tiny.build("text"), "auto", "3 texts of 20, auto"),
+        (lambda: tiny.build("vectors"), "auto", "3 samples of 2, auto"),
+        (joint, {"x": "fast-ode", "kind": "bfn-solver1"},
+         "3 samples of x 4 x 3, kind 4, x: fast-ode, kind: bfn-solver1"),
+    ],
+)  # fmt: skip
+def test_the_text_of_samples(make, solver, text: str) -> None:
+    assert repr(make().sample(3, solver, 2)) == f"Samples({text}, 2 calls)"
 
 
 @pytest.mark.parametrize("name", ["digits", "qm9", "adult"])

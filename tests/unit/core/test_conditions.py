@@ -16,14 +16,9 @@ class Linear(nn.Module):
     """x_hat = mu + 3 gap + 5 size + label, each 0 where it is null."""
 
     def forward(self, inputs, t, label=None, gap=None, size=None):
-        total = inputs
-        if label is not None:
-            total = total + label.clamp(min=0).view(-1, 1)
-        if gap is not None:
-            total = total + 3 * gap.nan_to_num().view(-1, 1)
-        if size is not None:
-            total = total + 5 * size.nan_to_num()
-        return total
+        label = 0 if label is None else label.clamp(min=0).view(-1, 1)
+        gap, size = (0 if given is None else given.nan_to_num().view(len(t), -1) for given in (gap, size))
+        return inputs + label + 3 * gap + 5 * size
 
 
 def model(info: ModelInfo | None = None) -> bfn.BFN:
@@ -41,8 +36,7 @@ def test_what_is_not_asked_for_is_drawn_together_from_the_data() -> None:
     torch.testing.assert_close(drawn["size"], torch.stack([drawn["gap"], 2 * drawn["gap"]], 1))
     # In proportion: of 200 samples each of the 50 values is drawn 4 times, up to less than one.
     counts = torch.bincount((drawn["gap"] * 49).round().long(), minlength=50)
-    assert int(counts.min()) >= 3
-    assert int(counts.max()) <= 5
+    assert set(counts.tolist()) <= {3, 4, 5}
     assert not torch.equal(drawn["gap"], drawn["gap"].sort().values)
 
 
@@ -57,9 +51,7 @@ def test_what_is_asked_for_leaves_the_rest_out() -> None:
     nothing = conditions_for(model(known), 3, draw=False)
     assert nothing["gap"].isnan().all()
     assert nothing["label"].tolist() == [-1] * 3
-
-
-def test_a_condition_that_was_never_dropped_is_drawn_beside_others() -> None:
+    # A condition that was never dropped in training is drawn beside others.
     rows = torch.linspace(0, 1, 10)
     known = ModelInfo(conditions={"gap": Condition.of(rows), "pose": Condition.of(rows, optional=False)})
     assert conditions_for(model(known), 5, condition={"gap": 0.5})["pose"].isfinite().all()
@@ -78,7 +70,6 @@ def test_samples_follow_and_remember_their_conditions() -> None:
     ("scale", "expected"),
     [
         # p_0 = label; gap alone adds 3, size then adds 5.
-        ({"gap": 2.0, "size": 3.0}, 1 + 2 * 3 + 3 * 5),
         ({"size": 3.0, "gap": 2.0}, 1 + 2 * 3 + 3 * 5),
         ({"gap": 2.0}, 1 + 2 * 3 + 5),
         ({"gap": 2.0, "size": 2.0}, 1 + 2 * (3 + 5)),
@@ -105,10 +96,8 @@ def test_guidance_calls_the_network_once_for_each_scale_and_once_more() -> None:
         return inputs
 
     own = bfn.BFN(network, bfn.ContinuousFlow(0.1), "data", (2,))
-    condition = {"gap": 1.0, "label": 0}
-    own.sample(5, nfe=1, condition=condition, guidance={"gap": 2, "label": 3})
-    own.sample(5, nfe=1, condition=condition, guidance=2)
-    own.sample(5, nfe=1, condition=condition, guidance={"gap": 1})
+    for guidance in ({"gap": 2, "label": 3}, 2, {"gap": 1}):
+        own.sample(5, nfe=1, condition={"gap": 1.0, "label": 0}, guidance=guidance)
     assert sizes == [15, 10, 5]
 
 
@@ -130,12 +119,6 @@ def test_conditions_are_dropped_each_by_its_own_share() -> None:
 def test_the_facts_survive_save_and_load(tmp_path) -> None:
     network = bfn.networks.MLP(2, width=8, n_blocks=1, conditions={"gap": {"shape": []}})
     kinds = Condition.of(torch.tensor([0, 1, 1]), names=("ring", "chain"))
-    own = bfn.BFN(
-        network,
-        bfn.ContinuousFlow(0.1),
-        "data",
-        (2,),
-        ModelInfo(conditions={"gap": info().conditions["gap"], "kind": kinds}),
-    )
-    own.save(tmp_path)
-    assert bfn.load(tmp_path).info == own.info
+    facts = ModelInfo(conditions={"gap": info().conditions["gap"], "kind": kinds})
+    bfn.BFN(network, bfn.ContinuousFlow(0.1), "data", (2,), facts).save(tmp_path)
+    assert bfn.load(tmp_path).info == facts

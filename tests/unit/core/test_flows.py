@@ -22,13 +22,6 @@ def test_marginals(flow: bfn.Flow, generator: torch.Generator) -> None:
     torch.testing.assert_close(u.var(0), torch.full_like(w, flow.kappa), atol=5 * flow.kappa * (2 / n) ** 0.5, rtol=0)
 
 
-def test_noised_is_the_formula(generator: torch.Generator) -> None:
-    x = torch.randint(4, (5, 3), generator=generator)
-    eps = torch.randn(5, 3, 4, generator=generator, dtype=torch.float64)
-    s = torch.rand(5, 1, 1, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(DISCRETE.noised(x, s, eps), s * DISCRETE.message(x, torch.float64) + 2 * eps)
-
-
 def test_squared_error_is_the_messages_distance(generator: torch.Generator) -> None:
     x = torch.randint(4, (5, 3), generator=generator)
     p = torch.softmax(torch.randn(5, 3, 4, generator=generator, dtype=torch.float64), -1)
@@ -37,18 +30,13 @@ def test_squared_error_is_the_messages_distance(generator: torch.Generator) -> N
     torch.testing.assert_close(DISCRETE.squared_error(x, p), expected)
 
 
-def test_theta_is_the_bayesian_posterior_over_classes(generator: torch.Generator) -> None:
-    """softmax(s u) is proportional to exp of the log-likelihood of each class under a flat prior."""
+def test_the_network_is_shown_the_bayesian_posterior(generator: torch.Generator) -> None:
+    """Probabilities of classes under a flat prior; the mean y / (1 + beta) of numbers under a standard normal one."""
     u = torch.randn(6, 2, 4, generator=generator, dtype=torch.float64) * 2
     s = 0.7
     means = s * DISCRETE.message(torch.arange(4), torch.float64)
     log_likelihood = -(u.unsqueeze(-2) - means).square().sum(-1) / (2 * 4)
     torch.testing.assert_close(DISCRETE.network_input(u, s), torch.softmax(log_likelihood, -1))
-
-
-def test_mu_is_the_bayesian_mean(generator: torch.Generator) -> None:
-    """With a standard normal prior and evidence of accuracy beta, the mean is y / (1 + beta)."""
-    u, s = torch.randn(6, generator=generator, dtype=torch.float64), 2.5
     torch.testing.assert_close(CONTINUOUS.network_input(u, s), s * u / (1 + s * s))
 
 
@@ -63,13 +51,17 @@ def test_mu_is_the_bayesian_mean(generator: torch.Generator) -> None:
 def test_finite_everywhere(flow: bfn.Flow, t: float, dtype: torch.dtype, generator: torch.Generator) -> None:
     x = torch.randn(2, 3, generator=generator) if flow.kind == "continuous" else torch.randint(2, (2, 3))
     head = "noise" if flow.kind == "continuous" else "logits"
-    weight = torch.nn.Parameter(torch.tensor(0.5, dtype=dtype))
 
-    def network(inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        assert torch.isfinite(inputs).all()
-        return inputs * weight
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor(0.5, dtype=dtype))
 
-    model = bfn.BFN(_Parametrised(network, weight), flow, head, (3,))
+        def forward(self, inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            assert torch.isfinite(inputs).all()
+            return inputs * self.weight
+
+    model = bfn.BFN(Network(), flow, head, (3,))
     times = torch.full((2,), t, dtype=torch.float64)
     for loss in (model.loss(x, t=times), model.loss(x, t=times, n_steps=10), model.reconstruction_loss(x)):
         assert torch.isfinite(loss).all()
@@ -77,15 +69,6 @@ def test_finite_everywhere(flow: bfn.Flow, t: float, dtype: torch.dtype, generat
         grid = torch.tensor([t, (1 + t) / 2, 1], dtype=torch.float64)
         out = model.sample(2, "bfn" if t == 0 else "bfn-solver1", grid=grid)
         assert torch.isfinite(out.u).all()
-
-
-class _Parametrised(torch.nn.Module):
-    def __init__(self, function, weight) -> None:
-        super().__init__()
-        self.function, self.weight = function, weight
-
-    def forward(self, inputs: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
-        return self.function(inputs, t)
 
 
 @pytest.mark.parametrize("n_classes", [2, 100])

@@ -37,11 +37,24 @@ def test_times_increase_from_the_start_within_the_flow(name: str, kind: str, int
         assert float(times[-1]) == 1
 
 
-@pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
-def test_karras_is_uniform_in_the_root_of_the_noise_level(flow: bfn.Flow) -> None:
-    sigma = 1 / flow.schedule.s(grids.parse("karras")(flow, 9, 1e-3))
-    roots = (sigma ** (1 / 7)).diff()
-    torch.testing.assert_close(roots, roots.mean().expand(9), rtol=1e-6, atol=0)
+@pytest.mark.parametrize("kind", FLOWS)
+@pytest.mark.parametrize(
+    ("name", "coordinate"),
+    [
+        ("karras", lambda t, s: s ** (-1 / 7)),
+        ("log-snr", lambda t, s: s.log()),
+        ("log1p:5:0.25", lambda t, s: torch.log1p(s / 0.25)),
+        ("uniform:0.6", lambda t, s: t),
+    ],
+)
+def test_grids_are_uniform_in_their_coordinate(kind: str, name: str, coordinate) -> None:
+    times = grids.parse(name)(FLOWS[kind], 9, 1e-3)
+    steps = coordinate(times, FLOWS[kind].schedule.s(times)).diff()
+    torch.testing.assert_close(steps, steps.mean().expand(9), rtol=1e-6, atol=0)
+    if name == "uniform:0.6":
+        assert float(times[-1]) == pytest.approx(0.6)
+    if name == "log1p:5:0.25" and kind == "continuous":
+        assert float(FLOWS[kind].schedule.s(times[-1])) == pytest.approx(5)
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
@@ -49,13 +62,6 @@ def test_power_is_a_power_law_of_s(flow: bfn.Flow) -> None:
     s = flow.schedule.s(grids.parse("power:3:0.9")(flow, 4, 0.0))
     expected = torch.tensor([0, 1, 8, 27, 64], dtype=torch.float64) / 64 * flow.schedule.s(0.9)
     torch.testing.assert_close(s, expected, rtol=1e-9, atol=1e-9)
-
-
-def test_log1p_is_uniform_in_its_coordinate() -> None:
-    s = FLOWS["continuous"].schedule.s(grids.parse("log1p:5:0.25")(FLOWS["continuous"], 6, 0.0))
-    steps = torch.log1p(s / 0.25).diff()
-    torch.testing.assert_close(steps, steps.mean().expand(6), rtol=1e-7, atol=0)
-    assert float(s[-1]) == pytest.approx(5)
 
 
 @pytest.mark.parametrize("flow", FLOWS.values(), ids=FLOWS)
@@ -75,10 +81,6 @@ def test_normal_data_are_shared_in_equal_steps_of_log_variance() -> None:
     times = grids.Information(curve)(flow, 8, 0.0)
     steps = (1 + flow.schedule.beta(times) * variance).log().diff()
     torch.testing.assert_close(steps, steps.mean().expand(8), rtol=2e-3, atol=0)
-
-
-def test_equal_steps_may_end_early() -> None:
-    assert grids.parse("uniform:0.6")(FLOWS["continuous"], 3, 0.0).tolist() == pytest.approx([0, 0.2, 0.4, 0.6])
 
 
 def test_the_mean_of_grids_is_that_of_their_times() -> None:

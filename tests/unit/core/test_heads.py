@@ -5,7 +5,7 @@ import torch
 
 import bfn
 from bfn.core.flows import NoiseLevel
-from bfn.core.heads import Categorical, Point, PreconditionedHead, unknown_scale
+from bfn.core.heads import Categorical, Point, PreconditionedHead
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.01)
 
@@ -81,9 +81,3 @@ def test_point_log_prob_is_a_normal() -> None:
     point = Point(torch.tensor([0.2]), 0.5)
     expected = -(((0.7 - 0.2) / 0.5) ** 2) / 2 - math.log(0.5) - math.log(2 * math.pi) / 2
     assert float(point.log_prob(torch.tensor([0.7]))) == pytest.approx(expected)
-
-
-def test_what_is_unknown_of_data_shrinks_with_what_is_gathered():
-    """(1 + beta)^(-1/2), the posterior's standard deviation of data that were N(0, 1)."""
-    for s in (0.0, 1.0, 3.0):
-        assert unknown_scale(NoiseLevel(torch.ones(1), s)) == pytest.approx((1 + s * s) ** -0.5)

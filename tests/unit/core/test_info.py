@@ -1,13 +1,11 @@
 """A model's facts: classes that are asked for and drawn, ranges that predictions are clipped to, what a person sees."""
 
-from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-import bfn
 import tiny
 from bfn.core.conditions import NO_CLASS, Classes, labels_of
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
@@ -54,13 +52,6 @@ def test_classes_are_drawn_by_their_shares() -> None:
     assert labels_of(None, None, 3) is None
 
 
-def test_what_is_known_is_not_contradicted_by_a_class_drawn_at_random() -> None:
-    model = tiny.build("images")
-    known, mask = torch.zeros(1, 8, 8), torch.ones(1, 8, 8, dtype=torch.bool)
-    assert model.sample(3, nfe=2, known=known, known_mask=mask).label.tolist() == [NO_CLASS] * 3  # type: ignore[union-attr]
-    assert model.sample(3, nfe=2, known=known, known_mask=mask, label=1).label.tolist() == [1, 1, 1]  # type: ignore[union-attr]
-
-
 def test_samples_say_which_classes_were_drawn_and_are_of_them() -> None:
     model = tiny.build("images")
     out = model.sample(6, nfe=3, seed=4)
@@ -70,16 +61,12 @@ def test_samples_say_which_classes_were_drawn_and_are_of_them() -> None:
     model.info.classes.draw(6, generator)  # type: ignore[union-attr]
     again = model.sample(6, nfe=3, label=out.label, generator=generator)
     assert torch.equal(out.x, again.x)
-    assert model.sample(6, nfe=3, label=-1).label.tolist() == [NO_CLASS] * 6  # type: ignore[union-attr]
-    assert tiny.build("vectors").sample(2).label is None
-
-
-def test_the_shortest_call_makes_ten_calls_and_a_seed_repeats_it() -> None:
-    model = tiny.build("vectors")
-    first, second = model.sample(3, seed=1), model.sample(3, seed=1)
-    assert first.nfe == 10
-    assert torch.equal(first.x, second.x)
-    assert torch.equal(first.x, model.sample(3, generator=torch.Generator().manual_seed(1)).x)
+    # None is drawn at random beside known data, which it might contradict.
+    known = {"known": torch.zeros(1, 8, 8), "known_mask": torch.ones(1, 8, 8, dtype=torch.bool)}
+    for options, expected in (({"label": -1}, NO_CLASS), (known, NO_CLASS), ({**known, "label": 1}, 1)):
+        assert model.sample(3, nfe=2, **options).label.tolist() == [expected] * 3
+    vectors = tiny.build("vectors").sample(2)
+    assert (vectors.label, vectors.nfe) == (None, 10)
 
 
 def test_predictions_are_clipped_to_the_range_of_the_data() -> None:
@@ -89,11 +76,9 @@ def test_predictions_are_clipped_to_the_range_of_the_data() -> None:
     assert float(model.sample(2).x.max()) == pytest.approx(2)
     assert float(model.sample(2, clip=(-1, 1)).x.max()) == pytest.approx(1)
     assert float(model.sample(2, clip=False).x.max()) == pytest.approx(3)
-
-
-def test_a_network_that_says_how_many_classes_it_knows_has_them() -> None:
-    network = bfn.networks.MLP(2, width=8, n_labels=3)
-    assert BFN(network, ContinuousFlow(), "data", (2,)).info.classes == Classes.equal(3)
+    seen = []
+    model.sample(2, clip=(-0.1, 0.1), on_step=lambda step: seen.append(float(step.prediction.max())))
+    assert seen == pytest.approx([0.1] * 10)
 
 
 def test_what_a_person_sees() -> None:
@@ -117,8 +102,3 @@ def test_losses_take_arrays(dtype: type) -> None:
     assert torch.equal(ours, theirs)
     classes = BFN(lambda theta, t: theta, DiscreteFlow(3), "logits", (2,))
     assert classes.loss(np.array([[0, 2]], dtype=np.uint8)).shape == (1,)
-
-
-def test_unlabelled_samples_of_a_bundled_model_have_all_classes() -> None:
-    drawn = Counter(bfn.load("digits").sample(64, nfe=1, seed=0).label.tolist())  # type: ignore[union-attr]
-    assert len(drawn) == 10

@@ -17,7 +17,7 @@ import tiny
 from bfn.core import grids, registry
 from bfn.core.conditions import Classes, Condition, Lengths, labels_of
 from bfn.core.info import ErrorCurve, ModelInfo, Spread
-from bfn.core.losses import MinSNR, Weighting, squared_error
+from bfn.core.losses import Weighting, squared_error
 from bfn.core.plain import from_plain
 from bfn.exact.joint import JointMixture
 
@@ -81,15 +81,12 @@ def joint(predicts: Any, shape: Any) -> Callable[[], Any]:
 
 FLOWS = [
     (lambda: class_model().loss(torch.tensor([[0, 4, 0]])), "classes from 0 to 4: expected 0..3"),
-    (lambda: class_model().loss(torch.tensor([[0, -1, 0]])), "classes from -1 to 0"),
     (lambda: class_model().loss(torch.zeros(1, 3)), "torch.float32: discrete data are integer classes"),
     (lambda: class_model().loss(torch.tensor([[0, 1]])), "shape (1, 2): expected (batch, *data_shape)"),
     (lambda: number_model().loss(torch.tensor([[0.0, NAN, 0.0]])), "1 values are NaN or infinite"),
     (lambda: number_model().loss(torch.zeros(1, 3).long()), "torch.int64: continuous data are floats"),
-    (lambda: number_model().loss(torch.tensor(1.0)), "shape ()"),
     (lambda: bfn.DiscreteFlow(n_classes=1), "n_classes=1: a discrete variable needs at least 2 classes"),
     *[(lambda c=c: bfn.DiscreteFlow.with_separation(27, c), f"c={c}: expected a positive") for c in (0, -3, NAN)],
-    (lambda: bfn.DiscreteFlow.with_separation(0), "n_classes=0"),
     (lambda: bfn.ContinuousFlow.for_data(torch.arange(9.0) + 100), "subtract the mean"),
     *[(lambda s=s: bfn.ContinuousFlow(sigma_1=s), f"sigma_1={s}: expected a standard") for s in (0, 1, -0.5, NAN)],
     *[(lambda b=b: bfn.DiscreteFlow(3, beta_1=b), f"beta_1={b}: expected a positive") for b in (0, -1, math.inf, NAN)],
@@ -101,12 +98,8 @@ FLOWS = [
         (lambda t=times, b=betas: bfn.TabulatedSchedule(t, b), said)
         for times, betas, said in (
             ((0, 0.5, 1), (0, 2), "3 times, 2 betas: expected as many, at least two"),
-            ((0,), (0,), "1 times, 1 betas: expected as many, at least two"),
             ((0.1, 1), (0, 1), "times from 0.1 to 1: expected a table from 0 to 1"),
-            ((0, 0.9), (0, 1), "times from 0 to 0.9: expected a table from 0 to 1"),
             ((0, 1), (0.5, 1), "betas from 0.5 to 1: expected them from 0 to a finite"),
-            ((0, 1), (0, math.inf), "betas from 0 to inf: expected them from 0 to a finite"),
-            ((0, 0.5, 1), (0, 2, 1), "betas[2]=1 after 2: betas must increase"),
             ((0, 0.5, 1), (0, NAN, 1), "betas[1]=nan after 0: betas must increase"),
             ((0, 0.5, 0.5, 1), (0, 1, 2, 3), "times[2]=0.5 after 0.5: times must increase"),
             (("a", 1), (0, 1), "times: expected a list of numbers"),
@@ -122,22 +115,17 @@ GRIDS = [
             ("paper:3", "'paper' takes no number"),
             ("karras:7:8", "'karras' takes rho"),
             ("power:x", "expected a positive number after the colon, not 'x'"),
-            ("power:-1", "expected a positive number"),
             ("karras:inf", "expected a positive number"),
         )
     ],
     (lambda: grids.parse("uniform:3")(NUMBERS, 3, 0.0), "t_end=3: expected a time after"),
-    (lambda: grids.parse("power:1:0.1")(CLASSES, 4, 0.2), "t_end=0.1: expected a time after t_start=0.2"),
-    (lambda: grids.parse("log-snr")(CLASSES, 4, 0.0), "the grid 'log-snr' has no point there"),
     (lambda: grids.parse("information")(CLASSES, 4, 0.2), "the model has no error curve"),
     (lambda: grids.Information(ErrorCurve((0.0,), (0.0,)))(CLASSES, 4, 0.2), "0 everywhere"),
 ]
 
 HEADS_AND_LOSSES = [
     (lambda: bfn.BFN(nn.Identity(), NUMBERS, "nois", (3,)), "predicts='nois': expected one of noise, data, "),
-    (lambda: bfn.BFN(nn.Identity(), NUMBERS, "nois", (3,)), "did you mean 'noise'"),
     (lambda: bfn.BFN(nn.Identity(), NUMBERS, "logits", (3,)), "'logits' is for discrete data: continuous data take"),
-    (lambda: bfn.BFN(nn.Identity(), CLASSES, "noise", (3,)), "'noise' is for continuous data: discrete data take log"),
     (lambda: number_model().loss(torch.zeros(2, 3), torch.tensor([0.1, 1.2])), "expected times in [0, 1]"),
     (lambda: number_model().loss(torch.zeros(2, 3), torch.zeros(3)), "t of shape (3,): expected one time"),
     (lambda: number_model().loss(torch.zeros(2, 3), n_steps=0), "n_steps=0: expected at least 1 step"),
@@ -156,18 +144,14 @@ HEADS_AND_LOSSES = [
         )
     ],
     (lambda: number_model().loss(torch.zeros(2, 3), n_steps=2, weighting="edm"), "weighting beside t or n_steps"),
-    (lambda: MinSNR(gamma=0), "gamma=0: expected a positive signal-to-noise ratio"),
 ]
 
 FACTS = [
     (lambda: Spread(2.0, 1.0), "expected 0 < std <= widest"),
     (lambda: ErrorCurve((0.0, 1.0), (1.0,)), "2 times, 1 errors: expected as many"),
-    (lambda: ErrorCurve((), ()), "0 times, 0 errors: expected as many, at least one"),
     (lambda: ErrorCurve((0.5, 0.5), (1.0, 0.5)), "must increase within [0, 1]"),
-    (lambda: ErrorCurve((0.0, 1.5), (1.0, 0.5)), "must increase within [0, 1]"),
     (lambda: ErrorCurve((0.0, 1.0), (1.0, -0.5)), "not negative"),
     (lambda: ErrorCurve((0.0,), (math.inf,)), "finite"),
-    (lambda: ErrorCurve.from_bins({"t": [0.1, 0.2], "squared_error": [1.0, NAN]}), "finite"),
     (lambda: ErrorCurve((0.0,), (0.0,)).even_schedule(NUMBERS), "0 everywhere: there is no information to share"),
     *[
         (lambda b=bins: ErrorCurve.from_bins(b), "expected lists of numbers t and squared_error")
@@ -178,11 +162,9 @@ FACTS = [
         for label, said in (
             ("sqare", "did you mean 'square'"),
             (3, "expected one of the 3 classes circle, square, star"),
-            (-2, "or -1 for none"),
             ([0, 1], "one for each of the 3"),
             (torch.zeros(3), "expected whole numbers"),
             ([True, False, True], "expected whole numbers"),
-            ([[0], [1], [2]], "expected whole numbers"),
         )
     ],
     (
@@ -203,8 +185,6 @@ CONDITIONS = [
             ({"condition": {"gap": "big"}}, "condition gap='big': expected numbers"),
             ({"condition": {"kind": "rings"}}, "expected one of ring, chain; did you mean 'ring'?"),
             ({"condition": {"kind": 2}}, "condition kind from 2 to 2: expected 0 to 1, or -1 for none"),
-            ({"condition": {"gap": 0.5}, "guidance": {"gpa": 2}}, "guidance=gpa=2: it needs conditions to guide to"),
-            ({"condition": {"gap": 0.5}, "guidance": {"gap": NAN}}, "guidance=nan: expected a finite scale"),
             ({"label": 1, "condition": {"label": 1}}, "label beside condition"),
         )
     ],
@@ -216,9 +196,7 @@ CONDITIONS = [
         (lambda o=options: text_model().sample(3, nfe=1, **o), said)
         for options, said in (
             ({"lengths": 0}, "lengths from 0 to 0: expected 1 to 12"),
-            ({"lengths": 13}, "lengths from 13 to 13: expected 1 to 12"),
             ({"lengths": [1, 2]}, "lengths of shape (2,): expected a whole number, or one each of the 3"),
-            ({"lengths": 2.5}, "lengths of shape"),
             ({"lengths": 2, "present": torch.ones(3, 12).bool()}, "present beside lengths"),
             ({"present": torch.ones(3, 12)}, "present of type torch.float32: expected torch.bool"),
             ({"present": torch.ones(3, 5).bool()}, "present of shape (3, 5): expected"),
@@ -236,11 +214,9 @@ JOINT = [
             ({"y": None}, "part 'y' is missing: expected x, y, kind"),
             ({"z": torch.zeros(2)}, "data for part 'z': expected one of x, y, kind"),
             ({"y": torch.zeros(3)}, "expected as many samples of each part"),
-            ({"kind": torch.zeros(2, 3)}, "part 'kind': data of type torch.float32"),
             ({"kind": torch.full((2, 3), 7)}, "part 'kind': classes from 7 to 7"),
             ({"kind": object()}, "expected numbers, an array"),
             ({"x": torch.zeros(2, 3)}, "part 'x': data of shape (2, 3)"),
-            ({"x": torch.full((2, 2), NAN)}, "part 'x': 4 values are NaN"),
         )
     ],
     (bfn.JointFlow, "expected at least one named part"),
@@ -248,12 +224,7 @@ JOINT = [
     (joint({"x": "data", "kind": "logits"}, {"x": (2,)}), "expected a shape for each"),
     (joint({"x": "data"}, {"x": (2,), "kind": (3,)}), "expected a head for each"),
     (joint({"x": "logits", "kind": "logits"}, {"x": (2,), "kind": (3,)}), "for discrete data"),
-    (lambda: joint_model().sample(2, "bfn-solver++2", 4), "'bfn-solver++2' is for continuous data"),
     (lambda: joint_model().loss(torch.zeros(2, 5)), "expected (batch, 6), or a mapping of parts"),
-    (
-        lambda: joint_model().sample(2, nfe=2, known={"x": 0.1}, known_mask=torch.ones(2, 6)),
-        "known_mask of type Tensor: expected a mapping of parts",
-    ),
     (lambda: bfn.JointFlow(x=NUMBERS, times="seperate"), "times='seperate': expected one of together, separate"),
     (lambda: mixture().loss(mixture().sample_data(2), torch.rand(2, 2)), "expected one time a sample, (2,)"),
     (lambda: mixture(times="separate").loss(mixture().sample_data(2), torch.rand(2, 3)), "or one a part, (2, 2)"),
@@ -274,22 +245,16 @@ SAMPLING = [
             ({"grid": torch.tensor([0.1, 0.5, 0.9])}, "nfe=4: the given grid of 3 times makes 3 calls"),
             ({"t_start": 1.0}, "t_start=1.0: expected a time in [0, 1)"),
             ({"grid": "log-snr", "t_start": 0.0, "solver": "fast-ode"}, "t_start=0: the grid 'log-snr' has no point"),
-            ({"g": 2.0}, "g=2.0: solver 'bfn-solver2' has no stochasticity dial"),
             ({"g": -1.0, "solver": "fast-sde"}, "g=-1.0: expected a number from 0"),
-            ({"nfe": 2.5}, "nfe=2.5: expected a whole number of network calls"),
             ({"nfe": 4.0}, "nfe=4.0: expected a whole number of network calls"),
             ({"grid": [0.1, 0.5], "nfe": None, "t_start": 0.1}, "t_start=0.1 beside a grid of times"),
-            ({"grid": [0.1, NAN], "nfe": None}, "grid: time nan: expected times within [0, 1]"),
             ({"grid": "power:200", "nfe": 8}, "grid 'power:200' of 8 times: time "),
             ({"grid": [0.3], "nfe": None, "solver": "bfn-solver2-singlestep"}, "expected at least 2 times"),
             ({"label": torch.zeros(1, dtype=torch.int64)}, "expected one class for all samples, or one"),
-            ({"label": torch.zeros(2)}, "label=0.0: expected whole numbers, -1 for none, or names"),
-            ({"guidance": 2}, "guidance=2: it needs conditions to guide to, such as label; there are none"),
             ({"solver": "multistep:2"}, "solver='multistep:2': expected multistep:ORDER:COORDINATE"),
             ({"solver": "multistep:2:z"}, "coordinate='z': expected one of s, log s"),
             ({"clip": (-1, 1)}, "only predictions of continuous data can be clipped"),
             ({"initial": torch.zeros(2, 3)}, "initial of shape (2, 3): expected (2, 3, 4)"),
-            ({"initial": lambda *_: None}, "initial gives NoneType"),
             ({"initial": lambda *_: torch.ones(3)}, "initial gives (3,)"),
             ({"solver": "euler-ode", "grid": torch.tensor([0.0, 0.3, 0.5, 1.0])}, "a grid that starts at t = 0"),
             ({"batch": 0}, "batch=0: expected a whole number from 1"),
@@ -304,15 +269,12 @@ SAMPLING = [
     (lambda: number_model(predicts="noise").sample(1, "bfn-solver1", 4, t_start=0.0), "is 0/0 there"),
     (lambda: number_model().sample(1, "bfn-solver++2", 4, t_start=0.0), "'bfn-solver++2' extrapolates in log s"),
     (lambda: class_model(nan_at_the_third_call).sample(2, "bfn", 5), "at call 2 (t=0.5) has NaN"),
-    (lambda: class_model(lambda x, t: x[..., :2]).sample(2, "bfn", 5), "t=0 has shape (2, 3, 2): expected (2, 3, 4)"),
 ]
 
 DECODING = [
     (lambda: tiny.build("images").decode(torch.zeros(2, 8, 8)), "samples of shape (2, 8, 8): expected (n, 1, 8, 8)"),
-    (lambda: tiny.build("text").decode(torch.zeros(2, 20)), "samples: data of type torch.float32"),
     (lambda: tiny.build("text").decode(torch.full((2, 20), 99)), "samples: classes from 99 to 99"),
     (lambda: tiny.build("text").decode("cat"), "samples='cat': expected numbers, an array"),
-    (lambda: tiny.build("vectors").decode(None), "samples=None: expected numbers, an array"),
     (lambda: joint_model().decode(torch.zeros(2, 6)), "samples of type Tensor: expected a mapping of parts"),
     (lambda: joint_model().decode({"x": torch.zeros(2, 2, 1)}), "part 'x' of samples of shape (2, 2, 1)"),
     (lambda: tiny.build("images").codec.prompt("a", 3), "prompt='a': the samples of this model are images, not text"),
@@ -334,9 +296,7 @@ PLAIN = [
         lambda: from_plain(bfn.Schedule, {"name": "tabulated", "times": [0, 0.5, 1], "betas": [0, 2, 0]}, "schedule"),
         "schedule tabulated: betas[2]=0 after 2: betas must increase",
     ),
-    (lambda: from_plain(bfn.Schedule, {"name": "quadratik"}, "schedule"), "did you mean 'quadratic'"),
     (lambda: from_plain(bfn.Schedule, {"name": "quadratic"}, "schedule"), "schedule quadratic: has no 'beta_1'"),
-    (lambda: from_plain(bfn.Schedule, {"name": "quadratic", "b": 1}, "schedule"), "schedule quadratic: has no 'b'"),
     (lambda: from_plain(tuple[float, float], [1.0], "range"), "range [1.0]: expected 2 values"),
     (lambda: from_plain(float, "x", "scale"), "scale 'x': expected a finite number"),
     (lambda: bfn.Request.from_options(steer=lambda x: x).key(), "a request with a function has no key"),
