@@ -33,8 +33,8 @@ from bfn.core.solver import LEAST_T_START
 
 __all__ = [
     "EDM", "WEIGHTINGS", "Bound", "CrossEntropy", "Importance", "JointWeighting", "LossByTime", "MinSNR", "Weighting",
-    "continuous_time_loss", "continuous_time_loss_values", "error_curve", "errors_and_values", "leading_error",
-    "n_step_loss", "noised_output", "reconstruction_loss", "squared_error", "weighted_loss",
+    "continuous_time_loss", "continuous_time_loss_values", "error_curve", "errors_and_values", "n_step_loss",
+    "noised_output", "reconstruction_loss", "squared_error", "weighted_loss",
 ]  # fmt: skip
 
 
@@ -79,7 +79,10 @@ def errors_and_values(
     eps: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the squared error and the values of a weighting, both (batch,), from one network call.
+    """Return the squared error of the leading part and the values of a weighting, (batch,), from one network call.
+
+    Error curves are read at the times of the leading part and with its schedule. The errors of parts with other
+    schedules or with times of their own would not fit to them.
 
     Args:
         values: function of (flow, output, x, squared errors) with one value for each variable, like x.
@@ -89,10 +92,12 @@ def errors_and_values(
     present = (conditions or {}).get("present")
     errors = model.flow.errors(x, _at_least_float32(output.mean))
     own = values(model.flow, output, x, errors)
+    name, flow = model.flow.leading_part, model.flow
+    error = mean_over_present(flow.split(errors)[name], None if present is None else flow.split(present)[name])
     if factor is not None and factor.ndim > 1:
-        return mean_over_present(errors, present), mean_over_present(own * factor.to(own), present)
+        return error, mean_over_present(own * factor.to(own), present)
     mean = mean_over_present(own, present)
-    return mean_over_present(errors, present), mean if factor is None else mean * factor.to(mean)
+    return error, mean if factor is None else mean * factor.to(mean)
 
 
 def squared_error(
@@ -104,7 +109,11 @@ def squared_error(
     eps: Tensor | None = None,
 ) -> Tensor:
     """Return ||w(x) - w_hat||^2 / kappa per dimension at the times t, (batch,). Weightings multiply this."""
-    return errors_and_values(model, x, t, lambda flow, output, x, errors: errors, generator, conditions, eps)[0]
+    return errors_and_values(model, x, t, _errors_alone, generator, conditions, eps)[1]
+
+
+def _errors_alone(flow: Flow, output: Output, x: Tensor, errors: Tensor) -> Tensor:
+    return errors
 
 
 @torch.no_grad()
@@ -117,31 +126,12 @@ def error_curve(
 ) -> ErrorCurve:
     """Measure the squared error at n_times equally spaced times from 0 to 1, on all of x at each time.
 
-    The error of joint data is that of their leading part, see :func:`leading_error`.
+    The error of joint data is that of their leading part.
     """
     times = torch.linspace(0.0 if model.starts_at_zero else LEAST_T_START, 1, n_times, dtype=torch.float64)
-    found, present = [], (conditions or {}).get("present")
     with evaluating(model):
-        for t in times:
-            output, _ = noised_output(model, x, t.expand(len(x)), generator, conditions)
-            errors = model.flow.errors(x, _at_least_float32(output.mean))
-            found.append(float(leading_error(model.flow, errors, present).double().mean()))
-    return ErrorCurve(tuple(times.tolist()), tuple(found))
-
-
-def leading_error(flow: Flow, errors: Tensor, present: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of the leading part of each sample, (batch,).
-
-    An error curve is read at the times of the leading part and with its schedule. The errors of parts with other
-    schedules or with times of their own would not fit to them.
-
-    Args:
-        flow: flow of the model.
-        errors: squared errors, like packed data.
-        present: True where a sample has data, like errors.
-    """
-    own = None if present is None else flow.split(present)[flow.leading_part]
-    return mean_over_present(flow.split(errors)[flow.leading_part], own)
+        found = [errors_and_values(model, x, t.expand(len(x)), _errors_alone, generator, conditions)[0] for t in times]
+    return ErrorCurve(tuple(times.tolist()), tuple(float(errors.double().mean()) for errors in found))
 
 
 def continuous_time_loss(

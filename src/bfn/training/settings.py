@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
-from bfn._utils.arguments import MOST_COUNT, check_whole
+from bfn._utils.arguments import MOST_COUNT, check_positive, check_share, check_whole
 from bfn._utils.files import read_text
 from bfn.core.errors import UserError, did_you_mean
-from bfn.core.plain import to_plain
+from bfn.core.plain import from_plain, to_plain
 from bfn.data.loading import names
 
 Config = Mapping[str, Any]
@@ -130,9 +128,14 @@ class Settings:
     def __post_init__(self) -> None:
         hints = get_type_hints(Settings)
         for item in dataclasses.fields(self):
-            value = getattr(self, item.name)
-            value = _part(item.name, value) if item.name in PARTS else _checked(item.name, value, hints[item.name])
-            object.__setattr__(self, item.name, value)
+            name, value = item.name, getattr(self, item.name)
+            value = value if name in PARTS else _number(value)
+            value = int(value) if hints[name] is int and isinstance(value, float) and value % 1 == 0 else value
+            value = _part(name, value) if name in PARTS else from_plain(hints[name], value, name)
+            object.__setattr__(self, name, value)
+        self._check_bounds()
+
+    def _check_bounds(self) -> None:
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         for name in COUNTS:
             if values[name] is not None:
@@ -142,10 +145,8 @@ class Settings:
                 raise UserError(f"{name}={values[name]}: expected at least 0 (0 for never or none)")
         dropout = {f"condition_dropout.{name}": share for name, share in self.condition_dropout.items()}
         for name, share in {**{name: values[name] for name in SHARES}, **dropout}.items():
-            if not 0 <= share <= 1:
-                raise UserError(f"{name}={share}: expected a share in [0, 1]")
-        if not 0 < self.lr < math.inf:
-            raise UserError(f"lr={self.lr}: expected a positive learning rate")
+            check_share(name, share)
+        check_positive("lr", self.lr)
         if self.batch % self.accumulate:
             raise UserError(f"batch={self.batch}: not a multiple of accumulate={self.accumulate}")
 
@@ -282,7 +283,7 @@ def _part(name: str, value: Any) -> dict[str, Any]:
         return {"name": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise UserError(f"{name}={value!r}: expected a name, or a mapping with a 'name' and its parameters")
-    return {key: _number(item) for key, item in value.items()}
+    return {key: item if isinstance(item, Mapping | list) else _number(item) for key, item in value.items()}
 
 
 def _number(value: Any) -> Any:
@@ -292,36 +293,6 @@ def _number(value: Any) -> Any:
             return float(value)
         except ValueError:
             return value
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """Return the value as its annotated type. Raises a UserError if it has another one."""
-    origin, kinds = get_origin(hint), get_args(hint)
-    if origin is Mapping and isinstance(value, Mapping):
-        return {str(key): _checked(f"{name}.{key}", one, kinds[1]) for key, one in value.items()}
-    if value is None and type(None) in kinds:
-        return None
-    if origin is tuple and isinstance(value, list | tuple) and len(value) == len(kinds):
-        return tuple(_checked(name, one, kind) for one, kind in zip(value, kinds, strict=True))
-    return _checked_single(name, value, kinds[0] if origin is UnionType else hint)
-
-
-def _checked_single(name: str, value: Any, kind: Any) -> Any:
-    choices = get_args(kind)
-    if value in choices or (kind in (bool, str) and isinstance(value, kind)):
-        return value
-    number = _number(value)
-    if _is_number(number) and (kind is float or (kind is int and float(number).is_integer())):
-        return kind(number)
-    others = {Literal: f"one of {', '.join(map(str, choices))}", Mapping: "a share for each name"}
-    expected = EXPECTED.get(kind) or others.get(get_origin(kind), f"{len(choices)} numbers")
-    raise UserError(f"{name}={value!r}: expected {expected}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-
-
-EXPECTED = {bool: "true or false", str: "a name or a path", int: "a whole number", float: "a number"}
-"""Description of the values of each type, for messages."""
+    if isinstance(value, Mapping):
+        return {str(key): _number(item) for key, item in value.items()}
+    return [_number(item) for item in value] if isinstance(value, list | tuple) else value

@@ -11,12 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import inf
+from operator import itemgetter
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from bfn._utils.arguments import MOST_COUNT, check_whole
 from bfn._utils.pieces import derived_generator, evaluating
 from bfn._utils.progress import Shown, over
 from bfn.core.conditions import ConditionTensors, conditions_in_turn, rows_of
@@ -29,6 +31,9 @@ from bfn.core.table import Table
 from bfn.solvers import SOLVERS
 from bfn.solvers.few_step import RENOISING, Anchor, Calibration, Rule, interpolated
 from bfn.training.tuning.objectives import Objective, energy_distance
+
+BATCH = 100
+"""Number of samples that go through the network together."""
 
 ROUNDS = 6
 """Maximum number of times that each time of a grid is moved."""
@@ -59,15 +64,13 @@ def search_grid(
     """
     flow = model.flow
     for name, count, smallest in (("n", n, 1), ("reference", reference, 1), ("rounds", rounds, 0)):
-        if count < smallest:
-            raise UserError(f"{name}={count}: expected at least {smallest}")
+        check_whole(name, count, smallest, MOST_COUNT)
     planned = plan(model, solver, nfe)
-    own, chosen = planned.table, planned.solver
-    if chosen is None or chosen.stochastic:
-        name = "auto" if chosen is None else chosen.name
+    own, name = planned.table, getattr(planned.solver, "name", "auto")
+    if getattr(planned.solver, "stochastic", True):
         raise UserError(f"solver={name!r} draws noise: expected a solver without noise, such as 'fast-ode'")
     if plan(model, solver, grid=own.times).table.nfe != nfe:
-        raise UserError(f"solver={chosen.name!r} makes more than one call in a step: expected a multistep solver")
+        raise UserError(f"solver={name!r} makes more than one call in a step: expected a multistep solver")
     shape = (n, *flow.state_shape(model.data_shape))
     initial = torch.randn(shape, generator=generator, dtype=model.dtype, device=model.device)
     condition = conditions_in_turn(model.info, n)
@@ -116,7 +119,7 @@ more calls if these lose twice as much."""
 
 def calibrate(
     model: Model, objective: Objective, calls: Sequence[int] = CALLS, *, n: int = 300, trials: int = TRIALS,
-    seed: int = 0, batch: int = 100, seconds: float = inf, on_trial: Callable[[Anchor, float], None] | None = None,
+    seed: int = 0, seconds: float = inf, on_trial: Callable[[Anchor, float], None] | None = None,
 ) -> Calibration:  # fmt: skip
     """Search the settings of "auto" for several numbers of calls; set ``model.info.calibration`` to the result.
 
@@ -128,14 +131,17 @@ def calibrate(
         n: number of samples in each trial.
         trials: maximum number of trials for each number of calls.
         seed: seed of the samples.
-        batch: number of samples that go through the network together.
         seconds: time after which the search ends. Numbers of calls that it has not reached keep the default settings.
         on_trial: called with each setting that is tried and its value.
     """
     if len(model.flow.parts) > 1:
         raise UserError("joint data: calibration is for data of one kind; auto has its own rule for each part")
-    _check_counts(objective, calls, n, trials)
-    search = _Search(model, objective, n, seed, batch, time.monotonic() + seconds, on_trial)
+    if min(calls, default=0) < 1 or list(calls) != sorted(set(calls)):
+        raise UserError(f"calls {tuple(calls)}: expected increasing numbers from 1 up")
+    if n < objective.least:
+        raise UserError(f"n={n}: the objective needs at least {objective.least} samples; give more")
+    check_whole("trials", trials, LEAST_TRIALS, MOST_COUNT)
+    search = _Search(model, objective, n, seed, time.monotonic() + seconds, on_trial)
     found: list[tuple[float, Anchor]] = []
     for count in calls:
         if search.is_late():
@@ -145,7 +151,7 @@ def calibrate(
         last = [_carried(found[-1][1], count, starts[0])] if found else []
         best = search.run([*last, *starts], most if count > 1 else 1)
         if last and best[0] > found[-1][0] * (1 + 2 * MARGIN):
-            best = min(best, search.run([replace(found[-1][1], calls=count)], most), key=_value)
+            best = min(best, search.run([replace(found[-1][1], calls=count)], most), key=itemgetter(0))
         found.append(best)
     left = tuple(interpolated(rule(model, "fast-sde"), count) for count in calls[len(found) :])
     return Calibration(
@@ -154,25 +160,9 @@ def calibrate(
     )  # fmt: skip
 
 
-def _check_counts(objective: Objective, calls: Sequence[int], n: int, trials: int) -> None:
-    if not calls or calls[0] < 1 or any(b <= a for a, b in pairwise(calls)):
-        raise UserError(f"calls {tuple(calls)}: expected increasing numbers from 1 up")
-    if n < objective.least:
-        raise UserError(f"n={n}: the objective needs at least {objective.least} samples; give more")
-    if trials < LEAST_TRIALS:
-        raise UserError(f"trials={trials}: expected at least {LEAST_TRIALS}")
-
-
 def rule(model: Model, name: str) -> tuple[Anchor, ...]:
     """Return the anchors of a solver for the data of a model."""
-    solver = SOLVERS[name]
-    if not isinstance(solver, Rule):
-        raise UserError(f"solver={name!r}: expected one whose settings are a rule over the number of calls")
-    return solver.anchors(model.flow.leading)
-
-
-def _value(pair: tuple[float, Anchor]) -> float:
-    return pair[0]
+    return cast(Rule, SOLVERS[name]).anchors(model.flow.leading)
 
 
 def _carried(anchor: Anchor, calls: int, at_rule: Anchor) -> Anchor:
@@ -204,7 +194,6 @@ class _Search:
     objective: Objective
     n: int
     seed: int
-    batch: int
     end: float
     on_trial: Callable[[Anchor, float], None] | None
 
@@ -215,7 +204,7 @@ class _Search:
         already cost nothing.
         """
         tables = {self.table(anchor): anchor for anchor in reversed(starts[:most])}
-        best = min(((self.value(anchor, table), anchor) for table, anchor in tables.items()), key=_value)
+        best = min(((self.value(anchor, table), anchor) for table, anchor in tables.items()), key=itemgetter(0))
         tried, moves = set(tables), deque(MOVES)
         while moves and len(tried) < most and not self.is_late():
             move = moves.popleft()
@@ -242,18 +231,15 @@ class _Search:
     @torch.no_grad()
     def value(self, anchor: Anchor, table: Table) -> float:
         """Return the objective of samples with these settings."""
-        model = self.model
-        classes = model.info.classes
-        labels = None if classes is None else classes.in_turn(self.n)
+        model, classes = self.model, self.model.info.classes
+        labels = torch.zeros(self.n) if classes is None else classes.in_turn(self.n)
         summaries = []
-        for first in range(0, self.n, self.batch):
-            part = slice(first, min(self.n, first + self.batch))
-            drawn = sample(
-                model, part.stop - first, table, label=None if labels is None else labels[part],
-                generator=torch.Generator(model.device).manual_seed(self.seed * 1_000_003 + first),
-            )  # fmt: skip
-            summary = self.objective.summary(drawn.final)
-            summaries.append(self.objective.without_padding(summary, drawn.present))
+        for first in range(0, self.n, BATCH):
+            generator = torch.Generator(model.device).manual_seed(self.seed * 1_000_003 + first)
+            part = labels[first : first + BATCH]
+            label = None if classes is None else part
+            drawn = sample(model, len(part), table, label=label, generator=generator)
+            summaries.append(self.objective.without_padding(self.objective.summary(drawn.final), drawn.present))
         value = float(self.objective.loss(torch.cat(summaries), None))
         if self.on_trial is not None:
             self.on_trial(anchor, value)
@@ -267,9 +253,6 @@ LOOKS = 4
 
 NEGLIGIBLE = 0.03
 """Share of the error at t = 0 below which errors do not count: they are of texture that nobody sees."""
-
-TABLE_BATCH = 100
-"""Number of samples that go through the network together."""
 
 
 def choose_tables(
@@ -297,18 +280,17 @@ def choose_tables(
         return tables
     levels = times[:: -(-len(times) // LOOKS)]
     ends = error_profile(teacher, x, conditions, levels, seed=seed)
+
+    def distance(tried: list[float]) -> float:
+        table = RENOISING.table(flow, tried)
+        drawn = sample(model, len(x), table, condition=given, present=present, seed=seed).x
+        return energy_distance(error_profile(teacher, drawn, conditions, levels, seed=seed), ends)
+
     for calls in range(2, most + 1):
-        trials: list[tuple[float, list[float]]] = []
-        others = [t for t in times if t not in chosen]
-        for t in over(others, f"choosing the times of {calls} calls", "trial", progress):
-            tried = sorted([*chosen, t])
-            table = RENOISING.table(flow, tried)
-            drawn = sample(model, len(x), table, condition=given, present=present, seed=seed).x
-            profile = error_profile(teacher, drawn, conditions, levels, seed=seed)
-            trials.append((energy_distance(profile, ends), tried))
-        if not trials:
+        others = [sorted([*chosen, t]) for t in times if t not in chosen]
+        if not others:
             break
-        _, chosen = min(trials)
+        chosen = min(over(others, f"choosing the times of {calls} calls", "trial", progress), key=distance)
         tables[calls] = RENOISING.table(flow, chosen)
     return tables
 
@@ -324,7 +306,7 @@ def error_profile(
     device, columns = model.device, []
     for number, t in enumerate((0.0, *times)):
         generator, errors = derived_generator(seed, "profile", number), []
-        for rows in torch.split(torch.arange(len(x)), TABLE_BATCH):
+        for rows in torch.split(torch.arange(len(x)), BATCH):
             shape = (len(rows), *model.flow.state_shape(model.data_shape))
             eps = torch.randn(shape, generator=generator, dtype=model.dtype).to(device)
             moved = {name: value.to(device) for name, value in rows_of(conditions, rows).items()}

@@ -48,6 +48,9 @@ SMOOTHING = 0.01
 MOST_DATA = {"text": 40_000, "images": 20_000}
 """Maximum number of data that samples are compared with."""
 
+BATCH = 500
+"""Number of data whose features are computed together."""
+
 MOST_POINTS = 2000
 """Maximum number of data for an energy distance."""
 
@@ -99,6 +102,7 @@ class Objective(ABC):
         start: solver that tuning starts from.
         least: smallest number of samples that the loss is defined for.
         teacher_nfe: number of network calls of the many-step solver, if there is one.
+        name: what is stored with the table.
     """
 
     noisy: bool = True
@@ -106,6 +110,7 @@ class Objective(ABC):
     start: str | Solver = "fast-sde"
     least: int = 1
     teacher_nfe: int = 100
+    name: str = ""
 
     @abstractmethod
     def summary(self, prediction: Tensor) -> Tensor:
@@ -137,7 +142,7 @@ class Objective(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Return the objective as plain values, which are stored with the table."""
-        return {"objective": type(self).__name__}
+        return {"objective": self.name or type(self).__name__}
 
 
 @dataclass(frozen=True)
@@ -145,8 +150,8 @@ class EndPoint(Objective):
     """Mean squared distance to the ends of a many-step solver from the same starts, for tables without noise."""
 
     teacher_nfe: int = 100
-    teacher: str | Solver = "fast-ode"
     noisy: bool = field(default=False, init=False)
+    name: str = field(default="endpoint", init=False)
     start: str | Solver = "fast-ode"
 
     def others(self, flow: Flow, nfe: int) -> list[Solver]:
@@ -162,7 +167,7 @@ class EndPoint(Objective):
 
     def target(self, model: Model, draws: Draws) -> Tensor | None:
         unit = draws.u / model.flow.noise_scale(draws.u)
-        return sample(model, len(unit), self.teacher, self.teacher_nfe, initial=unit, condition=draws.conditions).final
+        return sample(model, len(unit), "fast-ode", self.teacher_nfe, initial=unit, condition=draws.conditions).final
 
     def check(self, nfe: int) -> None:
         super().check(nfe)
@@ -170,7 +175,7 @@ class EndPoint(Objective):
             raise UserError(f"teacher_nfe={self.teacher_nfe}: expected more calls than the {nfe} of the table")
 
     def describe(self) -> dict[str, Any]:
-        return {"objective": "endpoint", "teacher_nfe": self.teacher_nfe}
+        return {**super().describe(), "teacher_nfe": self.teacher_nfe}
 
 
 @dataclass(frozen=True)
@@ -178,9 +183,7 @@ class SearchedGrid(EndPoint):
     """The same distance, but only the times are moved, by :func:`bfn.training.tuning.calibration.search_grid`."""
 
     method: Method = field(default="grid", init=False)
-
-    def describe(self) -> dict[str, Any]:
-        return {**super().describe(), "objective": "grid"}
+    name: str = field(default="grid", init=False)
 
 
 class FeatureDistance(Objective):
@@ -190,16 +193,17 @@ class FeatureDistance(Objective):
         features: differentiable function of floats, (batch, *data_shape) -> (batch, d).
         data: data as floats; for classes the values of ``flow.values``.
         flow: flow of the model.
-        batch: number of data whose features are computed together.
     """
 
-    def __init__(self, features: Callable[[Tensor], Tensor], data: Tensor, flow: Flow, batch: int = 500) -> None:
+    name = "features"
+
+    def __init__(self, features: Callable[[Tensor], Tensor], data: Tensor, flow: Flow) -> None:
         if len(data) < 2:
             raise UserError(f"{len(data)} data: expected at least 2 to compare with")
         self.features, self.flow = features, flow
         self.method = "gradients" if flow.leading.has_range else "search"
         with torch.no_grad():
-            self.data = Gaussian.of(torch.cat([features(part) for part in torch.split(data, batch)]))
+            self.data = Gaussian.of(torch.cat([features(part) for part in torch.split(data, BATCH)]))
         # With fewer samples the covariance is singular.
         self.least = len(self.data.mean) + 1
 
@@ -210,7 +214,7 @@ class FeatureDistance(Objective):
         return self.data.distance(Gaussian.of(summaries))
 
     def describe(self) -> dict[str, Any]:
-        return {"objective": "features", "n_features": len(self.data.mean)}
+        return {**super().describe(), "n_features": len(self.data.mean)}
 
 
 class NGramDivergence(Objective):
@@ -233,7 +237,7 @@ class NGramDivergence(Objective):
             n -= 1
         if len(data) == 0 or data.shape[1] < n:
             raise UserError(f"data of shape {tuple(data.shape)}: expected texts of at least n={n} symbols")
-        self.n = n
+        self.n, self.name = n, f"{n}-grams"
         counts = class_ngram_counts(data, n, self.n_classes) + PSEUDO_COUNT
         self._real = counts / counts.sum()
 
@@ -248,9 +252,6 @@ class NGramDivergence(Objective):
         real = self._real.to(counts.device)
         return divergence(torch.lerp(counts / counts.sum(), real, SMOOTHING), real)
 
-    def describe(self) -> dict[str, Any]:
-        return {"objective": f"{self.n}-grams"}
-
 
 class MoleculeDivergence(NGramDivergence):
     """The share of strings that are not valid molecules, plus the n-gram divergence of the valid ones (RDKit).
@@ -260,7 +261,7 @@ class MoleculeDivergence(NGramDivergence):
 
     def __init__(self, data: Tensor, flow: Flow, tokenizer: Tokenizer) -> None:
         super().__init__(data, flow)
-        self.tokenizer = tokenizer
+        self.tokenizer, self.name = tokenizer, f"invalid strings and {self.name}"
 
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
         texts = self.tokenizer.decode(summaries.clamp(min=0), summaries >= 0)
@@ -268,9 +269,6 @@ class MoleculeDivergence(NGramDivergence):
         valid = torch.tensor([one is not None for one in found])
         others = super().loss(summaries[valid]) if valid.any() else torch.ones((), dtype=torch.float64)
         return 1 - valid.double().mean() + others
-
-    def describe(self) -> dict[str, Any]:
-        return {"objective": f"invalid strings and {self.n}-grams"}
 
 
 def mean_distance(x: Tensor, y: Tensor) -> Tensor:
@@ -296,6 +294,8 @@ class EnergyDistance(Objective):
     """
 
     method: Method = "search"
+    name = "energy distance"
+    least = 20
 
     def __init__(self, data: Tensor, flow: Flow) -> None:
         if len(data) < 2:
@@ -305,7 +305,6 @@ class EnergyDistance(Objective):
         self._scale = values.std(0).clamp(min=1e-9)
         self._data = values / self._scale
         self._within = mean_distance(self._data, self._data)
-        self.least = 20
 
     def summary(self, prediction: Tensor) -> Tensor:
         return self.flow.values(self.flow.decode(prediction)).flatten(1).double() / self._scale
@@ -313,9 +312,6 @@ class EnergyDistance(Objective):
     def loss(self, summaries: Tensor, target: Tensor | None = None) -> Tensor:
         between = mean_distance(summaries, self._data)
         return (2 * between - mean_distance(summaries, summaries) - self._within).clamp(min=1e-4)
-
-    def describe(self) -> dict[str, Any]:
-        return {"objective": "energy distance"}
 
 
 def objective_for(model: Model, data: str | Path | Tensor | None = None) -> Objective:
