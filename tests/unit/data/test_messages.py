@@ -5,7 +5,6 @@ import io
 import os
 import pickle
 import re
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from bfn.data.sources import fetch
 from bfn.data.table_files import TableStream, infer_columns, read_table
 from bfn.data.text import Text, read_text
 from bfn.data.tokenizers import AMINO_ACIDS, TEXT8, Alphabet, Tokenizer, TokenizerFile, TokenList, make_tokenizer
-from data_files import Bomb, idx, pixels, write
+from data_files import Bomb, idx, image_file, pixels, some_table, write, zipped
 from messages import refused
 
 Case = tuple[Callable[[Path], object], str]
@@ -53,14 +52,9 @@ def read(reader: Callable[..., object], name: str, content: str | bytes, *more: 
 def saved(reader: Callable[..., object], name: str, *more: Any, **arrays: Any) -> Callable[[Path], object]:
     """Return a call that saves arrays in an .npz file, or the only array in an .npy file, and reads it."""
 
-    def attempt(tmp: Path) -> object:
-        if name.endswith(".npz"):
-            np.savez_compressed(tmp / name, **arrays)
-        else:
-            np.save(tmp / name, *arrays.values(), allow_pickle=True)
-        return reader(tmp / name, *more)
-
-    return attempt
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays) if name.endswith(".npz") else np.save(out, *arrays.values(), allow_pickle=True)
+    return read(reader, name, out.getvalue(), *more)
 
 
 def call(function: Callable[..., object], *args: Any, **options: Any) -> Callable[[Path], object]:
@@ -76,13 +70,6 @@ def header(shape: str) -> bytes:
     return whole[:128].replace(b"(3, 28, 28)", shape.encode())[:128].ljust(127) + b"\n" + whole[128:]
 
 
-def zipped(content: bytes) -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("x.npy", content)
-    return out.getvalue()
-
-
 def folder_of(**images: Any) -> Callable[[Path], object]:
     """Return a call that reads a folder of images, which are arrays, or the bytes of files."""
 
@@ -96,12 +83,7 @@ def folder_of(**images: Any) -> Callable[[Path], object]:
     return attempt
 
 
-def image(form: str) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(pixels(5, 4)).save(out, form)
-    return out.getvalue()
-
-
+PNG = image_file(pixels(5, 4))
 SOME_IMAGES = Images(torch.zeros(200, 1, 1, 1, dtype=torch.uint8))
 BYTES = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
 IMAGES: list[Case] = [
@@ -109,9 +91,7 @@ IMAGES: list[Case] = [
     (call(Images, torch.zeros(2, 4, 4, dtype=torch.uint8)), "shape (2, 4, 4)"),
     (call(Images, BYTES, torch.zeros(3).long()), "shape (3,)"),
     (call(from_array, np.zeros((2, 4, 4))), "float64 are not whole numbers in 0..255: save them as uint8"),
-    (call(from_array, np.full((2, 4, 4), -1)), "int64 are not whole numbers"),
     (call(from_array, np.zeros((2, 5, 4, 4), np.uint8)), "(2, 5, 4, 4)"),
-    (call(from_array, GREY, np.array([0, -1])), "expected 2 names, or whole numbers from 0 up"),
     (saved(load, "x.npz", x=GREY, y=np.array([0, 10**12])), "whole numbers from 0 up, below 1,000,000"),
     *((call(SOME_IMAGES.split, wrong), "at least 1 must be on each side") for wrong in (0, 200, 0.001)),
     (call(concatenate, from_array(GREY), from_array(GREY).binarise()), "images of two kinds"),
@@ -122,26 +102,23 @@ IMAGES: list[Case] = [
         (read(reader, f"x{ending}", content), f"x{ending}: {PLAIN}")
         for shape in ("(10000000, 28, 28)", "(-1, 28, 28)", f"({2**70},)", "(3, 28, 27)")
         for reader, ending, content in (
-            (read_npy, ".npy", header(shape)), (read_npz, ".npz", zipped(header(shape))),
+            (read_npy, ".npy", header(shape)), (read_npz, ".npz", zipped({"x.npy": header(shape)})),
         )
     ),
     *((read(read_npy, "x.npy", header("(3, 28, 28)")[:keep]), f"x.npy: {PLAIN}") for keep in (0, 5, 100, 190)),
-    *((read(read_npz, "x.npz", zipped(header("(3, 28, 28)"))[:keep]), PLAIN) for keep in (0, 5, 100, 190)),
-    (read(read_npz, "x.npz", header("(3, 28, 28)")), f"x.npz: {PLAIN}"),
-    (read(read_idx_images, "x-idx3", b""), "not an idx file"),
+    *((read(read_npz, "x.npz", zipped({"x.npy": header("(3, 28, 28)")})[:keep]), PLAIN) for keep in (0, 5, 100, 190)),
     (read(read_idx_images, "x-idx3", b"\x00\x00\x0d\x03" + b"\0" * 40), "not an idx file of unsigned bytes"),
     (read(read_idx_images, "x-idx3", idx(GREY)[:9]), "ends within its header"),
     (read(read_idx_images, "x-idx3", idx(GREY)[:-1]), "says 32 bytes, found 31"),
     (read(read_idx_images, "x-idx3", idx(GREY) + b"x"), "says 32 bytes, found more than 32"),
-    (read(read_idx_images, "x-idx3.gz", b"plain"), "a damaged file"),
     (read(read_idx_images, "x-idx3.gz", gzip.compress(idx(pixels(20, 8, 8)))[:-9]), "a damaged file"),
     (read(lambda path: read_cifar_folder(path.parent), "data_batch_2.bin", b"x" * 100), "2.bin: 100 bytes are not a"),
     (folder_of(), "no files in this folder"),
     (folder_of(a=pixels(5, 4), b=pixels(6, 4)), "b.png: 4x6 pixels, but "),
     (folder_of(a=pixels(5, 4), b=b"hello"), "b.png: not an image of PNG, JPEG"),
-    (folder_of(a=image("EPS")), "a.png: not an image of PNG, JPEG"),
+    (folder_of(a=image_file(pixels(5, 4), "EPS")), "a.png: not an image of PNG, JPEG"),
     (folder_of(a=pixels(5, 4), b=np.zeros((5, 4), np.uint16)), "more than 8 bits"),
-    (folder_of(a=pixels(5, 4), b=image("PNG")[:-30]), "b.png: a damaged image"),
+    (folder_of(a=pixels(5, 4), b=PNG[:-30]), "b.png: a damaged image"),
 ]  # fmt: skip
 
 
@@ -151,7 +128,6 @@ TEXTS: list[Case] = [
     (call(Alphabet, "aba"), "'a' is in it"),
     (call(TEXT8.encode, "aXb"), "'X' at position 1 is not among the symbols"),
     (read(read_text, "t.txt", "abc Def3", TEXT8), "t.txt: 'D' at byte 4 is not among the 27 symbols"),
-    (read(read_text, "t.txt", "ab caf\u00e9", TEXT8), "'\u00e9' at byte 6 is not"),
     (read(read_text, "t.txt", "\u00e9\u00e9z", Alphabet("\u00e9a")), "'z' at position 2 is not among the symbols"),
     (read(read_text, "t.txt", ""), "t.txt: an empty file"),
     (read(read_text, "t.txt", "ab\0c"), "byte 2 is zero"),
@@ -161,11 +137,9 @@ TEXTS: list[Case] = [
     *((call(ABCD.split, n), "at least 1 must be on each side") for n in (0, 4, 0.01)),
     (call(SMILES.encode, "CC(=O)[U]C"), "'[U]' at position 6 is not among the"),
     (call(TokenList(("ab", "c")).encode, "abcac"), "'a' at position 3 is not among the 2 tokens 'ab', 'c'"),
-    (call(AMINO_ACIDS.encode, "MKXL"), "'X' at position 2 is not among the symbols 'ACDEFGHIKLMNPQRSTVWY'"),
     (call(SMILES.encode_prompt, "[Na+]_J", 5), "prompt '[Na+]_J', piece 'J': 'J' at position 0 is not among"),
     (call(SMILES.encode_prompt, "C_[Na+]", 2), "a prompt of 3 tokens: the model's texts have 2"),
     *((call(TEXT8.encode_prompt, *wrong), "expected") for wrong in (("a", 5, ""), (None, 5), ("a", 0), ("a", 5, None))),
-    (call(TokenList, ("C",)), "at least 2"),
     (call(TokenList, ("C", "")), "token number 1 is empty"),
     (call(TokenList, ("C", "O", "C")), "'C' is in the list more than once"),
     (call(TokenList, ("C", "O"), "["), "not a regular expression"),
@@ -189,7 +163,6 @@ TEXTS: list[Case] = [
 SV = {"sequence": "s", "conditions": ("v",)}
 RECORD_FILES = [
     ("a.txt", "one\n\ntwo\n", {}, "line 2: empty: expected a record"),
-    ("a.txt", b"one\ncaf\xe9\n", {}, "line 2: byte 0xe9 is not UTF-8"),
     ("a.txt", b"one\ntw\0o\n", {}, "line 2: has a zero byte"),
     ("a.txt", "\n \n", {}, "an empty file"),
     ("a.smi", "CC\n\nCCO\n", {}, "line 2: empty: expected a SMILES"),
@@ -201,7 +174,6 @@ RECORD_FILES = [
     ("a.fasta", ">one\nMKV\nM1K\n", {}, "line 3: '1' in a sequence"),
     ("a.fasta", ">one\nMKV\n\n>two\nMA*\n", {"tokenizer": AMINO_ACIDS}, "line 4: '*' at position 2 is not among"),
     ("a.csv", "s,v\nAB,1\nBA\n", {}, "line 3: has 1 values: expected 2"),
-    ("a.csv", "s,v\nAB,1\n\nBA,2\n", {}, "line 3: is empty: expected 2"),
     ("a.csv", 's,v\n"A\nB",1\nBA,2,3\n', {}, "line 4: has 3 values"),
     ("a.csv", 's,v\n"AB,1\nBA,2\n', {}, "line 2: unexpected end of data"),
     ("a.csv", "s,s\nAB,1\n", {}, "line 1: the header has 's' more than once"),
@@ -213,28 +185,18 @@ RECORD_FILES = [
     ("a.csv", "s,v\nAB,a\nBA,\n", {"sequence": "s", "label": "v"}, "line 3: v is empty: expected a class"),
     ("a.csv", "smiles,v\nAB,a\n", {"sequence": "smile"}, "no column 'smile': it has smiles, v; did you mean 'smiles'"),
     ("a.csv", "s,v\nAB,a\n", {"label": "v"}, "no column is the sample: name one of s, v"),
-    ("a.csv", "s,v\nAB,a\nBA,b\n", {}, "which column is what? It has s, v"),
     ("a.csv", "s,v\n", {}, "s 0, v 0: expected as many records"),
     ("a.csv.gz", b"not gz", {}, "a damaged file"),
-    ("a.csvv", "AB", {}, "did you mean '.csv'"),
     ("b.parquet", "PAR1 not", {}, "not a Parquet file that can be read"),
 ]  # fmt: skip
 RECORD_ARRAYS = [
-    ({"x": np.ones((3, 2)), "y": np.ones(4)}, {}, "x (3, 2), y (4,): expected as many records"),
     ({"a": np.ones((3, 2)), "b": np.ones((3, 4))}, {}, "which column is what? It has a, b"),
     ({"x": np.array([[1.0], [np.nan]])}, {}, "record 1: x is not finite"),
     ({"x": np.array([[0], [-1]])}, {}, "record 1: x has a whole number outside 0..65535"),
     ({"x": np.ones((2, 3)), "lengths": np.array([0, 3])}, {}, "record 0: lengths is 0: expected 1 to 3"),
-    ({"x": np.ones((2, 3)), "lengths": np.array([1.0, 3])}, {}, "lengths of type float64"),
     ({"x": np.ones((2, 3)), "present": np.ones((2, 2), bool)}, {}, "present of type bool and shape (2, 2)"),
     ({"x": np.ones((2, 3))}, {"sequence": "x"}, "column x has numbers: expected texts"),
     ({"x": np.ones((2, 3), complex)}, {}, "column x has values of type complex128"),
-    ({"x": np.array([{}, {}], dtype=object)}, {}, "pickled objects are never loaded"),
-]
-RECORD_CELLS = [
-    ([0.5, None], "row 2: gap is nan: expected finite numbers"),
-    (["a", None], "row 2: gap is None: expected text"),
-    ([[1.0], [1.0, 2.0]], "row 1: gap is [1.0]: expected text, or an array as long as the others"),
 ]
 
 
@@ -242,36 +204,23 @@ def records_of(name: str, content: str | bytes, tokenizer: Any = None, **roles: 
     return read(read_records, name, content, Columns(**roles), tokenizer)
 
 
-def parquet_of(gap: list[Any]) -> Callable[[Path], object]:
-    def attempt(tmp: Path) -> object:
-        pd.DataFrame({"smiles": ["CCO", "CC"], "gap": pd.Series(gap, dtype=object)}).to_parquet(tmp / "a.parquet")
-        return read_records(tmp / "a.parquet", Columns("smiles", conditions="gap"))
-
-    return attempt
+def parquet_of(*gap: Any) -> Callable[[Path], object]:
+    content = pd.DataFrame({"smiles": ["CCO", "CC"], "gap": pd.Series(gap, dtype=object)}).to_parquet()
+    return records_of("a.parquet", content, sequence="smiles", conditions="gap")
 
 
 OTHER_LENGTHS = RawTable("here", {"s": ["AB", "A"], "t": ["B", "AB"]})
 RECORDS: list[Case] = [
     *((records_of(name, content, **roles), message) for name, content, roles, message in RECORD_FILES),
     *((saved(read_records, "a.npz", Columns(**roles), **arrays), message) for arrays, roles, message in RECORD_ARRAYS),
-    *((parquet_of(cells), message) for cells, message in RECORD_CELLS),
-    (lambda tmp: read_records(tmp / "a.csv"), "no such file"),
+    (parquet_of(0.5, None), "row 2: gap is nan: expected finite numbers"),
+    (parquet_of("a", None), "row 2: gap is None: expected text"),
+    (parquet_of([1.0], [1.0, 2.0]), "row 1: gap is [1.0]: expected text, or an array as long as the others"),
     (read(load, "a.csv", "s\nab\n"), "of 1 records at least 1 must be on each side"),
     (call(Columns, "s", conditions="gap", label="gap"), "column 'gap' has several roles"),
     (call(make_records, RawTable.from_frame(pd.DataFrame({"s": ["CC", None]})), Columns("s")), "the table: row 2: s"),
     (call(record_lengths, make_records(OTHER_LENGTHS, Columns(("s", "t")))), "the lengths of s and t differ"),
 ]  # fmt: skip
-
-
-def some_table(n: int = 60) -> pd.DataFrame:
-    rng = np.random.default_rng(1)
-    return pd.DataFrame({
-        "height": rng.normal(size=n),
-        "count": rng.integers(0, 10**6, n),
-        "city": rng.choice(["Rome", "Paris", "Oslo"], n),
-        "grade": pd.Categorical(rng.choice(["low", "high"], n), ["low", "mid", "high"], ordered=True),
-        "visit": pd.Series(rng.integers(0, 10**6, n)).map(lambda s: f"{pd.Timestamp(s * 60, unit='s'):%Y-%m-%d %H:%M}"),
-    })  # fmt: skip
 
 
 WRONG_TABLES: list[tuple[Any, str]] = [
@@ -294,10 +243,8 @@ WRONG_CELLS: list[tuple[dict[str, Any], str]] = [
     ({"grade": ["low", "x"]}, "column 'grade', row 1: 'x': expected one of low, mid, high"),
     ({"visit": ["1970-01-01 00:01", "soon"]}, "column 'visit', row 1: 'soon': expected a time written as"),
     ({"city": [3, 4]}, "column 'city', row 0: 3: expected a text"),
-    ({"height": ["tall", "small"]}, "column 'height', row 0: 'tall': expected a number"),
 ]
 WRONG_WISHES: list[tuple[dict[str, Any], str]] = [
-    ({"kinds": torch.zeros(2)}, "kinds of type Tensor: expected kinds by column"),
     ({"kinds": {"count": "real"}}, "kinds['count']='real': expected one of number, class"),
     ({"kinds": {"city": "number"}}, "kinds['city']='number': its cells are of type"),
     ({"drop": "city"}, "drop of type str: expected names of columns"),
@@ -343,15 +290,14 @@ def model_data(kind: str, name: str | None = None, trained_on: str | None = None
 PICKLE = "a pickle, which could run code and is never loaded"
 LOADING: list[Case] = [
     (call(load, "nothing-here"), "nothing-here: no such file or folder, nor one of the sets digits, mnist"),
-    (read(load, "one.png", image("PNG")), "one.png: not a kind of file that can be read: expected a folder of images"),
+    (read(load, "one.png", PNG), "one.png: not a kind of file that can be read: expected a folder of images"),
     (call(load, "digits", "valid"), "part='valid': expected one of train, validation, test, all"),
     *((read(load, n, pickle.dumps(Bomb())), PICKLE) for n in ("data_batch_1", "x.pkl", "x.pt", "anything")),
     (lambda tmp: load(write(tmp / "data_batch_1", b"x").parent), "of CIFAR-10 take the binary version"),
     (call(load, "adult"), "adult: a table: use bfn.data.read_table('adult')"),
     (call(load, "alarm"), "alarm: a Bayesian network"),
     (call(fetch, "mnits"), "did you mean 'mnist'"),
-    *((lambda tmp, n=n: (os.mkfifo(tmp / n), load(tmp / n)), "not a regular file")
-      for n in ("p.txt", "p.npy", "p-idx3.gz", "p.npz")),
+    *((lambda tmp, n=n: (os.mkfifo(tmp / n), load(tmp / n)), "not a regular") for n in ("p.txt", "p.npy", "p-idx3.gz")),
     (model_data("images", "a.txt"), "is text, and the model is one of images"),
     (model_data("text", "some.npz"), "images of shape (1, 8, 8), and the model's data are (20,)"),
     (model_data("text"), "does not say what it was trained on"),

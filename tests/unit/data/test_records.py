@@ -130,14 +130,12 @@ def test_parts_of_a_file_are_fixed_and_disjoint(tmp_path) -> None:
     rows = "".join(f"{'ab' * (i % 7 + 1)}{'c' * i},k{i % 3}\n" for i in range(100))
     path = write(tmp_path / "a.csv", f"s,kind\n{rows}")
     roles = Columns(sequence="s", label="kind")
-    parts = [load(path, part, columns=roles) for part in ("train", "validation", "test")]
-    assert [len(part) for part in parts] == [90, 5, 5]
+    *parts, again = [load(path, part, columns=roles) for part in ("train", "validation", "test", "test")]
     texts = [sequences(part, "s").texts() for part in parts]
+    assert [len(part) for part in texts] == [90, 5, 5]
     assert sorted(text for some in texts for text in some) == sorted(sequences(read_records(path, roles), "s").texts())
-    again = load(path, "test", columns=roles)
     assert sequences(again, "s").texts() == texts[2]
-    assert again.label.names == ("k0", "k1", "k2")
-    assert sequences(again, "s").n_classes == 3
+    assert (again.label.names, sequences(again, "s").n_classes) == (("k0", "k1", "k2"), 3)
 
 
 def test_numbers_as_classes_keep_their_digits() -> None:

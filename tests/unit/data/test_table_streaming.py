@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -28,11 +30,8 @@ def table() -> pd.DataFrame:
         "member": rng.random(n) < 0.2,
         "weight": rng.normal(70, 9, n),
     })  # fmt: skip
-    found["age"] = found["age"].astype(object)
-    found.loc[900, "age"] = None
-    found["age"] = found["age"].astype(float)
     found.loc[990, "city"] = "Bonn"
-    return found
+    return found.assign(age=found["age"].mask(found.index == 900))
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.parquet"])
@@ -41,10 +40,10 @@ def test_pieces_give_the_same_columns_and_rows_as_the_whole(
 ) -> None:
     monkeypatch.setattr(table_streaming, "PIECE", 170)
     path = tmp_path / name
-    if name.endswith("parquet"):
+    if name == "t.parquet":
         table.to_parquet(path, index=False, row_group_size=250)
     else:
-        table.to_csv(path, index=False, sep="\t" if name.endswith("tsv") else ",")
+        table.to_csv(path, index=False, sep="\t" if name == "t.tsv" else ",")
     stream, whole = TableStream.open(path), read_table(path)
     columns = infer_columns(stream, drop=["weight"])
     assert columns == infer_columns(whole, drop=["weight"])
@@ -75,10 +74,9 @@ def test_many_numbers_are_counted_with_their_neighbours(tmp_path: Path, monkeypa
     columns = infer_columns(TableStream.open(tmp_path / "t.parquet"))
     z = columns.encode(pd.DataFrame({"x": x}))["numbers"][:, 0]
     # Quantiles are normal: within 4 / sqrt(20000), beside what the thinning makes of shares, 1 / 500.
-    assert abs(float(z.mean())) < 0.03
-    assert abs(float(z.std()) - 1) < 0.03
-    assert columns["x"].quantiles.values[0] == x.min()
-    assert columns["x"].quantiles.values[-1] == x.max()
+    assert max(abs(float(z.mean())), abs(float(z.std()) - 1)) < 0.03
+    values = columns["x"].quantiles.values
+    assert (values[0], values[-1]) == (x.min(), x.max())
 
 
 LITTLE = """
@@ -105,9 +103,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 @pytest.mark.long
 def test_memory_holds_a_piece(tmp_path: Path) -> None:
     """Beside mapped pages of the rows, the libraries, a piece and the counts: not 2 million rows, 520 MB in pandas."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rng = np.random.default_rng(0)
     schema = pa.schema([*((f"x{i}", pa.float64()) for i in range(20)), ("city", pa.string())])
     with pq.ParquetWriter(tmp_path / "t.parquet", schema) as writer:

@@ -6,11 +6,6 @@ from bfn.data.tokenizers import TEXT8, Alphabet
 from data_files import write
 from messages import refused
 
-
-def test_text8_alphabet_is_space_then_letters():
-    assert TEXT8.decode(torch.arange(27)) == [" abcdefghijklmnopqrstuvwxyz"]
-
-
 MANY = "".join(chr(0x4E00 + i) for i in range(300))  # more symbols than a byte holds
 
 
@@ -51,6 +46,8 @@ def test_windows_are_random_crops_that_are_equally_frequent(tmp_path, generator)
 
 
 def test_tiles_are_fixed_and_side_by_side(tmp_path):
+    words = read_text(write(tmp_path / "w", "one two, one three. " * 5), "words")
+    assert words.tokenizer.decode(words.tiles(8)[0]) == ["one two, one three"]
     read = read_text(write(tmp_path / "t", "abcdefghijk"), TEXT8)
     assert TEXT8.decode(read.tiles(3)) == ["abc", "def", "ghi"]
     assert TEXT8.decode(read.tiles(2, 2)) == ["ab", "ef"]

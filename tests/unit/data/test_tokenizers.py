@@ -4,14 +4,12 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 import bfn
 from bfn.core import plain
-from bfn.core.errors import UserError
-from bfn.data.loading import load
 from bfn.data.tokenizers import AMINO_ACIDS, Alphabet, Text, Tokenizer, TokenizerFile, TokenList, make_tokenizer
 
 ASPIRIN = "CC(=O)Oc1ccccc1C(=O)O"
@@ -29,18 +27,6 @@ def byte_pairs(**extra: object) -> str:
         "type": "BPE", "fuse_unk": False, "byte_fallback": False, "vocab": vocabulary, "merges": ["a b", "ab c"],
     } | dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))  # fmt: skip
     return json.dumps({"version": "1.0", **dict.fromkeys(PARTS), "added_tokens": [], **extra, "model": model})
-
-
-@given(st.lists(st.sampled_from(SMILES.tokens), max_size=20).map("".join))
-@settings(max_examples=50)
-def test_text_of_known_tokens_comes_back(text: str) -> None:
-    for tokenizer in (SMILES, TokenList(SMILES.tokens)):
-        try:
-            classes = tokenizer.encode(text)
-        except UserError:  # tokens that meet may read as another one, such as C and l
-            continue
-        assert classes.dtype == torch.int64
-        assert tokenizer.decode(classes) == [text]
 
 
 @given(st.text(min_size=1).filter(lambda text: len(set(text)) > 1))
@@ -127,11 +113,3 @@ def test_the_parts_of_joint_data_have_tokenizers_of_their_own(tmp_path) -> None:
     decoded = model.decode(x, {"chain": torch.tensor([[True] * 3, [True, True, False]])})
     assert decoded["chain"] == ["ACD", "EF"]
     assert decoded["charge"].tolist() == [0.5, 1.5]
-
-
-def test_a_long_text_by_tokens(tmp_path) -> None:
-    path = tmp_path / "story.txt"
-    path.write_text("one two, one three. " * 50)
-    text = load(path, "all", tokenizer="words")
-    assert text.n_classes == 6
-    assert text.tokenizer.decode(text.tiles(8)[0]) == ["one two, one three"]

@@ -4,18 +4,16 @@ import gzip
 import io
 import json
 import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
 
 from bfn.data import sources as unpacking
 from bfn.data.sources import SOURCES, Download, Source, fetch
 from bfn.data.table_files import read_table
-from data_files import idx, pixels, sha, write
+from data_files import idx, image_file, pixels, sha, write, zipped
 from messages import refused
 
 
@@ -27,21 +25,6 @@ def tar(members: dict[str, bytes]) -> bytes:
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-    return out.getvalue()
-
-
-def zipped(members: dict[str, bytes | str]) -> bytes:
-    """A .zip or wheel of members."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return out.getvalue()
-
-
-def png(array: np.ndarray) -> bytes:
-    out = io.BytesIO()
-    Image.fromarray(array).save(out, "PNG")
     return out.getvalue()
 
 
@@ -81,7 +64,7 @@ def test_cifar10_comes_out_the_same_from_both_sources(tmp_path, number):
         members = {f"cifar-10-batches-bin/{name}.bin": records[i].tobytes() for i, name in enumerate(names)}
     else:
         rows = images.transpose(0, 2, 3, 1).reshape(6, 1, 1024, 3)
-        members = {f"package/{name}.png": png(rows[i]) for i, name in enumerate(names)}
+        members = {f"package/{name}.png": image_file(rows[i]) for i, name in enumerate(names)}
         members["package/train_lables.json"] = json.dumps(labels[:5].tolist()).encode()
         members["package/test_lables.json"] = json.dumps(labels[5:].tolist()).encode()
     made = read_set(convert(tmp_path, "cifar10", number, archive=tar(members)))
