@@ -174,14 +174,6 @@ def test_sa_solver_is_as_published(tau: float, initial: torch.Tensor) -> None:
     torch.testing.assert_close(got, predicted, rtol=1e-7, atol=1e-10)
 
 
-def test_ddim_is_order_1_in_the_noise_and_in_the_data(initial: torch.Tensor) -> None:
-    """With order 1 it makes no difference which prediction is constant."""
-    of_noise = Multistep("noise", "", ("continuous",), 1, interpolates="noise").table(FLOW, TIMES)
-    of_data = solvers.get("bfn-solver++1").table(FLOW, TIMES)
-    for a, b in zip(of_noise.rows, of_data.rows, strict=True):
-        assert (a.a, a.b) == (pytest.approx(b.a), pytest.approx(b.b))
-
-
 @pytest.mark.parametrize("t_start", [1e-20, 1e-300])
 def test_deis_from_a_time_next_to_zero_keeps_the_state_in_its_first_step(t_start: float) -> None:
     """With one prediction the step is DDIM's, u + (s_1 - s_0) w_hat, however small s_0 is beside s_1."""

@@ -14,8 +14,6 @@ from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import MarkovChain
 from bfn.solvers import SOLVERS
 from bfn.solvers.few_step import Anchor, Calibration, interpolated
-from bfn.solvers.multistep import Multistep
-from planned import make_table
 
 FLOWS = {"numbers": ContinuousFlow(0.001), "two": DiscreteFlow(2, 9.0), "many": DiscreteFlow(27, 0.5625)}
 RULES = ("fast-ode", "fast-sde", "auto")
@@ -67,23 +65,6 @@ def test_the_scale_of_the_data_sets_the_grid():
         return float(model.flow.schedule.s(plan(model, "fast-ode", 12).table.times[1]))
 
     assert first_step(8.0) < first_step(2.0) / 2 < first_step(0.5) / 4
-
-
-def test_the_spread_comes_from_the_best_source():
-    flow = FLOWS["numbers"]
-    known = ModelInfo(spread=Spread(0.5, 2.0))
-    solver = SOLVERS["fast-ode"].resolve(flow, 10, known)
-    assert isinstance(solver, Multistep)
-    assert solver.scale == pytest.approx(0.4 / 2.0)
-    ranged = SOLVERS["fast-ode"].resolve(flow, 10, ModelInfo(value_range=(-1.0, 1.0)))
-    assert isinstance(ranged, Multistep)
-    assert ranged.scale == pytest.approx(0.1)
-
-
-def test_the_rule_is_constant_outside_of_its_anchors():
-    anchors = (Anchor(2, 0.0, 2, 3.0), Anchor(8, 3.0, 2, 6.0, exponent=1.5), Anchor(32, 1.0, 2, 24.0))
-    assert interpolated(anchors, 1) == replace(anchors[0], calls=1)
-    assert interpolated(anchors, 100) == replace(anchors[-1], calls=100)
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist-binary", "text8-plain"])
@@ -142,14 +123,6 @@ def test_parts_share_equal_steps_to_a_time_that_grows_with_the_calls():
     assert ends[-1] == 1
     first = plan(model, "auto", 5, path=["at", "kind"]).table.parts["at"].times
     assert max(first) == 1  # a part that comes first goes all its way
-
-
-@pytest.mark.parametrize(("calls", "s_first"), [(5, 0.5), (40, 0.25)])
-def test_the_first_call_of_noise_prediction(calls, s_first):
-    """At s = 1/2, with many calls at 10 / calls: below, x_hat = (u - eps_hat) / s is mostly noise."""
-    flow = bfn.ContinuousFlow(sigma_1=0.02)
-    table = make_table(flow, "fast-ode", calls, starts_at_zero=False)
-    assert float(flow.schedule.s(table.times[0])) == pytest.approx(s_first)
 
 
 def test_equal_parts_have_the_table_of_one_of_them():

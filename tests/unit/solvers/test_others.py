@@ -129,26 +129,44 @@ def test_protbfn_is_renoising_with_the_noise_of_the_start() -> None:
     assert torch.equal(out.x, p.argmax(-1))
 
 
+def end_back(
+    sigma_1: float, beta_1: float, calls: int, *, mode: bool = False
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Renoise the predicted positions and classes after each call; return what the calls are shown, and the last x."""
+    mu, theta = torch.zeros(N, LENGTH, 3, dtype=torch.float64), torch.full((N, LENGTH, K), 1 / K, dtype=torch.float64)
+    expected, noise = [], noises(LENGTH * (3 + K))
+    for i in range(calls):
+        expected.append((mu, theta))
+        x, p = positions(mu, time(i)), logits(theta, time(i)).softmax(-1)
+        p = nn.functional.one_hot(p.argmax(-1), K).double() if mode else p
+        t, eps = (i + 1) / STEPS, noise[(i + 1) % len(noise)]  # after the last call they are not used
+        gamma, beta = 1 - sigma_1 ** (2 * t), beta_1 * t**2
+        mu = gamma * x + math.sqrt(gamma * (1 - gamma)) * eps[:, : LENGTH * 3].view(N, LENGTH, 3)
+        theta = (beta * (K * p - 1) + math.sqrt(beta * K) * eps[:, LENGTH * 3 :].view(N, LENGTH, K)).softmax(-1)
+    return expected, x
+
+
+def agree_in_both(shown: list[Any], expected: list[tuple[Tensor, Tensor]]) -> None:
+    for part, name in enumerate(("x", "kind")):
+        agree([one[name] for one in shown], [one[part] for one in expected])
+
+
 @pytest.mark.parametrize("mode", [False, True])
 def test_molcraft_end_back_is_renoising_of_all_parts(mode: bool) -> None:
     """Its end_back_pmf, and its end_back_mode."""
-    sigma_1, beta_1 = 0.03, 1.5
-    model = both(bfn.ContinuousFlow(sigma_1), bfn.DiscreteFlow(K, beta_1))
+    model = both(bfn.ContinuousFlow(0.03), bfn.DiscreteFlow(K, 1.5))
     shown, _ = ours(model, **EVERY_CALL, temperature=1e-9 if mode else 1.0)
-    mu, theta = torch.zeros(N, LENGTH, 3, dtype=torch.float64), torch.full((N, LENGTH, K), 1 / K, dtype=torch.float64)
-    expected, noise = [], noises(LENGTH * (3 + K))
-    for i in range(STEPS + 1):
-        expected.append((mu, theta))
-        if i < STEPS:
-            x, p = positions(mu, time(i)), logits(theta, time(i)).softmax(-1)
-            p = nn.functional.one_hot(p.argmax(-1), K).double() if mode else p
-            t, eps = (i + 1) / STEPS, noise[i + 1]
-            gamma, beta = 1 - sigma_1 ** (2 * t), beta_1 * t**2
-            mu = gamma * x + math.sqrt(gamma * (1 - gamma)) * eps[:, : LENGTH * 3].view(N, LENGTH, 3)
-            y = beta * (K * p - 1) + math.sqrt(beta * K) * eps[:, LENGTH * 3 :].view(N, LENGTH, K)
-            theta = y.softmax(-1)
-    agree([one["x"] for one in shown], [one[0] for one in expected])
-    agree([one["kind"] for one in shown], [one[1] for one in expected])
+    agree_in_both(shown, end_back(0.03, 1.5, STEPS + 1, mode=mode)[0])
+
+
+def test_crysbfn_makes_no_call_at_the_end() -> None:
+    """Lattice and atom types; the last prediction, one step before t = 1, is the sample."""
+    model = both(bfn.ContinuousFlow(0.03), bfn.DiscreteFlow(K, 0.8))
+    table = plan(model, "multistep:1:s", g=math.inf, grid=[i / STEPS for i in range(STEPS)]).table
+    shown, out = ours(model, table)
+    expected, x = end_back(0.03, 0.8, STEPS)
+    agree_in_both(shown, expected)
+    torch.testing.assert_close(out.x["x"], x, rtol=1e-9, atol=1e-11)
 
 
 def test_abbfn2_is_the_reverse_sde_without_drawn_classes() -> None:
@@ -166,8 +184,7 @@ def test_abbfn2_is_the_reverse_sde_without_drawn_classes() -> None:
             mu, rho = (rho * mu + alpha * message) / (rho + alpha), rho + alpha
             alpha = beta_1 * ((i + 1) ** 2 - i**2) / STEPS**2
             y = y + alpha * (K * p - 1) + math.sqrt(alpha * K) * eps[:, LENGTH * 3 :].view(N, LENGTH, K)
-    agree([one["x"] for one in shown], [one[0] for one in expected])
-    agree([one["kind"] for one in shown], [one[1] for one in expected])
+    agree_in_both(shown, expected)
 
 
 def test_abbfn2s_conditional_score_is_steering() -> None:
@@ -187,45 +204,6 @@ def test_abbfn2s_conditional_score_is_steering() -> None:
     alpha = beta_end - beta_start
     after = y + alpha * (K * p - 1) + math.sqrt(alpha * K) * noise[1] + alpha * K * score
     agree([shown[-1]], [after.softmax(-1).detach()])
-
-
-def test_crysbfn_makes_no_call_at_the_end() -> None:
-    """Lattice and atom types; the last prediction, one step before t = 1, is the sample."""
-    sigma_1, beta_1 = 0.03, 0.8
-    model = both(bfn.ContinuousFlow(sigma_1), bfn.DiscreteFlow(K, beta_1))
-    grid = [i / STEPS for i in range(STEPS)]
-    table = plan(model, "multistep:1:s", g=math.inf, grid=grid).table
-    shown, out = ours(model, table)
-    mu, theta = torch.zeros(N, LENGTH, 3, dtype=torch.float64), torch.full((N, LENGTH, K), 1 / K, dtype=torch.float64)
-    expected, noise = [], noises(LENGTH * (3 + K))
-    for i in range(STEPS):
-        expected.append(mu)
-        x, p = positions(mu, time(i)), logits(theta, time(i)).softmax(-1)
-        t, eps = (i + 1) / STEPS, noise[i + 1] if i + 1 < STEPS else noise[0]
-        gamma, beta = 1 - sigma_1 ** (2 * t), beta_1 * t**2
-        mu = gamma * x + math.sqrt(gamma * (1 - gamma)) * eps[:, : LENGTH * 3].view(N, LENGTH, 3)
-        y = beta * (K * p - 1) + math.sqrt(beta * K) * eps[:, LENGTH * 3 :].view(N, LENGTH, K)
-        theta = y.softmax(-1)
-    agree([one["x"] for one in shown], expected)
-    torch.testing.assert_close(out.x["x"], x, rtol=1e-9, atol=1e-11)
-
-
-def test_crysbfns_angles_add_up_like_pairs_with_another_message() -> None:
-    """Its update of mean and concentration is the sum of vectors, as ours of pairs. What is summed differs.
-
-    Its messages have the length alpha and a von Mises direction, whose mean is alpha I1(alpha) / I0(alpha) long; ours
-    are normal about alpha x. So it is no row of our table.
-    """
-    own = generator()
-    m, y = (2 * math.pi * torch.rand(2, 100, generator=own, dtype=torch.float64)).unbind()
-    c, alpha = (5 * torch.rand(2, 100, generator=own, dtype=torch.float64)).unbind()
-    mean = torch.atan2(alpha * y.sin() + c * m.sin(), alpha * y.cos() + c * m.cos())
-    concentration = torch.sqrt(alpha**2 + c**2 + 2 * alpha * c * torch.cos(y - m))
-    total = c.unsqueeze(1) * bfn.heads.pairs_of(m) + alpha.unsqueeze(1) * bfn.heads.pairs_of(y)
-    torch.testing.assert_close(concentration.unsqueeze(1) * bfn.heads.pairs_of(mean), total)
-    share = torch.special.i1e(alpha) / torch.special.i0e(alpha)
-    assert bool((share < 1).all())
-    assert float(share[alpha < 0.5].max()) < 0.25  # early messages of its kind say little; ours are longer and noisier
 
 
 def test_geobfn_with_noise_in_its_subspace_is_the_original_sampler_under_a_centred_network() -> None:

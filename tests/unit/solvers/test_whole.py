@@ -46,18 +46,6 @@ def test_steps_of_any_length_are_exact(nfe: int) -> None:
     assert chisquare(observed, torch.tensor(wanted).mul(sum(observed) / sum(wanted)).tolist()).pvalue > 1e-3
 
 
-def test_one_call_with_marginals_misses_dependences() -> None:
-    """Symbols that are drawn independently ignore their neighbours."""
-    model = chain_model()
-    x = model.sample(2000, "bfn", 2, seed=0).x
-    together = model.sample(2000, nfe=1, seed=0).x
-
-    def follows(found: torch.Tensor) -> float:
-        return float(((found[:, 1:] - found[:, :-1]) % 3 == 1).float().mean())
-
-    assert follows(together) > follows(x) + 0.05
-
-
 def test_auto_draws_whole_strings_for_few_calls_without_controls() -> None:
     model = chain_model()
     assert [plan(model, "auto", nfe).table.whole for nfe in (1, 4, 5)] == [True, True, False]
