@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 import bfn
 import tiny
 from bfn import networks
-from bfn.app.requests import KEEPS, Limits, read_draw, read_mixture
-from bfn.app.server import objection
 from bfn.core.losses import WEIGHTINGS
 from bfn.data.tokenizers import TEXT8, Alphabet, TokenList
 from bfn.exact.joint import JointMixture
 from bfn.quality import metrics
-from fuzzing import JSON, ODD, allowed, assert_finite, calls, cases, run, values
+from fuzzing import ODD, allowed, assert_finite, calls, cases, run, values
 
 DATA = {"vectors": torch.linspace(-1, 1, 12).view(6, 2), "text": torch.arange(120).view(6, 20) % 27}
 FITTING = calls(
@@ -221,27 +219,3 @@ def test_metrics(n):
         measure=st.sampled_from([getattr(metrics, name) for name in metrics.__all__]),
         given=st.lists(some, min_size=1, max_size=2), settings=st.sampled_from(({}, {}, {"n": 2}, {"n": 0})),
     )  # fmt: skip
-
-
-@cases(150, 3000)
-def test_requests_of_the_playground(n):
-    limits = {
-        "digits": Limits("images", ("auto", "bfn"), ("0", "1"), n_pictures=3),
-        "words": Limits("text", ("auto",), length=20),
-    }
-    good = ["digits", 4, 0, "all", 1, "", "nothing", 0, None, "bfn", 4, "own", "own", "auto", 5, "own", "own"]
-    plane = ["ring", ["bfn"], 4, 8, 0]
-
-    def check(chance, new, body):
-        for whole, read, *known in ((good, read_draw, limits), (plane, read_mixture, ("ring",), ("bfn", "auto"))):
-            data = list(whole)
-            for _ in range(chance.choice((1, 1, 2))):
-                data[chance.randrange(len(data))] = new
-            with allowed():
-                read(data if chance.random() < 0.9 else data[:-1], *known)
-        with allowed():
-            objection(body)
-
-    some = st.one_of(st.sampled_from(JSON), st.sampled_from((*KEEPS, "words", "a" * 30, ["bfn"] * 9, [["bfn"]], -0.0)))
-    bodies = st.binary(max_size=30) | st.sampled_from((b'{"data": [NaN]}', b"[" * 50_000, b'{"data": [{}]}', b""))
-    run(n, check, chance=st.randoms(use_true_random=False), new=some, body=bodies)

@@ -1,4 +1,4 @@
-"""What the page shows: drawn, watched and stopped, from the same noise; films, letters, what is let in, mixtures."""
+"""What the page shows: drawn, watched and stopped, from the same noise; films, letters, what is let in, drawing."""
 
 import re
 import sys
@@ -10,9 +10,6 @@ import pytest
 import torch
 
 from bfn.app import drawing
-from bfn.app import drawing as html_pictures
-from bfn.app import drawing as mixtures
-from bfn.app import server as middleware
 from bfn.app.drawing import Models
 from bfn.app.requests import KEEPS, DrawRequest, Panel
 from bfn.core.model import BFN
@@ -75,13 +72,6 @@ def test_both_panels_start_from_the_same_noise(kind: str) -> None:
     assert torch.equal(one[-1].steps[-1][2], again[-1].steps[-1][2])
 
 
-def test_a_view_after_each_call_and_one_at_the_end() -> None:
-    views = list(drawing.draw(evaluated("images"), request(), Panel("fast-ode", 6), {}))
-    assert [view.finished for view in views] == [False] * 6 + [True]
-    assert len(views[-1].steps) == 6
-    assert views[-1].seconds > 0
-
-
 def test_a_dial_counts_only_where_there_is_one() -> None:
     assert drawing.panel_request(Panel("fast-sde", 5, g=3.0)).g == 3.0
     assert drawing.panel_request(Panel("bfn", 5, g=3.0)).g is None
@@ -90,26 +80,23 @@ def test_a_dial_counts_only_where_there_is_one() -> None:
 def test_a_film_has_a_frame_a_call_and_shows_the_last() -> None:
     model = evaluated("text")
     *_, view = drawing.draw(model, request(), Panel("auto", 7), {})
-    html = html_pictures.film(view)
+    html = drawing.film(view)
     assert html.count('class="bfn-frame') == 7
     assert html.count("bfn-frame on") == 1
     assert "call 7 of 7" in html
     assert "<b>7</b> network calls" in html
     assert f"auto ran {plan(model, 'auto', 7)}" in html
-    assert html_pictures.picked(500)[0] == 0
-    assert html_pictures.picked(500)[-1] == 499
-    assert len(html_pictures.picked(500)) == html_pictures.MAX_FRAMES == len(set(html_pictures.picked(500)))
+    assert drawing.picked(500)[0] == 0
+    assert drawing.picked(500)[-1] == 499
+    assert len(drawing.picked(500)) == drawing.MAX_FRAMES == len(set(drawing.picked(500)))
 
 
 def test_letters_fade_in_and_are_escaped() -> None:
     theta = torch.tensor([[[1.0, 0, 0], [1 / 3, 1 / 3, 1 / 3], [0, 0, 1.0]]])
-    assert html_pictures.letters(theta, "<&x") == (
+    assert drawing.letters(theta, "<&x") == (
         '<div class="bfn-letters"><p><i class="s9">&lt;</i><i class="s0">&lt;</i><i class="s9">x</i></p></div>'
     )
-
-
-def test_models_of_numbers_are_shown_as_numbers() -> None:
-    assert html_pictures.numbers(torch.tensor([[0.5, -1.0]])) == "<pre>  0.500  -1.000</pre>"
+    assert drawing.numbers(torch.tensor([[0.5, -1.0]])) == "<pre>  0.500  -1.000</pre>"
 
 
 @pytest.mark.parametrize(("keep", "share"), [*((name, 0.5) for name in KEEPS[1:5]), (KEEPS[5], 0.75), (KEEPS[0], 0)])
@@ -146,34 +133,13 @@ def test_solvers_that_a_model_cannot_serve_are_not_offered() -> None:
     assert "bfn-optimal" not in names, "needs an error curve"
 
 
-@pytest.mark.parametrize(
-    ("path", "opens"),
-    [
-        ("/", True),
-        ("/assets/index.js", True),
-        ("/gradio_api/call/draw", True),
-        ("/gradio_api/queue/join", True),
-        ("/gradio_api/upload", False),
-        ("/gradio_api/file=/etc/passwd", False),
-        ("/gradio_api/file/etc/passwd", False),
-        ("/gradio_api/proxy=http://example.org", False),
-        ("/gradio_api/component_server", False),
-        ("/gradio_api/deep_link", False),
-        ("/monitoring", False),
-        ("/etc/passwd", False),
-    ],
-)
-def test_only_the_pages_own_routes_are_open(path: str, opens: bool) -> None:
-    assert middleware.is_open(path) is opens
-
-
-@pytest.mark.parametrize("name", mixtures.MIXTURES)
+@pytest.mark.parametrize("name", drawing.MIXTURES)
 def test_errors_on_mixtures_fall(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixtures, "CALLS", (4, 16))
-    monkeypatch.setattr(mixtures, "PARTICLES", 64)
-    monkeypatch.setattr(mixtures, "DATA", 256)
-    model = mixtures.MIXTURES[name]()
-    found = {errors.names: errors for errors in mixtures.errors(model)}
+    monkeypatch.setattr(drawing, "CALLS", (4, 16))
+    monkeypatch.setattr(drawing, "PARTICLES", 64)
+    monkeypatch.setattr(drawing, "DATA", 256)
+    model = drawing.MIXTURES[name]()
+    found = {errors.names: errors for errors in drawing.errors(model)}
     fast = next(errors for names, errors in found.items() if "fast-ode" in names)
     first = next(errors for names, errors in found.items() if "bfn-solver1" in names)
     assert fast.of_path[1] < fast.of_path[0] / 5
@@ -184,40 +150,20 @@ def test_errors_on_mixtures_fall(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_paths_start_from_the_same_noise_and_end_in_the_data() -> None:
-    model = mixtures.MIXTURES["eight on a ring"]()
-    one, other = (mixtures.mixture_paths(model, name, 24, 30, 3) for name in ("fast-ode", "unipc3"))
+    model = drawing.MIXTURES["eight on a ring"]()
+    one, other = (drawing.mixture_paths(model, name, 24, 30, 3) for name in ("fast-ode", "unipc3"))
     assert one.shape == (25, 30, 2)
     assert torch.allclose(one[0], other[0], atol=0.2)
     assert one[-1].norm(dim=-1).sub(1).abs().max() < 0.4
 
 
 def test_the_distance_of_quantiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mixtures, "PARTICLES", 50)
+    monkeypatch.setattr(drawing, "PARTICLES", 50)
     x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert mixtures.distance(x, mixtures.quantiles(x)) == 0
+    assert drawing.distance(x, drawing.quantiles(x)) == 0
     shift = torch.tensor([3.0, 4.0], dtype=torch.float64)
     # The mean square of a shift's projections is half its square.
-    assert mixtures.distance(x + shift, mixtures.quantiles(x)) == pytest.approx((25 / 2) ** 0.5)
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        (b'{"data": ["mnist", 1, 0.5, null, true, ["bfn"]], "session_hash": "x"}', None),
-        (b"{}", None),
-        (b"", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b'{"data": [NaN]}', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[1]", "not an object"),
-        (b'{"data": 1}', "not an object"),
-        (b'{"data": [{"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}]}', "hold an object"),
-        (b'{"data": [[[1]]]}', "list of lists"),
-    ],
-)
-def test_bodies_hold_plain_values(body: bytes, says: str | None) -> None:
-    found = middleware.objection(body)
-    assert found is None if says is None else says in str(found)
+    assert drawing.distance(x + shift, drawing.quantiles(x)) == pytest.approx((25 / 2) ** 0.5)
 
 
 def test_molecules_are_shown_without_padding_drawn_and_judged() -> None:
@@ -229,7 +175,7 @@ def test_molecules_are_shown_without_padding_drawn_and_judged() -> None:
     assert conditions["condition"] == {"gap": 0.25}
     assert conditions["guidance"] == 2.0
     *_, last = drawing.draw(model, asked, Panel("auto", 3), conditions)
-    html = html_pictures.film(last)
+    html = drawing.film(last)
     lengths = [len(re.sub("<[^>]*>", "", row)) for row in re.findall("<p>(.*?)</p>", html)]
     assert lengths == 6 * conditions["lengths"].tolist()  # two pictures of each of three calls
     assert "of 16 are molecules" in html
@@ -242,6 +188,6 @@ def test_without_rdkit_molecules_are_strings_and_a_line(monkeypatch) -> None:
     *_, last = drawing.draw(model, asked, Panel("auto", 2), Models({"m": model}, {}).conditions(asked))
     for name in ["rdkit", *(name for name in sys.modules if name.startswith("rdkit."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    html = html_pictures.film(last)
+    html = drawing.film(last)
     assert "rdkit is needed to read molecules: pip install &#x27;bayesian-flow[chem]&#x27;" in html
     assert html.count("<p>") == 8

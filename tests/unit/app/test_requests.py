@@ -7,15 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bfn.app import requests
 from bfn.app.requests import (
     DRAW,
     KEEPS,
     MAX_CALLS,
-    MAX_DIAL,
-    MAX_GUIDANCE,
-    MAX_SAMPLES,
     MAX_SEED,
-    MAX_START,
     DrawRequest,
     Limits,
     MixtureRequest,
@@ -26,7 +23,7 @@ from bfn.app.requests import (
     read_mixture,
     read_rows,
     shown,
-)
+)  # fmt: skip
 from messages import refused
 
 IMAGES = Limits("images", ("bfn", "auto"), classes=tuple("0123456789"), n_pictures=5)
@@ -42,36 +39,35 @@ def test_a_good_request_is_read_as_it_is() -> None:
     )
 
 
+def changed(values: list[object], **changes: object) -> list[object]:
+    """Return the values of a request with some of them replaced."""
+    return [changes.get(name, old) for name, old in zip(DRAW, values, strict=True)]
+
+
 def test_numbers_that_json_made_floats_stay_whole() -> None:
-    assert read_draw([*GOOD[:1], 16.0, *GOOD[2:]], KNOWN) == read_draw(GOOD, KNOWN)
+    assert read_draw(changed(GOOD, n=16.0), KNOWN) == read_draw(GOOD, KNOWN)
 
 
-@pytest.mark.parametrize(("given_label", "expected"), [("all", None), ("none", -1), ("7", 7)])
-def test_labels(given_label: str, expected: int | None) -> None:
-    assert read_draw([*GOOD[:3], given_label, *GOOD[4:]], KNOWN).label == expected
+@pytest.mark.parametrize(("label", "expected"), [("all", None), ("none", -1), ("7", 7)])
+def test_labels(label: str, expected: int | None) -> None:
+    assert read_draw(changed(GOOD, label=label), KNOWN).label == expected
 
 
 def test_what_a_model_has_not_cannot_be_asked_of_it() -> None:
     text = ["text8", 4, *GOOD[2:]]
     assert read_draw(text, KNOWN).prompt == ""
-    for field, value in (("label", "3"), ("keep", "top half"), ("prompt", "more than eight"), ("picture", 1),
-                         ("condition", 0.2)):  # fmt: skip
-        refused(
-            f"^{field}=",
-            read_draw,
-            [value if name == field else old for name, old in zip(DRAW, text, strict=True)],
-            KNOWN,
-        )
+    for change in (
+        {"label": "3"}, {"keep": "top half"}, {"prompt": "more than eight"}, {"picture": 1}, {"condition": 0.2},
+    ):  # fmt: skip
+        refused(f"^{next(iter(change))}=", read_draw, changed(text, **change), KNOWN)
 
 
 def test_a_number_may_be_asked_for_within_its_range() -> None:
     molecules = ["qm9", 4, *GOOD[2:]]
     for value, read in ((0.25, 0.25), ("", None), (None, None)):
-        given = [value if name == "condition" else old for name, old in zip(DRAW, molecules, strict=True)]
-        assert read_draw(given, KNOWN).condition == read
+        assert read_draw(changed(molecules, condition=value), KNOWN).condition == read
     for value in (0.5, math.nan, "0.2", True):
-        given = [value if name == "condition" else old for name, old in zip(DRAW, molecules, strict=True)]
-        refused(r"^condition=", read_draw, given, KNOWN)
+        refused(r"^condition=", read_draw, changed(molecules, condition=value), KNOWN)
 
 
 WRONG = [
@@ -91,9 +87,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("field", "value"), WRONG, ids=[f"{field}={shown(value)}" for field, value in WRONG])
 def test_a_wrong_value_is_named_in_one_short_line(field: str, value: object) -> None:
-    values = [value if name == field else old for name, old in zip(DRAW, GOOD, strict=True)]
     with pytest.raises(RequestError) as caught:
-        read_draw(values, KNOWN)
+        read_draw(changed(GOOD, **{field: value}), KNOWN)
     line = str(caught.value)
     assert line.startswith(f"{field}=")
     assert "expected" in line
@@ -122,32 +117,40 @@ def test_whatever_comes_is_refused_or_within_bounds(garbage: list[object], kept:
     except RequestError:
         return
     limits = KNOWN[draw.model]
-    assert 1 <= draw.n <= MAX_SAMPLES[limits.form]
+    assert 1 <= draw.n <= requests.MAX_SAMPLES[limits.form]
     assert 0 <= draw.seed <= MAX_SEED
-    assert 0 <= draw.guidance <= MAX_GUIDANCE
+    assert 0 <= draw.guidance <= requests.MAX_GUIDANCE
     assert len(draw.prompt) <= limits.length
     assert draw.keep in KEEPS
     for panel in draw.panels:
         assert panel.solver in limits.solvers
         assert 1 <= panel.calls <= MAX_CALLS
-        assert panel.g is None or 0 <= panel.g <= MAX_DIAL
-        assert panel.t_start is None or 0 <= panel.t_start <= MAX_START
+        assert panel.g is None or 0 <= panel.g <= requests.MAX_DIAL
+        assert panel.t_start is None or 0 <= panel.t_start <= requests.MAX_START
     json.dumps([panel.g for panel in draw.panels], allow_nan=False)
 
 
-def test_the_plane() -> None:
-    mixtures, names = ("a ring",), ("bfn", "auto")
-    good = ["a ring", ["auto", "bfn"], 8, 40, 0]
-    assert read_mixture(good, mixtures, names) == MixtureRequest("a ring", ("auto", "bfn"), 8, 40, 0)
-    for i, value in ((0, "/"), (1, []), (1, ["auto"] * 5), (1, "auto"), (1, [None]), (2, 1), (3, 10**9), (4, -1)):
-        with pytest.raises(RequestError):
-            read_mixture([value if k == i else old for k, old in enumerate(good)], mixtures, names)
-    refused(r"^4 settings", read_mixture, good[:4], mixtures, names)
+PLANE = ["a ring", ["auto", "bfn"], 8, 40, 0]
+ROWS = ["adult", "education=Doctorate; age>40;", 20, 5, 0]
 
 
-def test_conditions_on_rows_stand_in_one_line() -> None:
-    good = ["adult", "education=Doctorate; age>40;", 20, 5, 0]
-    assert read_rows(good, ["adult"]) == RowsRequest("adult", ("education=Doctorate", "age>40"), 20, 5, 0)
-    for place, wrong in ((0, "mnist"), (1, "x" * 301), (1, "a\nb"), (1, 3), (2, 0), (3, 101), (4, -1)):
-        with pytest.raises(RequestError):
-            read_rows([wrong if i == place else value for i, value in enumerate(good)], ["adult"])
+@pytest.mark.parametrize(
+    ("read", "good", "expected", "wrong"),
+    [
+        (
+            lambda values: read_mixture(values, ("a ring",), ("bfn", "auto")), PLANE,
+            MixtureRequest("a ring", ("auto", "bfn"), 8, 40, 0),
+            [(0, "/"), (1, []), (1, ["auto"] * 5), (1, "auto"), (1, [None]), (2, 1), (3, 10**9), (4, -1)],
+        ),
+        (
+            lambda values: read_rows(values, ["adult"]), ROWS,
+            RowsRequest("adult", ("education=Doctorate", "age>40"), 20, 5, 0),
+            [(0, "mnist"), (1, "x" * 301), (1, "a\nb"), (1, 3), (2, 0), (3, 101), (4, -1)],
+        ),
+    ],
+)  # fmt: skip
+def test_the_plane_and_rows(read, good, expected, wrong) -> None:
+    assert read(good) == expected
+    for place, value in wrong:
+        refused("expected", read, [value if i == place else old for i, old in enumerate(good)])
+    refused(r"^4 settings", read, good[:4])

@@ -1,23 +1,21 @@
 """Molecules on the command line: strings, a sheet, what is told of them, and one line where something is missing."""
 
-import json
 import sys
 
 import pytest
 from PIL import Image
 
-import tiny
-from bfn.cli import main
 from bfn.quality.molecules import Molecules
+from commands import run
 
 
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    return str(tiny.save("molecules", tmp_path_factory.mktemp("model")))
+@pytest.fixture
+def stored(models):
+    return models / "molecules"
 
 
 def test_molecules_are_printed_drawn_and_judged(stored, tmp_path, capsys):
-    assert main(["sample", stored, "--condition", "gap=0.25", "--nfe", "3", "--n", "40", "--out", str(tmp_path)]) == 0
+    run("sample", stored, "--condition", "gap=0.25", "--nfe", 3, "--n", 40, "--out", tmp_path)
     told = capsys.readouterr().out.splitlines()
     strings = (tmp_path / "samples.txt").read_text().splitlines()
     assert told[:40] == strings
@@ -32,20 +30,18 @@ def test_molecules_are_printed_drawn_and_judged(stored, tmp_path, capsys):
         assert min(sheet.size) >= 180
 
 
-def test_programs_get_the_same_in_json(stored, tmp_path, capsys):
-    assert main(["sample", stored, "--nfe", "2", "--n", "30", "--json", "--out", str(tmp_path)]) == 0
-    values = json.loads(capsys.readouterr().out)
-    found = Molecules.read(values["text"])
-    assert values["molecules"]["valid"] == len(found.valid)
-    assert values["molecules"]["canonical"] == list(found.canonical)
-    assert values["files"] == [str(tmp_path / "samples.txt"), str(tmp_path / "samples.png")]
+def test_programs_get_the_same_in_json(stored, tmp_path, values):
+    told = values("sample", stored, "--nfe", 2, "--n", 30, "--out", tmp_path)
+    found = Molecules.read(told["text"])
+    assert (told["molecules"]["valid"], told["molecules"]["canonical"]) == (len(found.valid), list(found.canonical))
+    assert told["files"] == [str(tmp_path / "samples.txt"), str(tmp_path / "samples.png")]
 
 
 def test_without_rdkit_strings_come_and_one_line_says_what_to_install(stored, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "rdkit", None)
     for name in [name for name in sys.modules if name.startswith("rdkit.")]:
         monkeypatch.setitem(sys.modules, name, None)
-    assert main(["sample", stored, "--nfe", "2", "--n", "3", "--out", str(tmp_path)]) == 0
+    run("sample", stored, "--nfe", 2, "--n", 3, "--out", tmp_path)
     told = capsys.readouterr().out.splitlines()
     assert told[:3] == (tmp_path / "samples.txt").read_text().splitlines()
     (line,) = [one for one in told if "is needed" in one]
@@ -61,24 +57,14 @@ def test_without_rdkit_strings_come_and_one_line_says_what_to_install(stored, tm
         (["--prompt", "CCCCCCC"], "a prompt of 7 tokens: the model's texts have 6; shorten it"),
     ],
 )
-def test_what_the_model_cannot_do_is_one_line(stored, tmp_path, capsys, given, told):
-    assert main(["sample", stored, "--nfe", "2", "--out", str(tmp_path / "none"), *given]) == 2
-    assert told in capsys.readouterr().err
-    assert not (tmp_path / "none").exists()
+def test_what_the_model_cannot_do_is_one_line(stored, tmp_path, refused, given, told):
+    assert told in refused("sample", stored, "--nfe", 2, "--out", tmp_path / "none", *given)
 
 
-def test_an_invalid_string_in_the_data_is_told_with_its_line(tmp_path, capsys):
+def test_data_that_cannot_be_read_or_are_too_long_are_told(stored, tmp_path, refused):
     path = tmp_path / "own.csv"
     path.write_text("smiles,gap\nCCO,0.3\nC1CC,0.2\nCCN,0.25\n")
-    command = ["train", str(path), "--sequence", "smiles", "--tokenizer", "smiles", "--out", str(tmp_path / "run")]
-    assert main(command) == 2
-    error = capsys.readouterr().err
-    assert "line 3: smiles is 'C1CC', not a molecule: ring number 1, which comes an odd number of times" in error
-    assert error.count("\n") == 1
-
-
-def test_a_molecule_longer_than_the_model_is_told_with_its_length(stored, tmp_path, capsys):
-    path = tmp_path / "own.csv"
+    line = refused("train", path, "--sequence", "smiles", "--tokenizer", "smiles", "--out", tmp_path / "run")
+    assert "line 3: smiles is 'C1CC', not a molecule: ring number 1, which comes an odd number of times" in line
     path.write_text("smiles,gap\n" + "CCO,0.3\n" * 60 + "CCCCCCCCCO,0.2\n" * 60)
-    assert main(["evaluate", stored, "--data", str(path)]) == 2
-    assert "has 10 tokens: the model's longest is 6" in capsys.readouterr().err
+    assert "has 10 tokens: the model's longest is 6" in refused("evaluate", stored, "--data", path)
