@@ -39,17 +39,6 @@ KEYS = ("shape", "n_classes", "mean", "std")
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 
 
-def config_of(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of a network, {"name": name, argument: value, ...}, in plain values.
-
-    Args:
-        name: of the network in :data:`bfn.networks.NETWORKS`.
-        arguments: the ``locals()`` at the start of ``__init__``.
-    """
-    own = {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
-    return {"name": name, **to_plain(own)}
-
-
 def require_positive(config: Mapping[str, Any], *names: str) -> None:
     """Raise a UserError for the first of these sizes that is not a whole number above 0. A size may be None."""
     for name in names:
@@ -57,44 +46,57 @@ def require_positive(config: Mapping[str, Any], *names: str) -> None:
             check_whole(name, config[name], 1, MOST_BLOCKS if name in DEPTHS else MOST_COUNT)
 
 
-def require_classes(n_classes: int) -> None:
-    """Raise a UserError for a number of classes that is impossible; 0 stands for continuous data."""
-    if n_classes < 0 or n_classes == 1:
-        raise UserError(f"n_classes={n_classes}: expected 0 (continuous data) or at least 2 classes")
-
-
-def require_divisible(**sizes: tuple[int, int]) -> None:
-    """Raise a UserError for the first size, name=(size, divisor), that is not a multiple of its divisor."""
-    for name, (size, divisor) in sizes.items():
-        if size % divisor:
-            raise UserError(f"{name}={size}: expected a multiple of {divisor}")
-
-
-def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str], n_times: int = 1) -> None:
-    """Raise a UserError unless the inputs of a network have the expected shape.
+class Network(nn.Module):
+    """Base class of networks. It keeps their arguments in ``config``, {"name": name, argument: value, ...}.
 
     Args:
-        inputs: states as the network takes them.
-        t: times, (batch,), or (batch, n_times) if n_times is above 1.
-        expected: sizes of the inputs; a name stands for any size.
-        n_times: number of times per sample.
+        name: of the network in :data:`bfn.networks.NETWORKS`.
+        arguments: the ``locals()`` at the start of ``__init__``.
+        sizes: names of the arguments that must be whole numbers above 0; "n_levels" counts the multipliers of a U-Net.
     """
-    shape = tuple(inputs.shape)
-    pairs = zip(shape, expected, strict=False)
-    if len(shape) != len(expected) or any(isinstance(wanted, int) and wanted != size for size, wanted in pairs):
-        raise UserError(f"inputs of shape {shape}: this network takes ({', '.join(map(str, expected))})")
-    times = (len(inputs), n_times) if n_times > 1 else (len(inputs),)
-    if tuple(t.shape) != times:
-        raise UserError(
-            f"t of shape {tuple(t.shape)}: expected one time per sample{' and part' * (n_times > 1)}, {times}"
-        )
 
+    def __init__(self, name: str, arguments: Mapping[str, Any], *sizes: str) -> None:
+        super().__init__()
+        own = {key: value for key, value in arguments.items() if key not in ("self", "__class__")}
+        self.config = {"name": name, **to_plain(own)}
+        require_positive({**self.config, "n_levels": len(arguments.get("multipliers", ()))}, *sizes)
+        n_classes = arguments.get("n_classes", 0)
+        if n_classes < 0 or n_classes == 1:
+            raise UserError(f"n_classes={n_classes}: expected 0 (continuous data) or at least 2 classes")
 
-def require_present(present: Tensor, *shapes: Sequence[int]) -> None:
-    """Raise a UserError unless the mask ``present`` is bool and has one of these shapes."""
-    if present.dtype != torch.bool or tuple(present.shape) not in [tuple(shape) for shape in shapes]:
-        wanted = " or ".join(str(tuple(shape)) for shape in dict.fromkeys(map(tuple, shapes)))
-        raise UserError(f"present of shape {tuple(present.shape)}, {present.dtype}: expected bool of {wanted}")
+    @staticmethod
+    def require_divisible(**sizes: tuple[int, int]) -> None:
+        """Raise a UserError for the first size, name=(size, divisor), that is not a multiple of its divisor."""
+        for name, (size, divisor) in sizes.items():
+            if size % divisor:
+                raise UserError(f"{name}={size}: expected a multiple of {divisor}")
+
+    @staticmethod
+    def require_shape(inputs: Tensor, t: Tensor, expected: Sequence[int | str], n_times: int = 1) -> None:
+        """Raise a UserError unless the inputs have the expected shape.
+
+        Args:
+            inputs: states as the network takes them.
+            t: times, (batch,), or (batch, n_times) if n_times is above 1.
+            expected: sizes of the inputs; a name stands for any size.
+            n_times: number of times per sample.
+        """
+        shape = tuple(inputs.shape)
+        pairs = zip(shape, expected, strict=False)
+        if len(shape) != len(expected) or any(isinstance(wanted, int) and wanted != size for size, wanted in pairs):
+            raise UserError(f"inputs of shape {shape}: this network takes ({', '.join(map(str, expected))})")
+        times = (len(inputs), n_times) if n_times > 1 else (len(inputs),)
+        if tuple(t.shape) != times:
+            one = "one time per sample and part" if n_times > 1 else "one time per sample"
+            raise UserError(f"t of shape {tuple(t.shape)}: expected {one}, {times}")
+
+    @staticmethod
+    def require_present(present: Tensor, *shapes: Sequence[int]) -> None:
+        """Raise a UserError unless the mask ``present`` is bool and has one of these shapes."""
+        wanted = list(dict.fromkeys(map(tuple, shapes)))
+        if present.dtype != torch.bool or tuple(present.shape) not in wanted:
+            expected = " or ".join(map(str, wanted))
+            raise UserError(f"present of shape {tuple(present.shape)}, {present.dtype}: expected bool of {expected}")
 
 
 def set_constants(module: Any) -> None:

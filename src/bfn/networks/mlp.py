@@ -1,6 +1,6 @@
 """Residual multilayer perceptrons: :class:`MLP` for vectors, :class:`TableMLP` for the rows of a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,19 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.core.errors import UserError
-from bfn.networks.conditioning import (
-    Conditioning,
-    Declarations,
-    centre,
-    combine,
-    config_of,
-    require_classes,
-    require_positive,
-    require_present,
-    require_shape,
-    set_constants,
-    zeroed,
-)  # fmt: skip
+from bfn.networks.conditioning import Conditioning, Context, Network, centre, combine, set_constants, zeroed
 
 LEAST_PROBABILITY = 1e-20
 """Lower bound of class probabilities before a logarithm is taken."""
@@ -47,7 +35,7 @@ class ResidualBlock(nn.Module):
         return x.add(self.out(self.dropout(F.silu(hidden))))
 
 
-class MLP(nn.Module):
+class MLP(Network):
     """Multilayer perceptron for vectors.
 
     continuous (n_classes = 0): inputs (batch, in_features) -> (batch, out_features)
@@ -78,15 +66,13 @@ class MLP(nn.Module):
         condition_features: int = 128,
         n_labels: int = 0,
         dropout: float = 0.0,
-        conditions: Declarations | None = None,
+        conditions: Mapping[str, Mapping[str, Any]] | None = None,
         n_times: int = 1,
     ) -> None:
         out_features = in_features if out_features is None else out_features
-        super().__init__()
-        self.config = config_of("mlp", locals())
-        sizes = ("in_features", "out_features", "width", "n_blocks", "condition_features", "n_times")
-        require_positive(self.config, *sizes)
-        require_classes(n_classes)
+        super().__init__(
+            "mlp", locals(), "in_features", "out_features", "width", "n_blocks", "condition_features", "n_times"
+        )
         self.in_features, self.out_features = in_features, out_features
         self.n_classes, self.n_times = n_classes, n_times
         per_variable = max(n_classes, 1)
@@ -112,11 +98,11 @@ class MLP(nn.Module):
             conditions: by name, (batch, ...), -1 or NaN for none.
         """
         classes = (self.n_classes,) if self.n_classes else ()
-        require_shape(inputs, t, ("batch", self.in_features, *classes), self.n_times)
+        self.require_shape(inputs, t, ("batch", self.in_features, *classes), self.n_times)
         context = self.conditioning(t, label, **conditions)
         entries = centre(inputs) if self.n_classes else inputs
         if present is not None:
-            require_present(present, inputs.shape[:2])
+            self.require_present(present, inputs.shape[:2])
             entries = entries.masked_fill(~(present[..., None] if self.n_classes else present), 0.0)
         hidden = self.stem(entries.flatten(1))
         for block in self.blocks:
@@ -128,28 +114,31 @@ class MLP(nn.Module):
         return combine(inputs, logits) if self.in_features == self.out_features else logits
 
 
-class TableVector(nn.Module):
-    """Layout of a row of a table as a vector: numbers, class probabilities, and the noise level of each number.
+class TableNetwork(Network):
+    """Base class of networks for the rows of a table, (batch, in_features) -> (batch, out_features).
 
-    Class probabilities are centred in the input. In the output their logarithm is added as in :func:`combine`, so that
-    a class column's own evidence does not have to pass through the network.
+    A row is a vector of numbers, class probabilities, and the noise level of each number. Class probabilities are
+    centred in the input. In the output their logarithm is added as in :func:`combine`, so that a class column's own
+    evidence does not have to pass through the network.
 
     Args:
-        n_numbers: number of numeric columns.
-        class_counts: number of classes of each class column.
+        name, arguments, sizes: see :class:`Network`. The arguments contain ``n_numbers``, the number of numeric
+            columns, and ``class_counts``, the number of classes of each class column.
     """
 
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, n_numbers: int, class_counts: Sequence[int]) -> None:
-        super().__init__()
+    def __init__(self, name: str, arguments: Mapping[str, Any], *sizes: str) -> None:
+        super().__init__(name, arguments, *sizes)
+        n_numbers, class_counts = arguments["n_numbers"], tuple(arguments["class_counts"])
         if n_numbers < 0 or any(count < 2 for count in class_counts) or not (n_numbers or class_counts):
-            sizes = f"n_numbers={n_numbers}, class_counts={list(class_counts)}"
-            raise UserError(f"{sizes}: expected columns, classes of at least 2")
-        self.n_numbers, self.class_counts = n_numbers, tuple(class_counts)
-        self.in_features = 2 * n_numbers + sum(class_counts)
+            found = f"n_numbers={n_numbers}, class_counts={list(class_counts)}"
+            raise UserError(f"{found}: expected columns, classes of at least 2")
+        self.n_numbers, self.class_counts = n_numbers, class_counts
         self.out_features = n_numbers + sum(class_counts)
+        self.in_features = self.out_features + n_numbers
+        self.conditioning = Conditioning(arguments["condition_features"])
         set_constants(self)
 
     def reset_constants(self) -> None:
@@ -159,20 +148,22 @@ class TableVector(nn.Module):
         self.register_buffer("scale", torch.cat((ones, counts * (counts - 1) ** -0.5, ones)), persistent=False)
         self.register_buffer("shift", torch.cat((zeros, -((counts - 1) ** -0.5), zeros)), persistent=False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the vector with centred class probabilities, (batch, in_features)."""
-        return torch.addcmul(self.shift, inputs, self.scale)
-
-    def with_evidence(self, output: Tensor, inputs: Tensor) -> Tensor:
-        """Add the log of the class probabilities in the inputs to the output, (batch, out_features)."""
+    def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
+        """Predict numbers and logits from rows at times t (batch,)."""
+        self.require_shape(inputs, t, ("batch", self.in_features))
+        output = self.predict(inputs, torch.addcmul(self.shift, inputs, self.scale), self.conditioning(t))
         evidence = inputs[:, self.n_numbers : self.out_features].clamp(min=LEAST_PROBABILITY).log_()
         return output + F.pad(evidence, (self.n_numbers, 0)) if self.n_numbers else output + evidence
 
+    def predict(self, inputs: Tensor, entries: Tensor, context: Context) -> Tensor:
+        """Return what is added to the evidence. The entries are the inputs with centred class probabilities."""
+        raise NotImplementedError
 
-class TableMLP(nn.Module):
+
+class TableMLP(TableNetwork):
     """Multilayer perceptron for rows of a table, (batch, in_features) -> (batch, out_features).
 
-    See :class:`TableVector` for the layout of a row.
+    See :class:`TableNetwork` for the layout of a row.
 
     Args:
         n_numbers: number of numeric columns.
@@ -198,42 +189,35 @@ class TableMLP(nn.Module):
         dropout: float = 0.0,
         n_waves: int = 0,
     ) -> None:
-        super().__init__()
-        self.config = config_of("table-mlp", locals())
-        require_positive(self.config, "width", "n_blocks", "condition_features")
         if n_waves < 0:
             raise UserError(f"n_waves={n_waves}: expected at least 0")
-        self.vector = TableVector(n_numbers, class_counts)
-        self.conditioning = Conditioning(condition_features)
-        self.n_waves = n_waves
-        set_constants(self)
-        self.stem = nn.Linear(self.vector.in_features + 2 * n_waves * n_numbers, width)
+        super().__init__("table-mlp", locals(), "width", "n_blocks", "condition_features")
+        self.stem = nn.Linear(self.in_features + 2 * n_waves * n_numbers, width)
         self.blocks = nn.ModuleList(ResidualBlock(width, condition_features, dropout) for _ in range(n_blocks))
         self.norm = nn.LayerNorm(width)
-        self.head = zeroed(nn.Linear(width, self.vector.out_features))
+        self.head = zeroed(nn.Linear(width, self.out_features))
 
     def reset_constants(self) -> None:
-        """Set the frequencies of the waves."""
-        self.register_buffer("frequencies", torch.pi / 2 * 2.0 ** torch.arange(self.n_waves), persistent=False)
+        """Set the constants of the rows, and the frequencies of the waves."""
+        super().reset_constants()
+        frequencies = torch.pi / 2 * 2.0 ** torch.arange(self.config["n_waves"])
+        self.register_buffer("frequencies", frequencies, persistent=False)
 
     @property
     def prior(self) -> nn.Parameter:
         """Output of the network while nothing is known, (out_features,)."""
         return self.head.bias
 
-    def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
-        """Predict numbers and logits from rows at times t (batch,)."""
-        require_shape(inputs, t, ("batch", self.vector.in_features))
-        vector = self.conditioning(t).vector
-        hidden = self.stem(self._features(inputs))
+    def predict(self, inputs: Tensor, entries: Tensor, context: Context) -> Tensor:
+        hidden = self.stem(self.features(inputs, entries))
         for block in self.blocks:
-            hidden = block(hidden, vector)
-        return self.vector.with_evidence(self.head(self.norm(hidden)), inputs)
+            hidden = block(hidden, context.vector)
+        output: Tensor = self.head(self.norm(hidden))
+        return output
 
-    def _features(self, inputs: Tensor) -> Tensor:
-        """Return the input of the first layer."""
-        features: Tensor = self.vector(inputs)
+    def features(self, inputs: Tensor, entries: Tensor) -> Tensor:
+        """Return the entries with the waves of the numbers, the input of the first layer."""
         if not len(self.frequencies):
-            return features
-        phases = (inputs[:, : self.vector.n_numbers, None] * self.frequencies).flatten(1)
-        return torch.cat((features, phases.sin(), phases.cos()), 1)
+            return entries
+        phases = (inputs[:, : self.n_numbers, None] * self.frequencies).flatten(1)
+        return torch.cat((entries, phases.sin(), phases.cos()), 1)

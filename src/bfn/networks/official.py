@@ -15,14 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bfn.core.errors import UserError
-from bfn.networks.conditioning import (
-    config_of,
-    require_divisible,
-    require_positive,
-    require_shape,
-    set_constants,
-    zeroed,
-)
+from bfn.networks.conditioning import Network, set_constants, zeroed
 
 FOURIER_EXPONENTS = (5, 6)
 """The CIFAR-10 network also sees sines and cosines of its input, at angular frequencies 2 pi 2^5 and 2 pi 2^6."""
@@ -68,7 +61,7 @@ class TransformerBlock(nn.Module):
         return x + F.dropout(self.mlp_out(hidden), dropout)
 
 
-class OfficialTransformer(nn.Module):
+class OfficialTransformer(Network):
     """The text8 network: theta (batch, length, K) and t (batch,) -> logits (batch, length, K).
 
     The features Linear(2 theta - 1) + position code + Linear(2 t - 1) pass through the blocks and a norm. The result
@@ -80,15 +73,14 @@ class OfficialTransformer(nn.Module):
     def __init__(
         self, *, n_classes: int, length: int, width: int, n_layers: int, n_heads: int, dropout: float = 0.0
     ) -> None:
-        super().__init__()
-        self.config = config_of("official-transformer", locals())
-        require_positive(self.config, "n_classes", "length", "width", "n_layers", "n_heads")
-        require_divisible(width=(width, n_heads))
+        super().__init__("official-transformer", locals(), "n_classes", "length", "width", "n_layers", "n_heads")
+        self.require_divisible(width=(width, n_heads))
         self.input_shape = (length, n_classes)
         self.dropout = dropout
         self.theta_in = nn.Linear(n_classes, width)
         self.time_in = nn.Linear(1, width)
-        self.register_buffer("position", position_code(length, width))
+        on_meta = torch.get_default_device().type == "meta"  # where computations are slow, see `set_constants`
+        self.register_buffer("position", torch.empty(length, width) if on_meta else position_code(length, width))
         self.blocks = nn.ModuleList(TransformerBlock(width, n_heads, dropout) for _ in range(n_layers))
         self.norm = nn.LayerNorm(width)
         self.logits_out = nn.Linear(2 * width, n_classes)
@@ -104,7 +96,7 @@ class OfficialTransformer(nn.Module):
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Predict logits from theta at times t."""
-        require_shape(inputs, t, ("batch", *self.input_shape))
+        self.require_shape(inputs, t, ("batch", *self.input_shape))
         refuse_label(label)
         time = self.time_in((2 * t.to(inputs.dtype) - 1)[:, None, None])
         features = self.theta_in(2 * inputs - 1) + self.position + time
@@ -187,16 +179,14 @@ class AttentionBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Attend from every pixel to every pixel."""
         qkv = self.qkv(self.norm(x).flatten(2).mT)
-        if self.head_first:
-            q, k, v = qkv.unflatten(-1, (self.n_heads, 3, -1)).permute(3, 0, 2, 1, 4)
-        else:
-            q, k, v = qkv.unflatten(-1, (3, self.n_heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v)
+        by_head = (self.n_heads, 3, -1) if self.head_first else (3, self.n_heads, -1)
+        order = (3, 0, 2, 1, 4) if self.head_first else (2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(*qkv.unflatten(-1, by_head).permute(order))
         out: Tensor = self.out(attended.transpose(1, 2).flatten(2))
         return x + out.mT.reshape(x.shape)
 
 
-class OfficialFlatUNet(nn.Module):
+class OfficialFlatUNet(Network):
     """The CIFAR-10 network: mu (batch, C, H, W) and t (batch,) -> (batch, C, H, W), or (batch, C, H, W, n_outputs).
 
     A U-Net that does not change the resolution: `n_blocks` residual blocks down, two around one attention in the
@@ -218,10 +208,10 @@ class OfficialFlatUNet(nn.Module):
         n_outputs: int,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.config = config_of("official-flat-unet", locals())
-        require_positive(self.config, "channels", "width", "n_blocks", "n_heads", "groups", "n_outputs")
-        require_divisible(width=(width, math.lcm(2, n_heads, groups)))
+        super().__init__(
+            "official-flat-unet", locals(), "channels", "width", "n_blocks", "n_heads", "groups", "n_outputs"
+        )
+        self.require_divisible(width=(width, math.lcm(2, n_heads, groups)))
         self.channels, self.width, self.n_outputs = channels, width, n_outputs
         time_width = 4 * width
         self.time_1 = nn.Linear(width, time_width)
@@ -250,7 +240,7 @@ class OfficialFlatUNet(nn.Module):
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Predict the noise from mu at times t."""
-        require_shape(inputs, t, ("batch", self.channels, "height", "width"))
+        self.require_shape(inputs, t, ("batch", self.channels, "height", "width"))
         refuse_label(label)
         angle = 1000 * (t[:, None].to(inputs.dtype) + 0.001) * self.time_frequency
         time = torch.cat([angle.sin(), angle.cos()], 1)
@@ -286,7 +276,7 @@ def _resampling(**layers: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
-class OfficialBinaryUNet(nn.Module):
+class OfficialBinaryUNet(Network):
     """The MNIST network: theta (batch, 1, H, W, 2) and t (batch,) -> logits of class 1, (batch, 1, H, W).
 
     2 theta_0 - 1 and 2 t - 1 are projected to `width` channels at every pixel, and pass through a U-Net with stride-2
@@ -306,11 +296,8 @@ class OfficialBinaryUNet(nn.Module):
         groups: int = 32,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.config = config_of("official-binary-unet", locals())
-        sizes = {**self.config, "n_levels": len(multipliers)}
-        require_positive(sizes, "width", "n_levels", "n_blocks", "n_heads", "groups")
-        require_divisible(width=(width, math.lcm(2, n_heads, groups)))
+        super().__init__("official-binary-unet", locals(), "width", "n_levels", "n_blocks", "n_heads", "groups")
+        self.require_divisible(width=(width, math.lcm(2, n_heads, groups)))
         self.width, self.shrinkage = width, 2 ** (len(multipliers) - 1)
         self.pixel_in = nn.Linear(2, width)
         time_width = 4 * width
@@ -320,30 +307,30 @@ class OfficialBinaryUNet(nn.Module):
         residual = partial(ResidualBlock, time_width=time_width, groups=groups, dropout=dropout, time_bias=True)
         attention = partial(AttentionBlock, n_heads=n_heads, groups=groups, head_first=True)
         channels, skips = width, [width]
+
+        def stage(n_in: int, depth: int) -> Stage:
+            n_out = multipliers[depth] * width
+            own = Stage([residual(n_in, n_out)])
+            return own.append(attention(n_out)) if 2**depth in attention_rates else own
+
         self.down = nn.ModuleList([Stage([nn.Conv2d(width, width, 3, padding=1)])])
         for depth, multiplier in enumerate(multipliers):
-            if depth > 0:
+            if depth:
                 self.down.append(Stage([_resampling(shrink=nn.Conv2d(channels, channels, 3, stride=2, padding=1))]))
                 skips.append(channels)
             for _ in range(n_blocks):
-                stage = Stage([residual(channels, multiplier * width)])
+                self.down.append(stage(channels, depth))
                 channels = multiplier * width
-                if 2**depth in attention_rates:
-                    stage.append(attention(channels))
-                self.down.append(stage)
                 skips.append(channels)
         self.middle = Stage([residual(channels, channels), attention(channels), residual(channels, channels)])
         self.up = nn.ModuleList()
         for depth, multiplier in reversed(list(enumerate(multipliers))):
             for index in range(n_blocks + 1):
-                stage = Stage([residual(channels + skips.pop(), multiplier * width)])
+                self.up.append(stage(channels + skips.pop(), depth))
                 channels = multiplier * width
-                if 2**depth in attention_rates:
-                    stage.append(attention(channels))
-                if depth > 0 and index == n_blocks:
+                if depth and index == n_blocks:
                     conv = nn.Conv2d(channels, channels, 3, padding=1)
-                    stage.append(_resampling(repeat=nn.Upsample(scale_factor=2.0), enlarge=conv))
-                self.up.append(stage)
+                    self.up[-1].append(_resampling(repeat=nn.Upsample(scale_factor=2.0), enlarge=conv))
         self.norm_out = nn.GroupNorm(groups, channels)
         self.conv_out = zeroed(nn.Conv2d(channels, width, 3, padding=1))
         self.pixel_out = nn.Linear(2 * width, 1)
@@ -358,8 +345,8 @@ class OfficialBinaryUNet(nn.Module):
 
     def forward(self, inputs: Tensor, t: Tensor, label: Tensor | None = None) -> Tensor:
         """Predict the logits of class 1 from theta at times t."""
-        require_shape(inputs, t, ("batch", 1, "height", "width", 2))
-        require_divisible(height=(inputs.shape[2], self.shrinkage), width=(inputs.shape[3], self.shrinkage))
+        self.require_shape(inputs, t, ("batch", 1, "height", "width", 2))
+        self.require_divisible(height=(inputs.shape[2], self.shrinkage), width=(inputs.shape[3], self.shrinkage))
         refuse_label(label)
         t = t.to(inputs.dtype)
         angle = 4000 * t[:, None] * self.time_frequency

@@ -8,23 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.core.errors import UserError
-from bfn.networks.conditioning import (
-    Conditioning,
-    Context,
-    CrossAttention,
-    Declarations,
-    centre,
-    combine,
-    config_of,
-    require_classes,
-    require_divisible,
-    require_positive,
-    require_present,
-    require_shape,
-    set_constants,
-    zeroed,
-)  # fmt: skip
-from bfn.networks.mlp import TableVector
+from bfn.networks.conditioning import Conditioning, Context, CrossAttention, Network, centre, combine, zeroed
+from bfn.networks.mlp import TableNetwork
 from bfn.networks.ngram_posterior import NGramPosterior
 
 
@@ -42,11 +27,10 @@ class Rotary(nn.Module):
         if features % 2:
             raise UserError(f"features={features}: rotary positions need an even number of features per head")
         self.features, self.max_length = features, max_length
-        # On the meta device these show how much memory the network needs.
-        size = max_length if torch.get_default_device().type == "meta" else 0
-        self.register_buffer("cos", torch.empty(size, features), persistent=False)
-        self.register_buffer("sin", torch.empty(size, features), persistent=False)
-        set_constants(self)
+        for name in ("cos", "sin"):
+            self.register_buffer(name, torch.empty(max_length, features), persistent=False)
+        if torch.get_default_device().type != "meta":  # where computations are slow
+            self.reset_constants()
 
     def reset_constants(self) -> None:
         """Set cosines and sines of the angles."""
@@ -139,7 +123,7 @@ class Adaptive(nn.Module):
         return torch.addcmul(x, gate, self.layer(modulated, context.present))
 
 
-class Transformer(nn.Module):
+class Transformer(Network):
     """Bidirectional transformer for sequences.
 
     discrete (n_classes given): theta (batch, length, n_classes) -> logits (batch, length, n_classes)
@@ -184,14 +168,14 @@ class Transformer(nn.Module):
         n_labels: int = 0,
         dropout: float = 0.0,
         ngram: int = 0,
-        conditions: Declarations | None = None,
+        conditions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        super().__init__()
-        self.config = config_of("transformer", locals())
         _check_data(in_features, out_features, n_classes, ngram)
-        sizes = ("in_features", "out_features", "width", "n_blocks", "n_heads", "expansion", "max_length")
-        require_positive(self.config, *sizes, "condition_features")
-        require_divisible(width=(width, 2 * n_heads))
+        super().__init__(
+            "transformer", locals(), "in_features", "out_features", "width", "n_blocks", "n_heads", "expansion",
+            "max_length", "condition_features",
+        )  # fmt: skip
+        self.require_divisible(width=(width, 2 * n_heads))
         if kernel_size < 0 or (kernel_size and kernel_size % 2 == 0):
             raise UserError(f"kernel_size={kernel_size}: expected an odd number, or 0 for no convolution")
         self.size_in, self.discrete, self.max_length = in_features or n_classes, n_classes > 0, max_length
@@ -221,13 +205,13 @@ class Transformer(nn.Module):
             present: bool, (batch, length) or with features, False at padding, which does not affect other positions.
             conditions: by name, (batch, ...), -1 or NaN for none.
         """
-        require_shape(inputs, t, ("batch", "length", self.size_in))
+        self.require_shape(inputs, t, ("batch", "length", self.size_in))
         length = inputs.shape[1]
         if length > self.max_length:
             raise UserError(f"sequences of length {length}: this network was built with max_length={self.max_length}")
         context = self.conditioning(t, label, **conditions)
         if present is not None:
-            require_present(present, inputs.shape[:2], *([] if self.discrete else [inputs.shape]))
+            self.require_present(present, inputs.shape[:2], *([] if self.discrete else [inputs.shape]))
             present = present.flatten(2).any(-1) if present.ndim == 3 else present
             # Attention to nothing is NaN, so a sequence without any present position attends to all of them.
             context = context._replace(present=present | ~present.any(1, keepdim=True))
@@ -272,12 +256,11 @@ def _check_data(in_features: int | None, out_features: int | None, n_classes: in
             f"in_features={in_features}, out_features={out_features}, n_classes={n_classes}: "
             "give n_classes alone for discrete sequences, or in_features (and out_features) for continuous ones"
         )
-    require_classes(n_classes)
     if ngram and not n_classes:
         raise UserError(f"ngram={ngram}: an n-gram model is for discrete sequences; leave it out")
 
 
-class TableTransformer(nn.Module):
+class TableTransformer(TableNetwork):
     """Transformer over the columns of a table, for rows as :class:`bfn.networks.TableMLP` takes them.
 
     It is many times slower than the perceptron, and is worth it on a GPU for tables with complex dependencies.
@@ -306,15 +289,9 @@ class TableTransformer(nn.Module):
         condition_features: int = 128,
         dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.config = config_of("table-transformer", locals())
-        require_positive(self.config, "width", "n_blocks", "n_heads", "condition_features")
-        require_divisible(width=(width, n_heads))
-        self.vector = TableVector(n_numbers, class_counts)
-        n = n_numbers + len(class_counts)
-        self.most = most = max([2 * bool(n_numbers), *class_counts])
-        set_constants(self)
-        self.conditioning = Conditioning(condition_features)
+        super().__init__("table-transformer", locals(), "width", "n_blocks", "n_heads", "condition_features")
+        self.require_divisible(width=(width, n_heads))
+        n, most = n_numbers + len(class_counts), self.most
         self.stem = nn.Parameter(torch.randn(n, most, width) * 0.5 * most**-0.5)
         self.column = nn.Parameter(torch.randn(n, 1, width) * 0.5)
         self.blocks = nn.ModuleList()
@@ -323,34 +300,37 @@ class TableTransformer(nn.Module):
             self.blocks.extend(Adaptive(layer, width, condition_features) for layer in layers)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Parameter(torch.zeros(n, width, most))
-        self.prior = nn.Parameter(torch.zeros(self.vector.out_features))
+        self.prior = nn.Parameter(torch.zeros(self.out_features))
+
+    @property
+    def most(self) -> int:
+        """Maximum number of entries of a column."""
+        return max([2 * bool(self.n_numbers), *self.class_counts])
 
     def reset_constants(self) -> None:
-        """Set the indices that turn a row into columns with ``most`` entries each, and columns into a row.
+        """Set the constants of the rows, and the indices of their columns, each of which has ``most`` entries.
 
         places: (columns, most), entries of the row in each column, padded with an entry that is always 0.
         back: (out_features,), the place of each output among the places; a number is the first entry of its column.
         """
-        numbers, n_outputs = torch.arange(self.vector.n_numbers), self.vector.out_features
-        columns = [torch.stack((numbers, n_outputs + numbers), 1)] if len(numbers) else []
+        super().reset_constants()
+        numbers = torch.arange(self.n_numbers)
+        columns = [torch.stack((numbers, self.out_features + numbers), 1)] if len(numbers) else []
         back, first = [self.most * numbers], len(numbers)
-        for i, count in enumerate(self.vector.class_counts, len(numbers)):
+        for i, count in enumerate(self.class_counts, len(numbers)):
             entries = torch.arange(count)
             columns.append(first + entries[None])
             back.append(self.most * i + entries)
             first += count
-        padded = [F.pad(column, (0, self.most - column.shape[1]), value=self.vector.in_features) for column in columns]
+        padded = [F.pad(column, (0, self.most - column.shape[1]), value=self.in_features) for column in columns]
         self.register_buffer("places", torch.cat(padded), persistent=False)
         self.register_buffer("back", torch.cat(back), persistent=False)
 
-    def forward(self, inputs: Tensor, t: Tensor) -> Tensor:
-        """Predict numbers and logits from rows at times t (batch,)."""
-        require_shape(inputs, t, ("batch", self.vector.in_features))
-        context = self.conditioning(t)
-        entries = F.pad(self.vector(inputs), (0, 1)).index_select(1, self.places.flatten())
-        by_column = entries.view(len(inputs), *self.places.shape).transpose(0, 1)
+    def predict(self, inputs: Tensor, entries: Tensor, context: Context) -> Tensor:
+        chosen = F.pad(entries, (0, 1)).index_select(1, self.places.flatten())
+        by_column = chosen.view(len(inputs), *self.places.shape).transpose(0, 1)
         hidden = torch.baddbmm(self.column, by_column, self.stem).transpose(0, 1)
         for block in self.blocks:
             hidden = block(hidden, context)
         out = torch.bmm(self.norm(hidden).transpose(0, 1), self.head).transpose(0, 1).flatten(1)
-        return self.vector.with_evidence(out.index_select(1, self.back) + self.prior, inputs)
+        return out.index_select(1, self.back) + self.prior

@@ -1,6 +1,6 @@
 """A U-Net for images: residual blocks at several resolutions, joined by skip connections (Ronneberger et al., 2015)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,21 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.core.errors import UserError
-from bfn.networks.conditioning import (
-    Conditioning,
-    Context,
-    CrossAttention,
-    Declarations,
-    centre,
-    combine,
-    config_of,
-    require_classes,
-    require_divisible,
-    require_positive,
-    require_present,
-    require_shape,
-    zeroed,
-)  # fmt: skip
+from bfn.networks.conditioning import Conditioning, Context, CrossAttention, Network, centre, combine, zeroed
 
 CHANNELS_PER_GROUP = 8
 
@@ -116,7 +102,7 @@ class Stage(nn.Module):
         return pixels.transpose(1, 2).reshape(x.shape)
 
 
-class UNet(nn.Module):
+class UNet(Network):
     """U-Net for images.
 
     continuous (n_classes = 0): inputs (batch, in_channels, height, width) -> (batch, out_channels, height, width)
@@ -155,17 +141,21 @@ class UNet(nn.Module):
         n_labels: int = 0,
         patch: int = 1,
         dropout: float = 0.0,
-        conditions: Declarations | None = None,
+        conditions: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         out_channels = in_channels if out_channels is None else out_channels
-        super().__init__()
-        self.config = config_of("unet", locals())
-        sizes = {**self.config, "n_levels": len(multipliers)}
-        require_positive(
-            sizes, "in_channels", "out_channels", "channels", "n_levels", "n_blocks", "patch", "head_features"
+        super().__init__(
+            "unet",
+            locals(),
+            "in_channels",
+            "out_channels",
+            "channels",
+            "n_levels",
+            "n_blocks",
+            "patch",
+            "head_features",
         )
-        require_classes(n_classes)
-        require_divisible(channels=(channels, CHANNELS_PER_GROUP))
+        self.require_divisible(channels=(channels, CHANNELS_PER_GROUP))
         for level in attention_levels:
             if not 0 <= level < len(multipliers):
                 raise UserError(f"attention_levels has {level}: this network has levels 0 to {len(multipliers) - 1}")
@@ -226,7 +216,7 @@ class UNet(nn.Module):
             conditions: by name, (batch, ...), -1 or NaN for none.
         """
         classes = (self.n_classes,) if self.n_classes else ()
-        require_shape(inputs, t, ("batch", self.in_channels, "height", "width", *classes))
+        self.require_shape(inputs, t, ("batch", self.in_channels, "height", "width", *classes))
         height, width = inputs.shape[2:4]
         if height % self.divisor or width % self.divisor:
             raise UserError(f"images of {height} x {width}: expected sides that are multiples of {self.divisor}")
@@ -235,7 +225,7 @@ class UNet(nn.Module):
         if present is None:
             contexts = [context] * len(self.downs)
         else:
-            require_present(present, inputs.shape[:4], (len(inputs), 1, height, width))
+            self.require_present(present, inputs.shape[:4], (len(inputs), 1, height, width))
             pixels = present.any(1, keepdim=True)
             images = images.masked_fill(~pixels, 0.0)
             contexts = [context._replace(present=mask) for mask in self._masks(pixels, images)]

@@ -69,7 +69,7 @@ def test_waves_are_of_wavelengths_4_2_1():
     """What the first layer sees of a number that grows by 4 is the same but for the number itself."""
     network = TableMLP(1, [2], width=8, n_waves=3)
     x = torch.tensor([[0.3, 0.5, 0.5, 0.1], [4.3, 0.5, 0.5, 0.1], [2.3, 0.5, 0.5, 0.1]])
-    a, b, c = network._features(x)[:, 4:]
+    a, b, c = network.features(x, x)[:, 4:]
     torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
     torch.testing.assert_close(c, torch.tensor([-1.0, 1, 1, -1, 1, 1]) * a, atol=1e-5, rtol=0)
     assert a.square().view(2, 3).sum(0).tolist() == pytest.approx([1, 1, 1])
