@@ -107,11 +107,10 @@ def processes(quick: bool) -> Iterator[Figure]:
     for round_ in range(rounds):
         for count in (1, 2) if round_ % 2 else (2, 1):
             seconds[count].append(_seconds(count, n))
-    ratios = sorted(one / two for one, two in zip(seconds[1], seconds[2], strict=True))
     busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     name = f"{n:,} digits of 20 calls, two processes over one"
     note = f"{os.cpu_count()} cores, load {busy:.1f} at the end"
-    yield Figure("processes", name, median(ratios), ratios[0], ratios[-1], rounds, TWICE, "at least", note=note)
+    yield ratio_of("processes", name, seconds[1], seconds[2], goal=TWICE, side="at least", note=note)
 
 
 def _seconds(count: int, n: int) -> float:
@@ -120,14 +119,13 @@ def _seconds(count: int, n: int) -> float:
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(count)]
         command = ["-m", "bfn", "--", "sample", "digits", "--n", str(n), "--nfe", "20", "--batch", "64"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [*launch, *command, "--device", "cpu", "--out", folder, "--json"],
-            check=True,
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
-    return float(json.loads(done.stdout)["seconds"])
+        printed = _output([*launch, *command, "--device", "cpu", "--out", folder, "--json"], environment)
+    return float(json.loads(printed)["seconds"])
+
+
+def _output(command: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Return what a command prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 MOST_GIGABYTES, FLAT = 2.0, 1.1
@@ -155,7 +153,7 @@ def memory(quick: bool) -> Iterator[Figure]:
     """Peak memory of a process with 50,000 classes, length 64, batch 4; torch alone needs a third of a GB."""
     for what in ("loss", "sampling"):
         command = [sys.executable, "-c", f"from bfn_lab.bench import peak; print(peak({what!r}))"]
-        found = float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        found = float(_output(command))
         name = f"50,000 classes, length 64, batch 4: {what}"
         yield Figure("memory", name, found, found, found, 1, goal=MOST_GIGABYTES, unit="GB")
 
@@ -225,13 +223,8 @@ def kernel(quick: bool) -> Iterator[Figure]:
         predictions = [torch.randn(size) for _ in range(3)]
         for depth, a, discrete in ((1, 1.0, False), (2, 1.0, False), (2, 0.9, False), (2, 1.0, True), (3, 0.9, False)):
             row = _bound_row(a, depth, discrete)
-            seconds = contest(
-                {
-                    "copy": partial(copied.copy_, u),
-                    "row": partial(row, u, predictions[:depth], partial(torch.clone, u), out),
-                },
-                9 if quick else 21,
-            )
+            bound = partial(row, u, predictions[:depth], partial(torch.clone, u), out)
+            seconds = contest({"copy": partial(copied.copy_, u), "row": bound}, 9 if quick else 21)
             kind = "classes" if discrete else "numbers"
             name = f"2^{size.bit_length() - 1} of {kind}, {depth} predictions, a = {a:g}"
             yield ratio_of("kernel", name, seconds["copy"], seconds["row"], (2 + depth) / 2,
@@ -359,7 +352,7 @@ def against(quick: bool) -> Iterator[Figure]:
     for batch, nfe, rounds in ((16, 4, 3),) if quick else ((1, 10, 15), (16, 4, 7)):
         for what, one in (("network", model), ("loop alone", idle(model, batch))):
             runs: dict[str, Callable[[], object]] = {"ours": partial(one.sample, batch, "bfn-solver++2", nfe, seed=0),
-                    "a plain loop": _plain(one, batch, nfe), **_diffusers(one, batch, nfe)}  # fmt: skip
+                    "a plain loop": partial(_plain_loop, one, batch, nfe), **_diffusers(one, batch, nfe)}  # fmt: skip
             if one is model:
                 taken = [
                     {name: over_own_calls(model.network, run) for name, run in runs.items()} for _ in range(rounds)
@@ -401,10 +394,6 @@ def _plain_loop(model: BFN, batch: int, nfe: int) -> Tensor:
         mu = scale * mu + (gamma_next - scale * gamma) * d
         before, log_s = x_hat, log_s_now
     return mu
-
-
-def _plain(model: BFN, batch: int, nfe: int) -> Callable[[], Tensor]:
-    return partial(_plain_loop, model, batch, nfe)
 
 
 def _diffusers(model: BFN, batch: int, nfe: int) -> dict[str, Callable[[], object]]:
@@ -483,11 +472,7 @@ PARTS: dict[str, Callable[[bool], Iterator[Figure]]] = {
 
 
 def run(
-    only: Sequence[str] = (),
-    quick: bool = False,
-    threads: int = 1,
-    on_part: Callable[[str, str], object] | None = None,
-    on_figure: Callable[[Figure], object] | None = None,
+    only: Sequence[str] = (), quick: bool = False, threads: int = 1, show: Callable[[str], object] = lambda line: None
 ) -> list[Figure]:
     """Measure all parts, or some of them.
 
@@ -495,8 +480,7 @@ def run(
         only: names of parts.
         quick: whether to measure fewer cases in fewer rounds.
         threads: number of CPU threads of torch.
-        on_part: called with the name of each part and what it measures.
-        on_figure: called with each figure.
+        show: called with a line for each part, which says what it measures, and one for each figure.
     """
     for name in only:
         if name not in PARTS:
@@ -506,12 +490,11 @@ def run(
     torch.set_num_threads(threads)
     try:
         for name in only or PARTS:
-            if on_part is not None:
-                on_part(name, (PARTS[name].__doc__ or "").partition("\n")[0])
+            what = (PARTS[name].__doc__ or "").partition("\n")[0]
+            show(f"{name}: {what}")
             for figure in PARTS[name](quick):
                 figures.append(figure)
-                if on_figure is not None:
-                    on_figure(figure)
+                show(figure.line())
     finally:
         torch.set_num_threads(before)
     return figures

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -34,17 +35,9 @@ def bench(only: Names = (), quick: bool = False, threads: int = 1, json: AsJson 
     """
     _check_positive(threads=threads)
 
-    from bfn_lab.bench import Figure, run
+    from bfn_lab.bench import run
 
-    def part(name: str, what: str) -> None:
-        if not json:
-            print(f"{name}: {what}", flush=True)
-
-    def figure(found: Figure) -> None:
-        if not json:
-            print(found.line(), flush=True)
-
-    figures = run(only, quick, threads, part, figure)
+    figures = run(only, quick, threads, (lambda line: None) if json else partial(print, flush=True))
     missed = [found for found in figures if found.met is False]
     if json:
         print(json_format.dumps([found.asdict() for found in figures], indent=2))

@@ -22,20 +22,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from tqdm.auto import tqdm
 
-from bfn import Model, UserError
+from bfn import Model, UserError, quality
 from bfn.data import home
-from bfn.quality import (
-    FeatureStatistics,
-    Frechet,
-    JudgePart,
-    Metric,
-    ReferenceData,
-    cached_statistics,
-    check_finite,
-    extract,
-    parts_with_classes,
-    read_images,
-)
 from bfn_lab.second_judge import digest
 
 BATCH = 50
@@ -93,7 +81,7 @@ class InceptionFeatures:
         """Return features (batch, 2048) of images (batch, 1 or 3, height, width) in [-1, 1]."""
         if images.ndim != 4 or images.shape[1] not in (1, 3):
             raise UserError(f"images of shape {tuple(images.shape)}: expected (batch, 1 or 3, height, width)")
-        check_finite(images)
+        quality.check_finite(images)
         pixels = (images.float() * 127.5 + 127.5).round().clamp(0, 255).expand(-1, 3, -1, -1)
         if self.preprocessing == "tensorflow":
             return self.network((resize_tensorflow(pixels, _SIZE) - 128) / 128)
@@ -140,7 +128,7 @@ def _package_file() -> Path:
 
 def gather_statistics(
     batches: Iterable[Tensor], extractor: Callable[[Tensor], Tensor], *, name: str = "", batch_size: int = 500
-) -> FeatureStatistics:
+) -> quality.FeatureStatistics:
     """Compute the statistics of the features of images batch by batch, so that memory does not grow with their number.
 
     Args:
@@ -149,15 +137,15 @@ def gather_statistics(
         name: name of the extractor in the statistics.
         batch_size: maximum number of images that go through the extractor together.
     """
-    features = (extract(batch, extractor, batch_size=batch_size) for batch in batches)
-    parts = (FeatureStatistics.of(some, extractor=name) for some in features)
+    features = (quality.extract(batch, extractor, batch_size=batch_size) for batch in batches)
+    parts = (quality.FeatureStatistics.of(some, extractor=name) for some in features)
     first = next(parts, None)
     if first is None:
         raise UserError("no images: the set is empty")
     return reduce(add, parts, first)
 
 
-def fid(reference: Tensor, inception: InceptionFeatures, file: str, n: int | None) -> Frechet:
+def fid(reference: Tensor, inception: InceptionFeatures, file: str, n: int | None) -> quality.Frechet:
     """Return the part that measures the FID. Statistics of the reference are kept in the cache directory.
 
     Args:
@@ -169,14 +157,14 @@ def fid(reference: Tensor, inception: InceptionFeatures, file: str, n: int | Non
     """
     name = f"inception-{inception.preprocessing}"
 
-    def frechet(images: Tensor) -> Frechet:
-        def gather() -> FeatureStatistics:
+    def frechet(images: Tensor) -> quality.Frechet:
+        def gather() -> quality.FeatureStatistics:
             batches = tqdm(torch.split(images, BATCH), "real images through Inception", unit="batch", delay=1)
             return gather_statistics(batches, inception, name=name)
 
         path = home() / "features" / f"{name}-{digest(images, file)}.safetensors"
-        statistics = cached_statistics(path, gather, name=name)
-        return Frechet(inception, statistics, "FID", n_resamples=0, batch_size=BATCH)
+        statistics = quality.cached_statistics(path, gather, name=name)
+        return quality.Frechet(inception, statistics, "FID", n_resamples=0, batch_size=BATCH)
 
     # A few images are enough to know the number of features and to estimate the bias.
     if n is not None and (problem := frechet(reference[:BATCH]).problem(n)):
@@ -184,19 +172,16 @@ def fid(reference: Tensor, inception: InceptionFeatures, file: str, n: int | Non
     return frechet(reference)
 
 
-def configured(features: Path | str | None = None, n: int | None = None) -> Metric:
+def configured(features: Path | str | None = None, n: int | None = None) -> quality.Metric:
     """Return the metric for a file of weights and a number of samples."""
 
-    def parts(model: Model, real: ReferenceData) -> Sequence[JudgePart]:
+    def parts(model: Model, real: quality.ReferenceData) -> Sequence[quality.JudgePart]:
         inception = InceptionFeatures.load(features)
-        return parts_with_classes(model, real, fid(real.reference, inception, str(features), n))
+        return quality.parts_with_classes(model, real, fid(real.reference, inception, str(features), n))
 
     summary = "Frechet distance on Inception's features: the FID"
-    return Metric(summary, _is_images, parts, partial(read_images, n_features=None), configure=configured)
-
-
-def _is_images(model: Model) -> bool:
-    return model.form == "images"
+    read = partial(quality.read_images, n_features=None)
+    return quality.Metric(summary, lambda model: model.form == "images", parts, read, configure=configured)
 
 
 INCEPTION = configured()

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import statistics
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import NullFormatter
 
-from bfn import UserError
+from bfn import UserError, viz
 from bfn.quality import Estimate, Measure
 
 FILE = Path(__file__).with_name("printed.json")
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
-"""Colours that colour-blind readers can distinguish too (Okabe and Ito)."""
-
 
 # --- the paper's tables -----------------------------------------------------------------------------------------------
 
@@ -39,9 +35,7 @@ def log_log_slope(x: Sequence[float], y: Sequence[float]) -> float:
     """
     if len(x) < 2 or min(y) <= 0:
         return math.nan
-    logs = torch.tensor([x, y], dtype=torch.float64).log()
-    centred = logs[0] - logs[0].mean()
-    return float((centred * logs[1]).sum() / centred.square().sum())
+    return statistics.linear_regression([math.log(v) for v in x], [math.log(v) for v in y]).slope
 
 
 @dataclass(frozen=True)
@@ -160,88 +154,52 @@ def quality_plot(
     labels = list(dict.fromkeys(label for label, _, _ in curves if label is not None))
     unit = measure.scale if measure.unit == "%" else 1
     printed = [(f.solver, f.column, Estimate(f.value / unit)) for f in table.figures if f.solver in labels]
+    sides = {"measured": curves, f"the paper: {table.measure} on {table.data}": printed}
+    names = [f"{label}, {nfe} calls" if over_eta else label for label in labels
+             for nfe in dict.fromkeys(column.nfe if over_eta else None for _, column, _ in curves)]  # fmt: skip
     figure = Figure(figsize=(9.6, 4.0), layout="constrained", dpi=100)
-    left, right = (_styled(axes) for axes in figure.subplots(1, 2))
-    _draw_side(left, "measured", labels, curves, measure, over_eta)
-    _draw_side(right, f"the paper: {table.measure} on {table.data}", labels, printed, measure, over_eta)
+    left, right = figure.subplots(1, 2)
+    for axes, (title, points) in zip((left, right), sides.items(), strict=True):
+        lines: dict[str, dict[float, Estimate]] = {name: {} for name in names}  # of the same colours on both sides
+        for label, column, value in points:
+            place = column.eta if column.eta is not None else column.nfe
+            name = f"{label}, {column.nfe} calls" if over_eta else str(label)
+            if place is not None and name in lines:
+                lines[name][place] = value.scaled(measure.scale)
+        viz.against_calls(lines, "", axes).get_legend().remove()
+        axes.set_title(title, fontsize=10, loc="left")
+        if not any(lines.values()):
+            continue
+        if over_eta:
+            axes.set_xscale("log")  # with powers of ten as ticks
+            axes.set_xlabel("eta, where the grid starts")
+        else:
+            axes.set_xticks(_spread(sorted({column.nfe for _, column, _ in points if column.nfe is not None})))
+        if measure.better == "low":
+            axes.set_yscale("log")
     for kind, limit in ceiling.items():
         style = ":" if kind == "sde" else "--"
         left.axhline(limit.value * measure.scale, color="#555555", linewidth=0.9, linestyle=style)
     left.set_ylabel(measure.label + (f", {measure.unit}" if measure.unit else ""))
-    handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     figure.savefig(path, format="png")
-
-
-def _draw_side(
-    axes: Axes, title: str, labels: Sequence[str], points: Sequence[Point], measure: Measure, over_eta: bool
-) -> None:
-    """Draw the curves of one side of a plot of quality, one for each label and, over eta, each number of calls."""
-    for index, label in enumerate(labels):
-        for style, nfe in enumerate(dict.fromkeys(column.nfe if over_eta else None for _, column, _ in points)):
-            own = [(_x(column), m) for name, column, m in points if name == label and nfe in (None, column.nfe)]
-            name = f"{label}, {nfe} calls" if over_eta else label
-            _line(axes, [(x, m) for x, m in own if x is not None], measure, index, name, style)
-    axes.set_title(title, fontsize=10, loc="left")
-    axes.set_xlabel("eta, where the grid starts" if over_eta else "network calls")
-    axes.set_xscale("log")
-    if not over_eta:
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xticks(_spread(sorted({column.nfe for _, column, _ in points if column.nfe is not None})))
-    if measure.better == "low":
-        axes.set_yscale("log")
 
 
 def lines_plot(
     curves: Mapping[str, Sequence[tuple[float, float]]], path: Path, *, x: str, y: str, dashed: Sequence[str] = ()
 ) -> None:
     """Plot named curves on doubly logarithmic axes; the dashed ones are references."""
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained", dpi=100)
-    axes = _styled(figure.add_subplot())
+    axes = viz.on(None, size=(6.4, 4.4))
     for index, (name, points) in enumerate(curves.items()):
         style = "--" if name in dashed else "-"
-        axes.plot(*zip(*points, strict=True), style, color=_colour(index), marker="o", markersize=3, label=name)
+        axes.plot(*zip(*points, strict=True), style, color=viz.colour(index), marker="o", markersize=3, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, format="png")
-
-
-def _styled(axes: Axes) -> Axes:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(True, alpha=0.25, linewidth=0.6)
-    return axes
-
-
-def _colour(index: int) -> str:
-    return COLOURS[index % len(COLOURS)]
-
-
-def _x(column: Column) -> float | None:
-    return column.eta if column.eta is not None else column.nfe
-
-
-def _line(
-    axes: Axes, points: Sequence[tuple[float, Estimate]], measure: Measure, index: int, name: str, style: int
-) -> None:
-    if not points:
-        return
-    points = sorted(points, key=lambda point: point[0])
-    # Points at the same place are shifted slightly, so that their intervals do not overlap.
-    xs, ys = [x * 1.015 ** (index - 3) for x, _ in points], [m.value * measure.scale for _, m in points]
-    errors = [
-        [0.0 if math.isnan(m.low) else max(0.0, sign * (m.value - bound)) * measure.scale for _, m in points
-         for bound in [m.low if sign > 0 else m.high]]
-        for sign in (1, -1)
-    ]  # fmt: skip
-    axes.errorbar(
-        xs, ys, errors, color=_colour(index), linestyle=("-", "--", ":", "-.")[style % 4], marker="o", markersize=3,
-        linewidth=1.4, capsize=2, label=name,
-    )  # fmt: skip
+    viz.save(axes, path)
 
 
 def _spread(ticks: Sequence[int], ratio: float = 1.2) -> list[int]:

@@ -19,27 +19,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from bfn import Model
+from bfn import Model, quality
 from bfn.exact import BackoffTables, count_backoff
-from bfn.quality import (
-    Estimate,
-    FeatureStatistics,
-    Frechet,
-    JudgePart,
-    Measure,
-    Metric,
-    ReferenceData,
-    as_classes,
-    as_values,
-    bootstrap_estimates,
-    extract,
-    mean_estimate,
-    near_copies,
-    read_images,
-    read_texts,
-    read_vectors,
-    text_parts,
-)
 
 JUDGES = Path(__file__).parent / "judges"
 """Folder of trained networks, one file for each data set, named after it."""
@@ -116,7 +97,7 @@ def digest(*values: object) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class NGramBits(JudgePart):
+class NGramBits(quality.JudgePart):
     """Bits per symbol of samples under an interpolated n-gram model of real text.
 
     Text of a good model costs as many bits as real text: wrong text costs more, monotonous text less.
@@ -132,7 +113,7 @@ class NGramBits(JudgePart):
     name: str
     end: int | None = None
     least = 2
-    measures = (Measure("ngram_bits", "bits per symbol by n-grams", "real", "bits", digits=3),)
+    measures = (quality.Measure("ngram_bits", "bits per symbol by n-grams", "real", "bits", digits=3),)
 
     @classmethod
     def of(cls, text: Tensor, n_classes: int) -> NGramBits:
@@ -150,7 +131,7 @@ class NGramBits(JudgePart):
     def key(self) -> str:
         return self.name
 
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, quality.Estimate]:
         base, context = self.tables.n_classes, self.tables.context
         before = 0 if self.end is None else 1  # a text follows the end of another one
         codes = torch.full((len(x),), self.end or 0, dtype=torch.int64)
@@ -160,7 +141,7 @@ class NGramBits(JudgePart):
             symbols = x[:, i].clamp(min=0)
             bits -= self.tables.probability(codes, min(i + before, context), symbols).log2() * (x[:, i] >= 0)
             codes = (codes * base + symbols) % base**context
-        return {"ngram_bits": mean_estimate(bits / (x >= 0).sum(1))}
+        return {"ngram_bits": quality.mean_estimate(bits / (x >= 0).sum(1))}
 
 
 def _closed(x: Tensor, end: int) -> Tensor:
@@ -170,7 +151,7 @@ def _closed(x: Tensor, end: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Projections(JudgePart):
+class Projections(quality.JudgePart):
     """Sliced Wasserstein distance: of the quantiles of samples and of data along fixed random directions.
 
     It is in standard deviations of the data, so that all variables have the same weight.
@@ -181,13 +162,13 @@ class Projections(JudgePart):
 
     reference: Tensor
     least = 2
-    measures = (Measure("sliced_distance", "sliced Wasserstein distance", "low", digits=3),)
+    measures = (quality.Measure("sliced_distance", "sliced Wasserstein distance", "low", digits=3),)
 
     @property
     def key(self) -> str:
         return digest("projections", (N_PROJECTIONS, QUANTILES), self.reference)
 
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, quality.Estimate]:
         generator = torch.Generator().manual_seed(0)
         scale = self.reference.flatten(1).std(0).clamp(min=1e-9)
         directions = torch.randn(len(scale), N_PROJECTIONS, generator=generator)
@@ -200,18 +181,18 @@ class Projections(JudgePart):
             found: Tensor = (projected[index].quantile(shares, dim=0) - real).square().mean().sqrt()[None]
             return found
 
-        (figure,) = bootstrap_estimates(distance, len(projected), generator=generator, n_resamples=100)
+        (figure,) = quality.bootstrap_estimates(distance, len(projected), generator=generator, n_resamples=100)
         return {"sliced_distance": figure.within(0)}
 
 
-def _parts(model: Model, real: ReferenceData) -> list[JudgePart]:
+def _parts(model: Model, real: quality.ReferenceData) -> list[quality.JudgePart]:
     """Return the parts of the second judge."""
     if model.form == "text":
-        return [NGramBits.of(real.reference, model.flow.leading.n_values or 0), *text_parts(model, real)]
+        return [NGramBits.of(real.reference, model.flow.leading.n_values or 0), *quality.text_parts(model, real)]
     if model.form != "images":
         return [Projections(real.reference)]
     network = judge_features(str(model.info.trained_on.get("name")), tuple(model.data_shape))
-    plain = extract(real.reference, network.features)
+    plain = quality.extract(real.reference, network.features)
     mean, std = plain.mean(0), plain.std(0).clamp(min=1e-6)
 
     def features(images: Tensor) -> Tensor:
@@ -219,25 +200,20 @@ def _parts(model: Model, real: ReferenceData) -> list[JudgePart]:
         scaled: Tensor = (network.features(images) - mean) / std
         return scaled
 
-    statistics = FeatureStatistics.of(extract(real.reference, features))
-    return [Frechet(features, statistics, "Frechet distance by the second judge"), *near_copies(real)]
+    statistics = quality.FeatureStatistics.of(quality.extract(real.reference, features))
+    return [quality.Frechet(features, statistics, "Frechet distance by the second judge"), *quality.near_copies(real)]
 
 
-def _read(model: Model, source: str | Path) -> ReferenceData:
-    if model.form == "text":
-        return read_texts(model, source)
-    return read_images(model, source, N_FEATURES) if model.form == "images" else read_vectors(model, source)
+def _read(model: Model, source: str | Path) -> quality.ReferenceData:
+    if model.form == "images":
+        return quality.read_images(model, source, N_FEATURES)
+    return (quality.read_texts if model.form == "text" else quality.read_vectors)(model, source)
 
 
 def _prepare(model: Model, x: Any) -> Tensor:
-    return as_classes(model, x) if model.form == "text" else as_values(model, x)
+    return (quality.as_classes if model.form == "text" else quality.as_values)(model, x)
 
 
-SECOND = Metric(
-    "the second judge, by which no solver is tuned or calibrated: other features, other text",
-    lambda model: True,
-    _parts,
-    _read,
-    _prepare,
-)
+SUMMARY = "the second judge, by which no solver is tuned or calibrated: other features, other text"
+SECOND = quality.Metric(SUMMARY, lambda model: True, _parts, _read, _prepare)
 """The metric "second" of ``bfn compare``."""

@@ -17,10 +17,23 @@ from bfn.viz.pictures import (
     write_picture,
     write_samples,
 )  # fmt: skip
-from bfn.viz.plots import Paths, against_calls, loss_by_t, nodes, plane, quality, record, save, simplex, table
+from bfn.viz.plots import (
+    Paths,
+    against_calls,
+    colour,
+    loss_by_t,
+    nodes,
+    on,
+    plane,
+    quality,
+    record,
+    save,
+    simplex,
+    table,
+)
 
 __all__ = [
-    "Paths", "Recorder", "against_calls", "lines", "loss_by_t", "molecule_sheet", "nodes", "plane", "quality", "record",
-    "save", "sheet", "side_by_side", "simplex", "table", "text_picture", "write_animation",
+    "Paths", "Recorder", "against_calls", "colour", "lines", "loss_by_t", "molecule_sheet", "nodes", "on", "plane",
+    "quality", "record", "save", "sheet", "side_by_side", "simplex", "table", "text_picture", "write_animation",
     "write_picture", "write_samples",
 ]  # fmt: skip

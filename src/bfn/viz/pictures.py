@@ -14,13 +14,12 @@ from bfn._utils.arguments import require
 from bfn._utils.files import atomic
 from bfn.core.codec import sheet
 from bfn.core.errors import UserError
+from bfn.core.model import Model
 from bfn.core.sampling import Step
 from bfn.data.tokenizers import text_picture
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
-
-    from bfn.core.model import Model
 
 __all__ = [
     "Recorder", "lines", "molecule_sheet", "sheet", "side_by_side", "text_picture", "write_animation", "write_picture",

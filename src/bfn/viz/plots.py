@@ -136,7 +136,7 @@ def nodes(flow: Flow, tables: dict[str, Table], axes: Axes | None = None) -> Axe
 
 
 def against_calls(
-    curves: Mapping[str, Mapping[int, Estimate]], label: str, axes: Axes | None = None, real: Estimate | None = None
+    curves: Mapping[str, Mapping[float, Estimate]], label: str, axes: Axes | None = None, real: Estimate | None = None
 ) -> Axes:
     """Plot a metric over network calls, one line for each sampler, with intervals and a band for real data.
 
@@ -188,7 +188,7 @@ def quality(records: Sequence[Any], measure: Measure, axes: Axes | None = None, 
 
     if not records:
         raise UserError("no records: nothing to draw")
-    curves: dict[str, dict[int, Estimate]] = {}
+    curves: dict[str, dict[float, Estimate]] = {}
     for record in records:
         figure = record.measures[measure.key].scaled(measure.scale)
         curves.setdefault(record.setting.sampler, {})[record.setting.nfe] = figure
