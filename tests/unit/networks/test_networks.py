@@ -12,6 +12,13 @@ from bfn.core.flows import ContinuousFlow
 from bfn.core.model import BFN
 from bfn.networks import NETWORKS, build
 from bfn.networks.mlp import MLP
+from bfn.networks.official import (
+    AttentionBlock,
+    OfficialBinaryUNet,
+    OfficialFlatUNet,
+    OfficialTransformer,
+    position_code,
+)  # fmt: skip
 from bfn.networks.transformer import Transformer
 from bfn.networks.unet import UNet
 
@@ -33,6 +40,19 @@ CASES = {
     "mlp": lambda: (MLP(4, 6, width=16, n_labels=3), (4,)),
     "mlp-discrete": lambda: (MLP(4, n_classes=3, width=16), (4, 3)),
 }
+OWN = list(CASES)
+FLAT = {"channels": 2, "width": 16, "n_blocks": 1, "groups": 4}
+BINARY = {"width": 16, "multipliers": [1, 2, 2], "n_blocks": 1, "attention_rates": [2, 4], "n_heads": 2, "groups": 4}
+CASES |= {
+    "official-transformer": lambda: (
+        OfficialTransformer(n_classes=5, length=7, width=16, n_layers=2, n_heads=4),
+        (7, 5),
+    ),
+    "official-flat": lambda: (OfficialFlatUNet(**FLAT, n_heads=2, n_outputs=1), (2, 6, 4)),
+    "official-flat-two": lambda: (OfficialFlatUNet(**FLAT, n_heads=1, n_outputs=2), (2, 6, 4)),
+    "official-binary": lambda: (OfficialBinaryUNet(**BINARY), (1, 8, 4, 2)),
+}
+PUBLISHED = [case for case in CASES if case not in OWN]
 
 
 def randomise(network: nn.Module, seed: int = 0) -> None:
@@ -49,10 +69,10 @@ def example(case: str, batch: int = 4) -> tuple[nn.Module, Tensor, Tensor, Tenso
     randomise(network)
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn((batch, *shape), generator=generator)
-    discrete = network.config["n_classes"]
+    discrete = case in PUBLISHED or network.config["n_classes"]
     inputs = (2 * inputs).softmax(-1) if discrete else inputs
     t = torch.rand((batch,), generator=generator)
-    label = torch.randint(3, (batch,), generator=generator) if network.config["n_labels"] else None
+    label = torch.randint(3, (batch,), generator=generator) if network.config.get("n_labels") else None
     return network.eval(), inputs, t, label
 
 
@@ -78,12 +98,13 @@ def test_config_holds_every_argument(case: str) -> None:
 def test_gradient_reaches_every_parameter(case: str) -> None:
     network, inputs, t, label = example(case)
     # Random weights on the outputs: a plain sum is blind to whatever a later normalisation removes.
-    output = network(inputs, t, torch.arange(-1, 3) if label is not None else None)
+    output = network(inputs, t, None if label is None else torch.arange(-1, 3))
     (output * torch.randn(output.shape, generator=torch.Generator().manual_seed(2))).sum().backward()
     silent = [name for name, parameter in network.named_parameters() if not parameter.grad.abs().max() > 1e-7]
     assert not silent
 
 
+@pytest.mark.parametrize("case", OWN)
 def test_fresh_networks_answer_nothing_or_the_evidence(case: str) -> None:
     _, inputs, t, label = example(case)
     output = CASES[case]()[0](inputs, t, label)
@@ -106,7 +127,7 @@ def test_time_matters(case: str) -> None:
     assert (network(inputs, t, label) - network(inputs, 1 - t, label)).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if CASES[case]()[0].config["n_labels"]])
+@pytest.mark.parametrize("case", [case for case in CASES if CASES[case]()[0].config.get("n_labels")])
 def test_label_minus_one_is_no_label(case: str) -> None:
     network, inputs, t, label = example(case)
     without = network(inputs, t)
@@ -132,7 +153,7 @@ def test_dropout_acts_in_training_alone(case: str) -> None:
     assert torch.equal(dropped.eval()(inputs, t, label), network(inputs, t, label))
 
 
-@pytest.mark.parametrize("case", ["unet-discrete", "transformer-conv", "mlp-discrete"])
+@pytest.mark.parametrize("case", ["unet-discrete", "transformer-conv", "mlp-discrete", *PUBLISHED])
 def test_the_whole_network_is_one_graph(case: str) -> None:
     network, inputs, t, label = example(case)
     torch.compiler.reset()
@@ -173,3 +194,26 @@ def test_a_label_that_a_network_does_not_take_is_one_clear_line() -> None:
 def test_a_mistake_inside_a_network_keeps_its_own_error() -> None:
     with pytest.raises(TypeError, match="unsupported operand"):
         BFN(Broken(), ContinuousFlow(), "data", (2,)).sample(2, nfe=2, label=0)
+
+
+@pytest.mark.parametrize("head_first", [True, False])
+def test_attention_against_its_formula(head_first: bool, generator: torch.Generator) -> None:
+    """q and k scaled by c^(-1/4) each; the heads' q, k, v adjacent, or all q before all k before all v."""
+    n_heads, c = 2, 4
+    block = AttentionBlock(8, n_heads=n_heads, groups=2, head_first=head_first)
+    nn.init.normal_(block.out.weight, generator=generator)
+    x = torch.randn(2, 8, 3, 5, generator=generator)
+    qkv = block.qkv(block.norm(x).flatten(2).mT)
+    parts = []
+    for head in range(n_heads):
+        starts = [3 * c * head + c * i for i in range(3)] if head_first else [8 * i + c * head for i in range(3)]
+        q, k, v = (qkv[..., start : start + c] for start in starts)
+        parts.append(torch.softmax((q * c**-0.25) @ (k * c**-0.25).mT, -1) @ v)
+    expected = x + block.out(torch.cat(parts, -1)).mT.reshape(x.shape)
+    torch.testing.assert_close(block(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_position_code_has_base_1000_and_a_frequency_a_column() -> None:
+    code = position_code(9, 6)
+    for column, wave in ((0, torch.sin), (1, torch.cos), (4, torch.sin), (5, torch.cos)):
+        torch.testing.assert_close(code[:, column], wave(torch.arange(9) / 1000 ** (column / 6)))

@@ -7,13 +7,11 @@ import math
 
 import pytest
 import torch
-from scipy.stats import chisquare
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 import bfn
-from bfn.networks.ngram_counts import count_pruned
-from bfn.networks.ngram_posterior import BackoffAutomaton, NGramPosterior, draw_strings
+from bfn.networks.ngram_posterior import NGramPosterior
 from bfn.networks.transformer import Transformer
 
 
@@ -81,12 +79,6 @@ def test_gradients_agree_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda x: layer(x.softmax(-1)), random_theta(2, 5, seed=2).log().requires_grad_())
 
 
-def test_absent_positions_give_no_evidence() -> None:
-    layer, theta = counted(), random_theta(3, 9, seed=3)
-    present = torch.arange(9).expand(3, 9) < 6
-    torch.testing.assert_close(layer(theta, present)[:, :6].softmax(-1), layer(theta[:, :6]).softmax(-1))
-
-
 def test_n_grams_do_not_cross_the_ends_of_sequences() -> None:
     """After 0 always 1 and then the end. If the rows were one text, 0 would follow 1."""
     layer = NGramPosterior(2, 1)
@@ -146,40 +138,3 @@ def test_n_gram_models_are_copied_and_stored(tmp_path) -> None:
     torch.testing.assert_close(copy.deepcopy(chain)(theta).softmax(-1), before)
     read = bfn.load(model.save(tmp_path / "model", dtype="float16"))
     torch.testing.assert_close(read.network.chain(theta).softmax(-1), before, atol=5e-3, rtol=0.0)
-
-
-def pruned_automaton(text: Tensor, context: int, n_classes: int) -> BackoffAutomaton:
-    return BackoffAutomaton(count_pruned(text, context, n_classes, 60), torch.float64)
-
-
-def shares(chain: BackoffAutomaton, log_likelihood: Tensor, strings: Tensor) -> Tensor:
-    """Return the posterior probability of each string, by a forward pass over it alone."""
-    alpha, weight = chain.start(len(strings)), torch.ones(len(strings), dtype=torch.float64)
-    for d, symbols in enumerate(strings.T):
-        alpha = chain.emit(chain.advance(alpha), one_hot(symbols, chain.base).double().T.contiguous())
-        weight = weight * log_likelihood[d].exp()[symbols]
-    weight = weight * alpha.sum(0)
-    return weight / weight.sum()
-
-
-def test_strings_are_drawn_from_the_posterior() -> None:
-    """Chi-square test with a false-alarm rate of 1e-3."""
-    generator = torch.Generator().manual_seed(0)
-    text = torch.randint(3, (400,), generator=generator).cumsum(0) % 3
-    text = torch.where(torch.rand(400, generator=generator) < 0.6, torch.arange(400) % 3, text)
-    chain, n = pruned_automaton(text, 3, 3), 20_000
-    log_likelihood = torch.randn(5, 3, dtype=torch.float64, generator=generator)
-    strings = torch.tensor(list(itertools.product(range(3), repeat=5)))
-    expected = n * shares(chain, log_likelihood, strings)
-    drawn = draw_strings(chain, log_likelihood.expand(n, 5, 3), generator)
-    found = torch.bincount((drawn * 3 ** torch.arange(4, -1, -1)).sum(1), minlength=len(strings)).double()
-    common = expected >= 5
-    observed, wanted = ([*values[common].tolist(), float(values[~common].sum())] for values in (found, expected))
-    assert chisquare(observed, wanted).pvalue > 1e-3
-
-
-def test_strong_evidence_determines_the_string() -> None:
-    generator = torch.Generator().manual_seed(1)
-    chain = pruned_automaton(torch.randint(4, (300,), generator=generator), 2, 4)
-    x = torch.randint(4, (20, 17), generator=generator)
-    assert torch.equal(draw_strings(chain, 60 * one_hot(x, 4).double(), generator), x)

@@ -3,11 +3,10 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bfn.networks.mlp import MLP
 from bfn.networks.transformer import Transformer
-from bfn.networks.unet import GroupNorm, UNet
+from bfn.networks.unet import UNet
 
 CONDITIONS = {"prompt": {"shape": [3], "n_classes": 4}}
 SEQUENCES = {
@@ -75,14 +74,6 @@ def test_sequences_of_different_lengths_in_one_batch_and_padding_in_front() -> N
             torch.testing.assert_close(output[i : i + 1, part], alone, rtol=1e-5, atol=2e-6)
 
 
-def test_presence_may_come_with_the_features_of_a_position() -> None:
-    network, inputs, t = transformer("numbers"), drawn(2, 6, 3, classes=False), torch.rand(2)
-    present = torch.arange(6).expand(2, 6) < 4
-    assert torch.equal(
-        network(inputs, t, present=present[..., None].expand(2, 6, 3)), network(inputs, t, present=present)
-    )
-
-
 @pytest.mark.parametrize("corner", [(0, 0), (8, 4)])
 @pytest.mark.parametrize("sides", [(4, 8), (8, 8)])
 @pytest.mark.parametrize("case", IMAGES)
@@ -100,27 +91,27 @@ def test_a_padded_image_gives_what_it_gives_alone(case: str, sides: tuple[int, i
     assert torch.equal(network(padded, t, present=present.expand(2, 2, 16, 12)), among)
 
 
+def half_present(case: str) -> tuple[nn.Module, Tensor, Tensor, Tensor]:
+    """Return a network, two inputs, their times, and a mask of which half of each is present."""
+    present = torch.arange(8) < 4
+    if case == "transformer":
+        return transformer("convolution"), drawn(2, 8, 5, classes=True), torch.rand(2), present.expand(2, 8)
+    return unet("attention"), drawn(2, 2, 8, 8, classes=False), torch.rand(2), present.expand(2, 1, 8, 8)
+
+
 @pytest.mark.parametrize("case", ["transformer", "unet"])
 def test_what_stands_at_padding_does_not_matter_not_even_to_the_gradient(case: str) -> None:
-    network = transformer("convolution") if case == "transformer" else unet("attention")
-    shape = (2, 12, 5) if case == "transformer" else (2, 2, 8, 8)
-    inputs = drawn(*shape, classes=case == "transformer").requires_grad_()
-    present = torch.arange(shape[-1] if case == "unet" else 12) < 4
-    present = present.expand(2, 1, 8, 8) if case == "unet" else present.expand(2, 12)
+    network, inputs, t, present = half_present(case)
     there = present.expand(2, 2, 8, 8) if case == "unet" else present
-    network(inputs, torch.rand(2), present=present)[there].square().sum().backward()
-    assert inputs.grad is not None
+    network(inputs.requires_grad_(), t, present=present)[there].square().sum().backward()
     assert (inputs.grad[there] != 0).all()
     assert (inputs.grad[~there] == 0).all()
 
 
 @pytest.mark.parametrize("case", ["transformer", "unet"])
 def test_a_sample_of_padding_alone_is_finite_and_leaves_the_others_alone(case: str) -> None:
-    network = transformer("convolution") if case == "transformer" else unet("attention")
-    shape = (5, 5) if case == "transformer" else (2, 8, 8)
-    inputs, t = drawn(2, *shape, classes=case == "transformer"), torch.rand(2)
-    present = torch.tensor([True, False])[:, None].expand(2, 5)
-    present = present[:, :1, None, None].expand(2, 1, 8, 8) if case == "unet" else present
+    network, inputs, t, present = half_present(case)
+    present = torch.stack([torch.ones_like(present[0]), torch.zeros_like(present[1])])
     output = network(inputs, t, present=present)
     torch.testing.assert_close(output[:1], network(inputs[:1], t[:1]), rtol=1e-5, atol=1e-5)
     assert output.isfinite().all()
@@ -139,31 +130,9 @@ def test_absent_entries_of_a_vector_say_nothing(n_classes: int) -> None:
     assert (masked - network(inputs, t))[present].abs().max() > 1e-3
 
 
-def test_where_all_is_present_a_mask_changes_nothing() -> None:
-    inputs, t = drawn(2, 7, 5, classes=True), torch.rand(2)
-    network = transformer("convolution")
-    everything = network(inputs, t, present=torch.ones(2, 7, dtype=torch.bool))
-    torch.testing.assert_close(everything, network(inputs, t), rtol=1e-5, atol=1e-6)
-    images, unet_ = drawn(2, 2, 8, 8, classes=False), unet("attention")
-    everything = unet_(images, t, present=torch.ones(2, 1, 8, 8, dtype=torch.bool))
-    torch.testing.assert_close(everything, unet_(images, t), rtol=1e-5, atol=1e-5)
-
-
-def test_group_norm_over_what_is_present_is_that_of_the_smaller_image() -> None:
-    norm = as_if_trained(GroupNorm(16))
-    x, present = 3 + drawn(2, 16, 6, 5, classes=False), torch.zeros(2, 1, 6, 5)
-    present[:, :, :4, 1:4] = 1
-    alone = F.group_norm(x[:, :, :4, 1:4], 2, norm.weight, norm.bias)
-    torch.testing.assert_close(norm(x, present)[:, :, :4, 1:4], alone, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("case", ["transformer", "unet"])
 def test_one_graph_and_half_precision_with_a_mask(case: str) -> None:
-    network = transformer("convolution") if case == "transformer" else unet("attention")
-    shape = (8, 5) if case == "transformer" else (2, 8, 8)
-    inputs, t = drawn(2, *shape, classes=case == "transformer"), torch.rand(2)
-    present = torch.arange(8) < 4
-    present = present.expand(2, 8) if case == "transformer" else present.expand(2, 1, 8, 8)
+    network, inputs, t, present = half_present(case)
     exact = network(inputs, t, present=present)
     torch.compiler.reset()
     captured = torch.compile(network, fullgraph=True, backend="eager")
