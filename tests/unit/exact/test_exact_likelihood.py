@@ -16,9 +16,7 @@ N = 40_000
 
 
 def mixture() -> tuple[GaussianMixture, torch.Tensor]:
-    means = torch.tensor([[-0.8, 0.3], [0.5, 0.5], [0.1, -0.9]], dtype=torch.float64)
-    stds = torch.tensor([0.2, 0.4, 0.1], dtype=torch.float64)
-    weights = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64)
+    means, stds, weights = [[-0.8, 0.3], [0.5, 0.5], [0.1, -0.9]], [0.2, 0.4, 0.1], [0.5, 0.2, 0.3]
     return GaussianMixture(means, stds=stds, weights=weights, sigma_1=0.2), torch.tensor([[-0.2, 0.3]]).double()
 
 

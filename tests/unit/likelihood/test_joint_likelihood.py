@@ -7,6 +7,7 @@ import torch
 
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.exact.joint import JointMixture
+from exact_models import seeded
 
 FLOWS = {
     "x": ContinuousFlow(0.02),
@@ -18,7 +19,7 @@ FLOWS = {
 
 def mixture(names: tuple[str, ...] = tuple(FLOWS), at_end: bool = False) -> JointMixture:
     """Make a mixture of three components; at_end adds the noise that numbers have at t = 1."""
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -40,8 +41,8 @@ def mixture(names: tuple[str, ...] = tuple(FLOWS), at_end: bool = False) -> Join
 def test_the_ode_gives_the_exact_likelihood(names: tuple[str, ...], settings: dict) -> None:
     """For an exact model p(u) P(classes | u) / q(u | classes) is the same for every draw."""
     model = mixture(names)
-    data = model.sample_data(4, torch.Generator().manual_seed(0))
-    found = model.log_likelihood(data, generator=torch.Generator().manual_seed(2), **settings)
+    data = model.sample_data(4, seeded())
+    found = model.log_likelihood(data, generator=seeded(2), **settings)
     torch.testing.assert_close(found.log_prob, mixture(names, at_end=True).log_prob(data), rtol=0, atol=1e-3)
     assert found.is_bound == (set(names) > {"x", "y"} or "kind" in names)
     assert found.is_density == ("y" in names)
@@ -50,9 +51,9 @@ def test_the_ode_gives_the_exact_likelihood(names: tuple[str, ...], settings: di
 def test_random_probes_are_unbiased() -> None:
     """Within five standard errors: a false alarm has probability 1e-5 for each sample."""
     model = mixture()
-    data = model.sample_data(3, torch.Generator().manual_seed(0))
+    data = model.sample_data(3, seeded())
     settings = {"divergence": "hutchinson", "probes": 60, "nfe": 40}
-    found = model.log_likelihood(data, generator=torch.Generator().manual_seed(2), **settings)
+    found = model.log_likelihood(data, generator=seeded(2), **settings)
     exact = mixture(at_end=True).log_prob(data)
     assert bool(((found.log_prob - exact).abs() < 5 * found.error + 5e-3).all())
     assert float(found.error.max()) < 1
@@ -63,8 +64,8 @@ def test_the_bounds_are_close_to_the_exact_likelihood(method: str) -> None:
     """For an exact model the continuous-time bound is tight on average, up to the reconstruction."""
     model = mixture()
     n = 4000
-    data = model.sample_data(n, torch.Generator().manual_seed(0))
-    found = model.log_likelihood(data, method, 12, generator=torch.Generator().manual_seed(2))
+    data = model.sample_data(n, seeded())
+    found = model.log_likelihood(data, method, 12, generator=seeded(2))
     excess = model.log_prob(data) - found.log_prob
     error = 5 * float(excess.std()) / math.sqrt(n)
     mean = float(excess.mean())
@@ -76,10 +77,10 @@ def test_the_bounds_are_close_to_the_exact_likelihood(method: str) -> None:
 
 def test_the_n_step_bound_converges_to_the_continuous_time_bound() -> None:
     model, n = mixture(), 1500
-    data = model.sample_data(n, torch.Generator().manual_seed(0))
+    data = model.sample_data(n, seeded())
     excess = []
     for nfe in (6, 21, 81):
-        found = model.log_likelihood(data, "n-step", nfe, generator=torch.Generator().manual_seed(2))
+        found = model.log_likelihood(data, "n-step", nfe, generator=seeded(2))
         excess.append(float((model.log_prob(data) - found.log_prob).mean()))
     assert excess[0] > excess[1] > excess[2]
     # The excess falls as 1/n.
