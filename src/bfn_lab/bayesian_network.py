@@ -137,28 +137,23 @@ class _Parser:
         if without is not None:
             self.fail(f"variable {without!r} has no probability")
         nodes = [Node(name, levels, *self.tables[name]) for name, levels in self.levels.items()]
-        self._refuse_cycles(nodes)
+        _, rest = _parents_first(nodes)
+        if rest:
+            self.fail(f"{', '.join(node.name for node in rest[:5])}: a variable that is its own ancestor")
         return nodes
 
     def _header(self) -> None:
         while self.token != "{":
             self.take()
-        self._skip_block()
+        self._skip("}")
 
-    def _skip_block(self) -> None:
-        self.take("{")
-        while self.token != "}":
+    def _skip(self, end: str) -> None:
+        """Go on after a bracket or a semicolon."""
+        while self.token != end:
             if not self.token:
-                self.fail("the end: expected '}'")
+                self.fail(f"the end: expected {end!r}")
             self.token = next(self.tokens)
-        self.take("}")
-
-    def _property(self) -> None:
-        while self.token != ";":
-            if not self.token:
-                self.fail("the end: expected ';'")
-            self.token = next(self.tokens)
-        self.take(";")
+        self.take(end)
 
     def _variable(self) -> None:
         name = self.take()
@@ -169,7 +164,7 @@ class _Parser:
         while self.token != "}":
             word = self.take()
             if word == "property":
-                self._property()
+                self._skip(";")
                 continue
             if word != "type":
                 self.fail(f"{word!r}: expected type")
@@ -224,7 +219,7 @@ class _Parser:
                 continue
             word = self.take()
             if word == "property":
-                self._property()
+                self._skip(";")
             elif word == "table":
                 # In the format, the levels of the variable itself change slowest.
                 table = self._numbers(n_rows * n_levels).reshape(n_levels, n_rows).T.clone()
@@ -263,26 +258,6 @@ class _Parser:
             self.fail(f"{len(words)} numbers: expected {count} probabilities")
         return values
 
-    def _refuse_cycles(self, nodes: list[Node]) -> None:
-        waiting, known = {node.name: set(node.parents) for node in nodes}, set[str]()
-        while waiting:
-            ready = [name for name, parents in waiting.items() if parents <= known]
-            if not ready:
-                self.fail(f"{', '.join(list(waiting)[:5])}: a variable that is its own ancestor")
-            known.update(ready)
-            for name in ready:
-                del waiting[name]
-
-
-@dataclass(frozen=True, eq=False)
-class _Clique:
-    """A clique: the variable that it eliminates, its variables, and the clique that it sends its message to."""
-
-    of: int
-    scope: tuple[int, ...]
-    parent: int | None
-    log_factor: Tensor
-
 
 class CliqueTree:
     """Sums of products of factors over many variables, by message passing on a tree of cliques.
@@ -295,25 +270,25 @@ class CliqueTree:
     def __init__(self, sizes: Sequence[int], scopes: Sequence[tuple[int, ...]]) -> None:
         self.sizes = tuple(sizes)
         self.order, self.scopes = _eliminated(self.sizes, scopes)
+        place = {v: i for i, v in enumerate(self.order)}
+        self.first = [min(scope, key=place.__getitem__) for scope in scopes]
+        """The variable, and so the clique, that eliminates each factor."""
         self.factor_scopes = tuple(scopes)
-        self.n_numbers = sum(math.prod(self.sizes[v] for v in self.scopes[of]) for of in self.order)
+        self.rest = {of: tuple(v for v in scope if v != of) for of, scope in self.scopes.items()}
+        """The variables that a clique, named by the variable that it eliminates, sends a message about."""
+        self.parent = {of: min(rest, key=place.__getitem__, default=None) for of, rest in self.rest.items()}
+        """The clique that each clique sends its message to."""
+        self.n_numbers = sum(math.prod(self.sizes[v] for v in scope) for scope in self.scopes.values())
         """Number of entries of all cliques: the cost of a sum for each piece of evidence."""
-        self._cliques: list[_Clique] = []
+        self.log_factors: dict[int, Tensor] = {}
 
     def set_factors(self, log_factors: Sequence[Tensor]) -> None:
         """Set the logarithms of the factors, each with an axis for each variable of its scope."""
-        place = {v: i for i, v in enumerate(self.order)}
-        own: dict[int, Tensor] = {
-            of: torch.zeros([self.sizes[v] for v in self.scopes[of]], dtype=log_factors[0].dtype) for of in self.order
-        }
-        for scope, log_factor in zip(self.factor_scopes, log_factors, strict=True):
-            first = min(scope, key=place.__getitem__)
-            own[first] = own[first] + _spread(log_factor, scope, self.scopes[first], batch=False)
-        self._cliques = []
-        for of in self.order:
-            rest = [v for v in self.scopes[of] if v != of]
-            parent = min(rest, key=place.__getitem__) if rest else None
-            self._cliques.append(_Clique(of, self.scopes[of], parent, own[of]))
+        shapes = {of: [self.sizes[v] for v in scope] for of, scope in self.scopes.items()}
+        own = {of: torch.zeros(1, *shape, dtype=log_factors[0].dtype) for of, shape in shapes.items()}
+        for of, scope, log_factor in zip(self.first, self.factor_scopes, log_factors, strict=True):
+            own[of] = own[of] + _spread(log_factor.unsqueeze(0), scope, self.scopes[of])
+        self.log_factors = own
 
     def log_sum(self, evidence: Mapping[int, Tensor]) -> Tensor:
         """Return the log of the sum over all values of the factors times the evidence, (batch,).
@@ -327,35 +302,27 @@ class CliqueTree:
         """Return the same sum with one variable fixed, for each variable and level: (batch, levels), unnormalised."""
         tables, _, messages = self._collected(evidence)
         found: dict[int, Tensor] = {}
-        for clique in reversed(self._cliques):
-            table = tables[clique.of]
-            if clique.parent is not None:
+        for of in reversed(self.order):
+            parent = self.parent[of]
+            if parent is not None:
                 # The sum of the parent without the message of this clique.
-                rest = tuple(v for v in clique.scope if v != clique.of)
-                parent = self.scopes[clique.parent]
-                known = _summed(tables[clique.parent], parent, rest) - messages[clique.of]
-                table = tables[clique.of] = table + _spread(known, rest, clique.scope)
-            found[clique.of] = _summed(table, clique.scope, (clique.of,))
+                known = _summed(tables[parent], self.scopes[parent], self.rest[of]) - messages[of]
+                tables[of] = tables[of] + _spread(known, self.rest[of], self.scopes[of])
+            found[of] = _summed(tables[of], self.scopes[of], (of,))
         return found
 
     def _collected(self, evidence: Mapping[int, Tensor]) -> tuple[dict[int, Tensor], Tensor, dict[int, Tensor]]:
         """Return the tables of the cliques with the messages to them, the log of the sum, and the messages."""
-        n = len(next(iter(evidence.values())))
-        tables = {
-            clique.of: clique.log_factor.unsqueeze(0) + _spread(evidence[clique.of], (clique.of,), clique.scope)
-            for clique in self._cliques
-        }
+        tables = {of: self.log_factors[of] + _spread(evidence[of], (of,), self.scopes[of]) for of in self.order}
         messages: dict[int, Tensor] = {}
-        total = next(iter(evidence.values())).new_zeros(n)
-        for clique in self._cliques:
-            rest = tuple(v for v in clique.scope if v != clique.of)
-            message = _summed(tables[clique.of], clique.scope, rest)
-            messages[clique.of] = message
-            if clique.parent is None:
+        total = torch.zeros(())
+        for of in self.order:
+            messages[of] = message = _summed(tables[of], self.scopes[of], self.rest[of])
+            parent = self.parent[of]
+            if parent is None:
                 total = total + message
             else:
-                parent = clique.parent
-                tables[parent] = tables[parent] + _spread(message, rest, self.scopes[parent])
+                tables[parent] = tables[parent] + _spread(message, self.rest[of], self.scopes[parent])
         return tables, total, messages
 
 
@@ -380,11 +347,10 @@ def _eliminated(
     return order, cliques
 
 
-def _spread(table: Tensor, scope: tuple[int, ...], over: tuple[int, ...], batch: bool = True) -> Tensor:
-    """Return a view with an axis for each variable of a larger scope; both scopes are in increasing order."""
-    sizes = iter(table.shape[1:] if batch else table.shape)
-    shape = [next(sizes) if v in scope else 1 for v in over]
-    return table.reshape(len(table), *shape) if batch else table.reshape(shape)
+def _spread(table: Tensor, scope: tuple[int, ...], over: tuple[int, ...]) -> Tensor:
+    """Return a view of (batch, ...) with an axis for each variable of a larger scope; both are in increasing order."""
+    sizes = iter(table.shape[1:])
+    return table.reshape(len(table), *(next(sizes) if v in scope else 1 for v in over))
 
 
 def _summed(table: Tensor, scope: tuple[int, ...], onto: tuple[int, ...]) -> Tensor:
@@ -424,7 +390,10 @@ class BayesianNetwork(ExactModel):
         shapes: dict[str, tuple[int, ...]] = {node.name: () for node in varied}
         super().__init__(JointFlow({**own, **(flows or {})}).for_shape(shapes), (0,))
         self.data_shape = shapes
-        self.name, self.nodes = name, _parents_first(nodes)
+        self.nodes, rest = _parents_first(nodes)
+        if rest:
+            raise UserError(f"{rest[0].name}: its parents {', '.join(rest[0].parents)} come nowhere before it")
+        self.name = name
         self.place = {node.name: i for i, node in enumerate(self.nodes)}
         for i, node in enumerate(self.nodes):
             self.register_buffer(f"log_probs_{i}", safe_log(node.probs).to(dtype))
@@ -461,9 +430,7 @@ class BayesianNetwork(ExactModel):
 
     def encode(self, rows: Any) -> dict[str, Tensor]:
         """Return the parts of a DataFrame that has a column for each node."""
-        columns = self.info.columns
-        assert columns is not None
-        parts: dict[str, Tensor] = columns.encode(rows)
+        parts: dict[str, Tensor] = super().encode(rows)["x"]
         return parts
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -546,13 +513,12 @@ class BayesianNetwork(ExactModel):
         return self.get_buffer(f"log_probs_{i}")
 
 
-def _parents_first(nodes: list[Node]) -> list[Node]:
+def _parents_first(nodes: Sequence[Node]) -> tuple[list[Node], list[Node]]:
+    """Return the nodes with parents before their children, and those that have no such order."""
     found: dict[str, Node] = {}
-    waiting = list(nodes)
-    while waiting:
+    waiting, ready = list(nodes), list(nodes)
+    while ready:
         ready = [node for node in waiting if all(parent in found for parent in node.parents)]
-        if not ready:
-            raise UserError(f"{waiting[0].name}: its parents {', '.join(waiting[0].parents)} come nowhere before it")
         found |= {node.name: node for node in ready}
         waiting = [node for node in waiting if node.name not in found]
-    return list(found.values())
+    return list(found.values()), waiting
