@@ -133,9 +133,8 @@ def _build_own(name: str, make: Callable[..., Any], arguments: Mapping[str, Any]
     try:
         inspect.signature(make).bind(**arguments)
     except TypeError as error:
-        raise UserError(
-            f"network {name}: {error}; its arguments are {', '.join(inspect.signature(make).parameters)}"
-        ) from None
+        known = ", ".join(inspect.signature(make).parameters)
+        raise UserError(f"network {name}: {error}; its arguments are {known}") from None
     network = make(**arguments)
     if not isinstance(network, nn.Module):
         raise UserError(f"network {name}: made a {type(network).__name__}: expected a torch.nn.Module")
@@ -205,15 +204,13 @@ def _import_class(name: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise
-        raise UserError(
-            f"network {name!r}: no module {module!r} here or installed; expected module:Class or file.py:Class"
-        ) from None
-    found: Any = getattr(loaded, attribute, None)
+        expected = "expected module:Class or file.py:Class"
+        raise UserError(f"network {name!r}: no module {module!r} here or installed; {expected}") from None
+    found: Callable[..., Any] | None = getattr(loaded, attribute, None)
     if not callable(found):
         known = [key for key, value in vars(loaded).items() if inspect.isclass(value)]
         raise UserError(f"network {name!r}: {module} has no class {attribute!r}{did_you_mean(attribute, known)}")
-    make: Callable[..., Any] = found
-    return make
+    return found
 
 
 def _load_file(name: str, path: Path) -> Any:
@@ -275,10 +272,8 @@ def begin_with(model: BFN, start: str) -> None:
     ours = model.state_dict()
     other = next((name for name in (*ours, *theirs) if _shape(ours.get(name)) != _shape(theirs.get(name))), None)
     if other is not None:
-        raise UserError(
-            f"start={start}: weights {other} are {_shape(theirs.get(other))} there and {_shape(ours.get(other))} here; "
-            f"expected a model with the same network, on the same kind of data"
-        )
+        there, here = _shape(theirs.get(other)), _shape(ours.get(other))
+        raise UserError(f"start={start}: weights {other} are {there} there and {here} here; expected the same network")
     model.load_state_dict(theirs)
 
 

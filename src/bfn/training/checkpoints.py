@@ -12,6 +12,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -209,41 +210,35 @@ def shard(module: nn.Module) -> None:
     fully_shard(module, reshard_after_forward=True)
 
 
-def _distributed(call: str, *arguments: Any, **options: bool) -> Any:
+def _distributed(call: str, *arguments: Any) -> Any:
     """Call a function of torch for whole states of sharded modules."""
     states = import_module("torch.distributed.checkpoint.state_dict")
-    return getattr(states, call)(*arguments, options=states.StateDictOptions(full_state_dict=True, **options))
+    options = states.StateDictOptions(full_state_dict=True, cpu_offload=call.startswith("get"))
+    return getattr(states, call)(*arguments, options=options)
 
 
 def whole_weights(module: nn.Module, sharded: bool) -> dict[str, Tensor]:
     """Return all weights; if they are sharded, on the main process only. All processes take part."""
-    weights: dict[str, Tensor] = (
-        _distributed("get_model_state_dict", module, cpu_offload=True) if sharded else module.state_dict()
-    )
+    weights: dict[str, Tensor] = module.state_dict() if not sharded else _distributed("get_model_state_dict", module)
     return weights
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, Tensor], sharded: bool) -> None:
     """Load weights that every process has as a whole."""
-    if sharded:
-        _distributed("set_model_state_dict", module, dict(weights))
-    else:
-        module.load_state_dict(dict(weights))
+    load = partial(_distributed, "set_model_state_dict", module) if sharded else module.load_state_dict
+    load(dict(weights))
 
 
-def whole_optimiser(module: nn.Module, optimiser: torch.optim.Optimizer, sharded: bool) -> dict[str, Any]:
+def whole_optimiser(module: nn.Module, optimiser: torch.optim.Optimizer, sharded: bool) -> Any:
     """Return the state of the optimiser, like :func:`whole_weights`."""
-    if not sharded:
-        return optimiser.state_dict()
-    state: dict[str, Any] = _distributed("get_optimizer_state_dict", module, optimiser, cpu_offload=True)
-    return state
+    return _distributed("get_optimizer_state_dict", module, optimiser) if sharded else optimiser.state_dict()
 
 
 def load_optimiser(
     module: nn.Module, optimiser: torch.optim.Optimizer, state: Mapping[str, Any], sharded: bool
 ) -> None:
     """Load the state of an optimiser that every process has as a whole."""
-    if sharded:
-        _distributed("set_optimizer_state_dict", module, optimiser, dict(state))
-    else:
-        optimiser.load_state_dict(dict(state))
+    load = (
+        partial(_distributed, "set_optimizer_state_dict", module, optimiser) if sharded else optimiser.load_state_dict
+    )
+    load(dict(state))

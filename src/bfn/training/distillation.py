@@ -30,14 +30,14 @@ from bfn._utils.estimate import mean_estimate
 from bfn._utils.pieces import derived_generator, evaluating
 from bfn._utils.progress import Progress, Shown, say
 from bfn.controls.guidance import Guidance
-from bfn.core.conditions import ConditionTensors, conditions_for, dropped, mean_over_present, rows_of
+from bfn.core.conditions import ConditionTensors, conditions_for, dropped, rows_of
 from bfn.core.control import Batch as SamplingBatch
 from bfn.core.control import Predict, compose, controls_from_options
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow
 from bfn.core.heads import FlowMapHead, Output
 from bfn.core.info import CARD
-from bfn.core.losses import EDM, Bound, CrossEntropy, Weighting, errors_and_values
+from bfn.core.losses import EDM, Bound, CrossEntropy, Weighting, errors_and_values, mean_over_present
 from bfn.core.model import BFN, Model
 from bfn.core.plain import to_plain
 from bfn.core.sampling import Step, sample
@@ -67,7 +67,7 @@ class Paths:
 
     Attributes:
         times: times of the network calls, (calls,) float64.
-        u: states at these times, (calls, n, *state_shape), in half precision: the rounding is small beside the noise.
+        u: states at these times, (n, calls, *state_shape), in half precision: the rounding is small beside the noise.
         x: ends of the paths, (n, *data_shape).
         conditions: conditions by name, each (n, ...).
     """
@@ -82,17 +82,13 @@ class Paths:
 
     def __getitem__(self, rows: slice) -> Paths:
         """Return some of the paths."""
-        return Paths(self.times, self.u[:, rows], self.x[rows], rows_of(self.conditions, rows))
-
-    def at(self, node: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-        """Return the times and states of some paths at some of their nodes, their ends, and their conditions."""
-        return self.times[node], self.u[node, index].float(), self.x[index], rows_of(self.conditions, index)
+        return Paths(self.times, self.u[rows], self.x[rows], rows_of(self.conditions, rows))
 
     def batch(self, flow: Flow, node: Tensor, index: Tensor, device: torch.device) -> Batch:
         """Return the states of some paths at some of their nodes, as noise that leads to the ends of the paths."""
-        t, u, x, conditions = self.at(node, index)
-        eps = coupled_noise(flow, u, x, t).to(device)
-        moved = {name: value.to(device) for name, value in conditions.items()}
+        t, x = self.times[node], self.x[index]
+        eps = coupled_noise(flow, self.u[index, node].float(), x, t).to(device)
+        moved = {name: value.to(device) for name, value in rows_of(self.conditions, index).items()}
         return Batch(x.to(device), t.to(device), eps, torch.ones_like(t).to(device), moved)
 
 
@@ -125,19 +121,18 @@ def draw_paths(
         raise UserError(f"a teacher with Runge-Kutta stages ({planned}): expected a multistep solver, such as fast-ode")
     chunks = []
     with Progress(n, "paths", "path", progress) as bar:
-        for number in range(-(-n // CHUNK)):
-            count = min(CHUNK, n - number * CHUNK)
+        for first in range(0, n, CHUNK):
+            count, number = min(CHUNK, n - first), first // CHUNK
             file = None if folder is None else folder / f"paths-{number:04d}.safetensors"
             chunk = read_weights(file) if file is not None and file.is_file() else {}
-            if len(chunk.get("x", ())) != count:
+            if len(chunk.get("states", ())) != count:
                 chunk = _draw_chunk(model, count, sampling, derived_generator(seed, "paths", number), dropout, bar)
                 if file is not None:
                     write_weights(file, chunk)
-            bar.update(count - (bar.n - number * CHUNK))
+            bar.update(first + count - bar.n)
             chunks.append(chunk)
-    u = torch.cat([chunk.pop("u").half() for chunk in chunks], 1)
     joined = {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
-    return Paths(torch.tensor(planned.table.times, dtype=torch.float64), u, joined.pop("x"), joined)
+    return Paths(torch.tensor(planned.table.times).double(), joined.pop("states"), joined.pop("x"), joined)
 
 
 def _draw_chunk(
@@ -146,25 +141,22 @@ def _draw_chunk(
     """Return n paths as named tensors."""
     conditions = conditions_for(model, n, generator=generator)
     conditions = dropped(conditions, dropout, torch.rand(n, max(1, len(conditions)), generator=generator))
-    states, ends, masks = [], [], []
-    for first in range(0, n, BATCH):
-        rows = slice(first, min(n, first + BATCH))
+    found: dict[str, list[Tensor]] = {}
+    for rows in torch.split(torch.arange(n), BATCH):
         passed: list[Tensor] = []
 
         def keep(step: Step, passed: list[Tensor] = passed) -> None:
             passed.append(step.u.half().cpu())
 
         seed = int(torch.randint(2**62, (), generator=generator))
-        count = rows.stop - rows.start
-        out = sample(model, count, condition=rows_of(conditions, rows), seed=seed, on_step=keep, **sampling)
-        states.append(torch.stack(passed))
-        ends.append(out.x.cpu().float() if out.x.is_floating_point() else out.x.cpu())
-        if out.present is not None:
-            masks.append(out.present.cpu())
-        bar.update(count)
-    if masks:
-        conditions["present"] = torch.cat(masks)
-    return {**conditions, "u": torch.cat(states, 1), "x": torch.cat(ends)}
+        out = sample(model, len(rows), condition=rows_of(conditions, rows), seed=seed, on_step=keep, **sampling)
+        x = out.x.float() if out.x.is_floating_point() else out.x
+        drawn = {"states": torch.stack(passed, 1), "x": x, "present": out.present}
+        for name, value in drawn.items():
+            if value is not None:
+                found.setdefault(name, []).append(value.cpu())
+        bar.update(len(rows))
+    return {**conditions, **{name: torch.cat(values) for name, values in found.items()}}
 
 
 # --- the loss of the predicted ends -----------------------------------------------------------------------------------
@@ -443,12 +435,9 @@ class Distillation:
 
     def finish(self, calls: int) -> BFN:
         """Return the student with tables of up to that many calls."""
-        model, paths = self.trainer.average.model, self.held_out
-        times = self.paths.times[1:].tolist()
-        tables = choose_tables(
-            model, self.teacher, paths.x, paths.conditions, times, calls, seed=self.settings.seed,
-            progress=self.progress,
-        )  # fmt: skip
+        model, paths, times = self.trainer.average.model, self.held_out, self.paths.times[1:].tolist()
+        options = {"seed": self.settings.seed, "progress": self.progress}
+        tables = choose_tables(model, self.teacher, paths.x, paths.conditions, times, calls, **options)
         model.info = model.info.replace(tables=tables)
         return model
 
@@ -554,13 +543,11 @@ def distill(
     return distilled.eval()
 
 
-def _first_student(model: Model, student: BFN | None) -> BFN:
+def _first_student(model: Model, student: object) -> BFN:
     """Return the model to start from. Raises a UserError if the teacher cannot be distilled."""
-    if student is None and not isinstance(model, BFN):
-        raise UserError(
-            f"{type(model).__name__}: an exact model has no network to start from; give student=bfn.BFN(...)"
-        )
     first = model if student is None else student
+    if first is model and not isinstance(model, BFN):
+        raise UserError(f"{type(model).__name__}: an exact model has no network; give student=bfn.BFN(...)")
     if not isinstance(first, BFN):
         raise UserError(f"student of type {type(first).__name__}: expected bfn.BFN, a network that can learn")
     if len(model.flow.parts) > 1:

@@ -5,7 +5,6 @@ import torch
 
 import bfn
 import tiny
-from bfn.cli import main
 from bfn.core.solver import plan
 from bfn.solvers.few_step import interpolated
 from bfn.storage import models as storage
@@ -65,11 +64,6 @@ def test_where_time_is_over_the_rule_is_kept(trained):
     found = calibrate(trained, objective_for(trained, circle(200)), (1, 2, 4, 10), n=100, seconds=0.0)
     assert found.losses == ()
     assert found.anchors == tuple(interpolated(rule(trained, "fast-sde"), n) for n in (1, 2, 4, 10))
-
-
-def test_the_command_needs_the_training_data(tmp_path, capsys):
-    assert main(["tune", str(tiny.save("images", tmp_path / "m")), "--calibrate"]) == 2
-    assert "does not say what it was trained on" in capsys.readouterr().err
 
 
 def test_padding_is_no_part_of_what_is_compared():

@@ -1,8 +1,6 @@
 """``bfn.fit``: any form of data, and what the model knows afterwards."""
 
-import os
 import re
-import signal
 import time
 from pathlib import Path
 
@@ -50,11 +48,6 @@ def test_the_same_seed_gives_the_same_weights_and_the_random_state_is_left_alone
     one, other = (bfn.fit(model, X, 4, seed=3, progress=False).state_dict() for model in models)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_optimiser_that_is_asked_for_trains():
-    one, other = (bfn.fit(points(), X, 4, optimiser=name, progress=False).state_dict() for name in ("adamw", "muon"))
-    assert any(not torch.equal(one[name], other[name]) for name in one)
 
 
 class Mapped(Dataset):
@@ -125,27 +118,6 @@ def test_joint_data_have_a_weighting_for_each_part():
     means = torch.stack([X[k == Y].mean(0) for k in range(3)])
     nearest = torch.cdist(out["x"], means).argmin(1)
     assert float((nearest == out["kind"]).float().mean()) > 0.8
-
-
-def test_an_interrupt_keeps_the_averaged_weights_so_far(capsys):
-    class Interrupting(Dataset):
-        count = 0
-
-        def __len__(self):
-            return len(X)
-
-        def __getitem__(self, i):
-            Interrupting.count += 1
-            if Interrupting.count == 600:
-                os.kill(os.getpid(), signal.SIGINT)
-            return X[i]
-
-    model = points()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    bfn.fit(model, Interrupting(), 1000, batch=8)
-    assert model.info.card["steps"] < 60
-    assert any(not torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert "stopped at step" in "".join(capsys.readouterr())
 
 
 def test_refused_data_leave_the_model_as_it_was(refuses):

@@ -75,15 +75,6 @@ def test_likelihoods_are_those_of_one_process(model, tmp_path):
     assert again["results"]["ode"]["log_prob"] == one
 
 
-def test_comparisons_are_those_of_one_process(tmp_path):
-    wishes = ["compare", "digits", "--solvers", "fast-ode", "--nfe", 2, "--n", 60, "--batch", 20]
-    for count in (1, 2):
-        launch(*wishes, "--store", tmp_path / f"{count}.jsonl", "--json", tmp_path / f"{count}.json", count=count)
-    one, two = (json.loads((tmp_path / f"{count}.json").read_text())["records"] for count in (1, 2))
-    assert [record["measures"] for record in one] == [record["measures"] for record in two]
-    assert len((tmp_path / "2.jsonl").read_text().splitlines()) == 1
-
-
 def test_rows_of_a_table_are_those_of_one_process(tmp_path):
     draw = np.random.default_rng(0)
     table = pd.DataFrame({"a": draw.normal(size=200), "b": draw.choice(["x", "y"], 200)})

@@ -77,7 +77,8 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights_to_the_bit(settings, 
 
 
 def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings, tmp_path):
-    train(settings.override({"steps": 4, "sample_every": 4}), tmp_path, progress=False)
+    settings = settings.override({"steps": 4, "sample_every": 4})
+    train(settings, tmp_path, progress=False)
     model = bfn.load(tmp_path)
     info = model.info
     assert info.classes.names == ("0", "1")
@@ -88,7 +89,7 @@ def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings,
     assert 0 < len(info.error_curve.t) <= 64
     assert min(info.error_curve.squared_error) > 0
     assert model.head.data_std == pytest.approx(0.77, abs=0.05)
-    assert Settings.from_dict(info.card["settings"]) == settings.override({"steps": 4, "sample_every": 4})
+    assert Settings.from_dict(info.card["settings"]) == settings
     assert model.sample(2, nfe=3, label=["0", "1"]).x.shape == (2, 1, 4, 4)
     assert (tmp_path / "samples" / "step-00000004.png").stat().st_size > 50
     evaluation = [line for line in read_log(tmp_path) if line["kind"] == "eval"][-1]
@@ -98,42 +99,30 @@ def test_a_finished_run_is_a_model_with_its_settings_and_measured_loss(settings,
 
 
 def test_a_model_that_took_a_while_gets_a_default_solver_of_its_own(settings, tmp_path, monkeypatch, capsys):
-    assert train(settings.override({"steps": 2}), tmp_path / "trial", progress=False)
-    assert storage.read_info(tmp_path / "trial").calibration is None
+    short = settings.override({"steps": 2})
+    train(short, tmp_path / "short", progress=False)
     monkeypatch.setattr("bfn.training.fitting.LEAST_SECONDS", 0)
-    train(settings.override({"steps": 2, "calibration": 1.0}), tmp_path / "run", progress=False)
+    train(short.override({"calibration": 0}), tmp_path / "none", progress=False)
+    assert all(storage.read_info(tmp_path / name).calibration is None for name in ("short", "none"))
+    train(short.override({"calibration": 1.0}), tmp_path / "run", progress=False)
     model = bfn.load(tmp_path / "run")
     found = model.info.calibration
     assert "finding the settings of auto for this model" in capsys.readouterr().out
     assert [anchor.calls for anchor in found.anchors][:3] == [1, 2, 3]
     assert plan(model, "auto", 2).solver.g == found.anchors[1].g
-    assert not train(settings.override({"steps": 2, "calibration": 0}), tmp_path / "none", progress=False).stopped_by
-    assert storage.read_info(tmp_path / "none").calibration is None
 
 
 def test_text_is_trained_and_sampled_as_lines(settings, tmp_path):
     (tmp_path / "t.txt").write_text("abc de " * 60)
     change = {
-        "data": {"name": str(tmp_path / "t.txt"), "length": 8},
+        "data": {"name": str(tmp_path / "t.txt"), "length": 8}, "flow": {"name": "discrete", "beta_1": 0.5},
         "network": {"name": "transformer", "width": 8, "n_heads": 2, "n_blocks": 1, "max_length": 8},
-        "flow": {"name": "discrete", "beta_1": 0.5},
-        "head": "logits",
-        "weighting": "bound",
-        "steps": 2,
-        "sample_every": 2,
-        "eval_count": 2,
-    }
+        "head": "logits", "weighting": "bound", "steps": 2, "sample_every": 2, "eval_count": 2,
+    }  # fmt: skip
     train(settings.override(change), tmp_path / "run", progress=False)
     lines = (tmp_path / "run" / "samples" / "step-00000002.txt").read_text().splitlines()
     assert [len(line) for line in lines] == [8] * 4
     assert storage.read_info(tmp_path / "run").alphabet == " abcde"
-
-
-def test_training_lowers_the_loss(settings, tmp_path):
-    settings = settings.override({"steps": 40, "batch": 16, "lr": 0.01, "eval_every": 0, "log_every": 5})
-    train(settings, tmp_path, progress=False)
-    losses = [line["loss"] for line in read_log(tmp_path) if line["kind"] == "train"]
-    assert losses[-1] < 0.6 * losses[0]
 
 
 def test_what_cannot_be_resumed_is_refused(settings, tmp_path, refuses):
@@ -144,11 +133,6 @@ def test_what_cannot_be_resumed_is_refused(settings, tmp_path, refuses):
     refuses("holds a run already: resume it, or choose another", train, settings, tmp_path / "run", progress=False)
     refuses("has 8; resume with that", train, settings.override({"batch": 4}), tmp_path / "run", resume=True)
     assert train(settings.override({"steps": 3}), tmp_path / "run", resume=True, progress=False).step == 3
-
-
-def test_a_loss_that_is_not_finite_ends_the_run(settings, tmp_path, refuses):
-    wild = settings.override({"lr": 1e30, "warmup": 0, "grad_clip": 0})
-    refuses("--resume lr=1e+29 grad_clip=1", train, wild, tmp_path, progress=False)
 
 
 def test_threads_and_random_state_are_left_as_they_were(settings, tmp_path):
@@ -300,20 +284,15 @@ def test_a_run_goes_on_from_any_folder_and_if_its_data_have_moved(tmp_path, monk
     assert change == {"before": str(tmp_path / "points.npy"), "now": str(tmp_path / "elsewhere" / "moved.npy")}
 
 
-def test_a_run_begins_with_the_weights_of_another(settings, tmp_path):
-    """And does not ask for them again on resuming."""
+def test_a_run_begins_with_the_weights_of_another_and_needs_them_no_more_on_resuming(settings, tmp_path, refuses):
     train(settings, tmp_path / "first", progress=False, cpu=True)
     still = {"start": str(tmp_path / "first"), "lr": 1e-30, "weight_decay": 0.0, "seed": 5}
     train(settings.override({**still, "steps": 2}), tmp_path / "second", progress=False, cpu=True)
     first, second = bfn.load(tmp_path / "first"), bfn.load(tmp_path / "second")
     theirs = second.state_dict()
     assert [name for name, value in first.state_dict().items() if not torch.allclose(value, theirs[name])] == []
+    wider = settings.override({"start": str(tmp_path / "first"), "network.channels": 16})
+    refuses("expected the same network", train, wider, tmp_path / "third", progress=False, cpu=True)
+    assert not (tmp_path / "third").exists()
     (tmp_path / "first").rename(tmp_path / "elsewhere")
     assert train(None, tmp_path / "second", resume=True, progress=False, cpu=True).step == 2
-
-
-def test_a_start_of_other_sizes_is_refused(settings, tmp_path, refuses):
-    train(settings.override({"steps": 1}), tmp_path / "first", progress=False, cpu=True)
-    wider = settings.override({"start": str(tmp_path / "first"), "network.channels": 16})
-    refuses("expected a model with the same network", train, wider, tmp_path / "second", progress=False, cpu=True)
-    assert not (tmp_path / "second").exists()

@@ -31,12 +31,6 @@ def test_every_item_comes_once_an_epoch_in_an_order_that_only_the_seed_decides()
     assert items(0, 0, 25) == items(0, 0, 7) + items(0, 7, 11) + items(0, 18, 7)
 
 
-def test_seeds_of_neighbours_have_nothing_in_common():
-    seeds = {derived_seed(seed, "noise", step) for seed in range(20) for step in range(50)}
-    assert len(seeds) == 1000
-    assert all(0 <= seed < 2**63 for seed in seeds)
-
-
 @pytest.mark.parametrize(("n", "length"), [(26, 4), (26, 13), (26, 26), (26, 25), (24, 4)])
 def test_text_windows_are_stretches_of_the_text_without_overlap_in_an_epoch(tmp_path, n, length):
     content = "abcdefghijklmnopqrstuvwxyz"[:n]
@@ -50,12 +44,6 @@ def test_text_windows_are_stretches_of_the_text_without_overlap_in_an_epoch(tmp_
         assert len(set("".join(lines))) == per_epoch * length
     first, _ = source.first(2)
     assert source.text.tokenizer.decode(first)[0] == content[:length]
-
-
-def test_text_windows_start_elsewhere_each_time_round(tmp_path):
-    source = TextSource(text(tmp_path, "abcdefghijklmnopqrstuvwxyz" * 4), 8)
-    starts = [int(taken(source, 0, epoch * 12, 12)[0][:, 0].min()) for epoch in range(6)]
-    assert len({int(taken(source, 0, epoch * 12, 1)[0][0, 0]) % 8 for epoch in range(12)}) > 3, starts
 
 
 def test_images_come_as_floats_or_classes_with_their_labels(tmp_path):

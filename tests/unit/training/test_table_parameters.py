@@ -8,7 +8,6 @@ import bfn
 import tiny
 from bfn.core.sampling import clip_range, integrate
 from bfn.core.solver import plan
-from bfn.exact.numbers import GaussianMixture
 from bfn.training.tuning.objectives import Draws
 from bfn.training.tuning.tables import TableParameters
 from planned import make_table
@@ -133,27 +132,3 @@ def test_bound_parameters_sample_as_their_table_does(kind):
     drawn = model.sample(5, parameters.table(), condition=draws.conditions, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(ours, drawn.final, rtol=1e-9, atol=1e-9)
     assert torch.equal(model.flow.decode(ours), drawn.x) or model.flow.has_range
-
-
-def test_gradients_through_the_loop_are_those_of_finite_differences():
-    means = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    model = GaussianMixture(means, stds=torch.full((5,), 0.15))
-    parameters = moved_at_random(TableParameters(model.flow, make_table(model.flow, "fast-sde", 4)))
-    draws = batch_of(model, 4)
-
-    def loss():
-        return (
-            integrate(model.output, parameters.bind(draws.u), draws.u, iter(draws.noise).__next__).final.square().sum()
-        )
-
-    gradients = torch.autograd.grad(loss(), parameters.fitted)
-    ours = torch.cat([g[used] for g, (_, used) in zip(gradients, parameters._used(), strict=True)])
-    start, h = parameters.vector, 1e-5
-    for i, slope in enumerate(ours.tolist()):
-        ends = []
-        for sign in (1, -1):
-            moved = start.clone()
-            moved[i] += sign * h
-            parameters.set(moved)
-            ends.append(loss().item())
-        assert slope == pytest.approx((ends[0] - ends[1]) / (2 * h), rel=1e-4, abs=1e-6)

@@ -11,7 +11,6 @@ from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import StringSet
 from bfn.quality import metrics
-from bfn.solvers import get
 from bfn.training.tuning import objectives
 from bfn.training.tuning.calibration import search_grid
 from bfn.training.tuning.objectives import (
@@ -147,11 +146,6 @@ def test_early_stopping_ends_where_held_out_starts_gain_nothing():
     assert tuned.after == min(value for _, value in tuned.curve)
 
 
-def test_a_start_may_be_any_multistep_solver():
-    settings = {"steps": 2, "batch": 8, "held_out": 8}
-    assert tune(mixture(), 4, EndPoint(20, start=get("bfn-solver1")), **settings).table.record["start"] == "bfn-solver1"
-
-
 def distance(model, grid, target, initial) -> float:
     out = model.sample(len(initial), "bfn-solver++1", None if grid is not None else 5, grid=grid, initial=initial)
     return float((out.x - target).norm(dim=1).mean())
@@ -169,22 +163,6 @@ def test_the_grid_found_is_better_on_fresh_starts() -> None:
     fresh = torch.randn(300, 2, generator=generator, dtype=torch.float64)
     target = model.sample(300, "fast-ode", 100, initial=fresh, t_start=1e-3).x
     assert distance(model, times, target, fresh) < 0.5 * distance(model, None, target, fresh)
-
-
-def test_classes_too() -> None:
-    generator = torch.Generator().manual_seed(1)
-    model = StringSet(torch.randint(3, (6, 4), generator=generator), n_classes=3, beta_1=0.5)
-    times = search_grid(model, 4, "bfn-solver2", n=16, rounds=1, reference=40, generator=generator)
-    assert bool((times.diff() > 0).all())
-    assert float(times[-1]) <= 1
-
-
-def test_its_own_grid_is_the_worst_it_gives() -> None:
-    """Nothing is moved that does not help: with no rounds the solver's own grid comes back."""
-    model = GaussianMixture(torch.zeros(1, 2), stds=torch.ones(1))
-    times = search_grid(model, 4, rounds=0, n=4)
-    own = plan(model, "fast-ode", 4).table.times
-    assert times.tolist() == pytest.approx(list(own), rel=1e-9)
 
 
 def joint_mixture() -> JointMixture:
@@ -216,13 +194,6 @@ def test_feature_distance_is_the_frechet_distance():
     value = float(objective.loss(objective.summary(drawn)))
     assert value == pytest.approx(metrics.frechet_distance(drawn.flatten(1), real.flatten(1)), rel=1e-6)
     assert objective.least == 7
-
-
-def test_feature_distance_reads_discrete_samples_by_their_likeliest_class():
-    probs = torch.tensor([[[0.6, 0.4, 0.0], [0.1, 0.2, 0.7]]])
-    objective = FeatureDistance(lambda x: x, torch.randn(9, 2), DiscreteFlow(3))
-    assert objective.summary(probs).tolist() == [[-1.0, 1.0]]
-    assert objective.method == "search"
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
