@@ -77,8 +77,3 @@ def test_wrong_input_gives_one_line(call: Callable[[], object], fragment: str) -
         call()
     assert fragment in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_an_unknown_setting_is_a_type_error() -> None:
-    with pytest.raises(TypeError):
-        numbers(tolerence=0.1)()

@@ -9,8 +9,9 @@ from bfn.tables.synthesizer import TableSynthesizer
 QUICK = {"steps": 20, "batch": 64, "width": 16, "n_blocks": 1, "progress": False}
 
 
-def make_people(n: int = 400) -> pd.DataFrame:
-    rng = np.random.default_rng(0)
+@pytest.fixture(scope="session")
+def people() -> pd.DataFrame:
+    n, rng = 400, np.random.default_rng(0)
     start = rng.integers(0, 5000, n)
     return pd.DataFrame({
         "age": rng.integers(20, 60, n).astype("int64"),
@@ -25,9 +26,10 @@ def make_people(n: int = 400) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def make_cities(n: int = 1500) -> pd.DataFrame:
+@pytest.fixture(scope="session")
+def cities() -> pd.DataFrame:
     """city is Rome (0.7) or Oslo; warmth is normal about +2 or -2 by city; visits are missing in Oslo half the time."""
-    rng = np.random.default_rng(0)
+    n, rng = 1500, np.random.default_rng(0)
     rome = rng.random(n) < 0.7
     warmth = np.where(rome, 2.0, -2.0) + 0.5 * rng.normal(size=n)
     visits = pd.Series(rng.integers(0, 4000, n), dtype="Int64").mask(~rome & (rng.random(n) < 0.5))
@@ -40,28 +42,18 @@ def quick_settings() -> dict[str, object]:
     return dict(QUICK)
 
 
-@pytest.fixture
-def people() -> pd.DataFrame:
-    return make_people()
-
-
-@pytest.fixture
-def cities() -> pd.DataFrame:
-    return make_cities()
+@pytest.fixture(scope="session")
+def of_people(people) -> TableSynthesizer:
+    return TableSynthesizer(**QUICK).fit(people)
 
 
 @pytest.fixture(scope="session")
-def of_people() -> TableSynthesizer:
-    return TableSynthesizer(**QUICK).fit(make_people())
+def of_cities(cities) -> TableSynthesizer:
+    return TableSynthesizer(**QUICK).fit(cities.head(300))
 
 
 @pytest.fixture(scope="session")
-def of_cities() -> TableSynthesizer:
-    return TableSynthesizer(**QUICK).fit(make_cities().head(300))
-
-
-@pytest.fixture(scope="session")
-def fitted() -> TableSynthesizer:
+def fitted(cities) -> TableSynthesizer:
     """Trained long enough to know the rules of the cities."""
     settings = {"steps": 1200, "batch": 128, "width": 64, "n_blocks": 2, "dropout": 0.0, "lr": 5e-3}
-    return TableSynthesizer(**settings, progress=False).fit(make_cities())
+    return TableSynthesizer(**settings, progress=False).fit(cities)

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from bfn.core.errors import UserError
 from bfn.tables.synthesizer import TableSynthesizer
+from messages import refused
 
 
 def people(given=None, constraints=None, **settings):
@@ -35,17 +35,12 @@ MESSAGES = [
     (people(["age>99"]), "age > 99: no value of this column can meet it"),
     (people(["income>1e9"]), r"income > 1(e\+09|0{9}): no value .* the table has"),
     (people(["age=30", "age>40"]), "age = 30 and age > 40: no cell can meet both"),
-    (people(["age=30", "age=31"]), "age = 31 and age = 30: no cell"),
-    (people(["age>40", "age<30"]), "age < 30: no value"),
     (people(["country of birth=DE"]), "'DE': expected one of FR, IT, NO"),
-    (people(["country of birth!=DE"]), "'DE': expected one of FR, IT, NO"),
     (people(["country of birth>FR"]), "have no order"),
     (people(["member=maybe"]), "expected true or false"),
     (people(["born>yesterday-ish"]), "expected a time"),
-    (people(["age="]), "no cell of it was missing|no cell of this column was missing"),
     (people([3]), "a condition of type int"),
     (people(None, "start << end"), "constraint 'start << end'"),
-    (people(None, "start"), "constraint 'start'.*expected a comparison"),
     (people(None, "start < stop"), "no column 'stop'"),
     (people(None, "start ** 2 < end"), "expected columns, numbers, texts and comparisons alone"),
     (people(None, "note < 3"), "constraint 'note < 3'"),
@@ -54,13 +49,10 @@ MESSAGES = [
     (people(None, "start > 2000000", tries=3), "0 of 10000 drawn rows met .*'start > 2000000'.*tries"),
     (people(None, "start > 0", tries=0), "tries=0: expected a whole number"),
     (lambda made: made["people"].sample_to("rows.xls", 5), r"files ending with \.csv"),
-    (cities(given={"citty": "Rome"}), "column 'citty': expected one of .*did you mean"),
     (cities(given={"city": "Paris"}), "'Paris': expected one of Oslo, Rome, Bonn"),
-    (cities(given={"city": "Bonn"}), "'Bonn': expected one of"),
     (cities(given={"visits": 10**6}), "beyond the table's range"),
     (cities(given={"city": None}), "no cell of this column was missing"),
     (cities(0), "n=0"),
-    (cities(10**12), "n=10+: expected a whole number"),
     (cities(particles=torch.zeros(2)), "particles=tensor.*: expected a whole number"),
     (lambda made: made["cities"].impute(pd.DataFrame({"city": ["Rome"]})), "column 'warmth'"),
     (lambda made: TableSynthesizer().sample(3), "has seen no table"),
@@ -68,16 +60,10 @@ MESSAGES = [
     (identifiers, "column 'id'"),
     (partial(identifiers, columns=["id"], drop_unlearnable=True), "column 'id'"),
     (new(seed=float("inf")), "seed=inf: expected a whole number"),
-    (new(seed="x"), "seed='x': expected a whole number"),
-    (new(seed=2**80), r"seed=\d+: expected a whole number"),
     (new(steps=0), "steps=0: expected a whole number"),
-    (new(batch=2.7), "batch=2.7: expected a whole number"),
-    (new(width=torch.zeros(2)), "width=tensor.*: expected a whole number"),
     (new(n_blocks=True), "n_blocks=True: expected a whole number"),
     (new(dropout=2), "dropout=2: expected a share from 0 to 1"),
-    (new(dropout=float("nan")), "dropout=nan: expected a share from 0 to 1"),
     (new(lr=0), "lr=0: expected a positive number"),
-    (new(lr=float("inf")), "lr=inf: expected a positive number"),
     (new(network="mpl"), "network='mpl': expected one of mlp, transformer; did you mean 'mlp'"),
     (new(kinds="class"), "kinds of type str: expected kinds by column"),
     (new(drop="age"), "drop of type str: expected names of columns"),
@@ -86,6 +72,4 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("act", "message"), MESSAGES)
 def test_messages(act, message, of_people: TableSynthesizer, of_cities: TableSynthesizer) -> None:
-    with pytest.raises(UserError, match=message) as error:
-        act({"people": of_people, "cities": of_cities})
-    assert "\n" not in str(error.value)
+    refused(message, act, {"people": of_people, "cities": of_cities})

@@ -8,8 +8,8 @@ import pytest
 
 import bfn
 import bfn_lab.bayesian_network
-from bfn.core.errors import UserError
 from bfn.tables.synthesizer import SETTINGS, TableSynthesizer, fit_in
+from messages import refused
 
 
 @pytest.mark.long
@@ -24,6 +24,11 @@ def test_rows_have_the_types_and_the_dependence(fitted: TableSynthesizer, cities
     assert ((rows["warmth"] > 0) == rows["south"]).mean() > 0.95
     assert abs(rows["visits"].isna().mean() - 0.15) < 0.06
     assert rows["visits"][rows["south"]].isna().mean() < 0.05
+    # Given cells are followed. By the table's shares alone 0.3, 0.7 and 0.3. The rules of the table have next to no
+    # exceptions, and a small network does not follow them fully after so few steps (the last: 0.65 of the rows).
+    assert (fitted.sample(400, given={"city": "Oslo"})["warmth"] < 0).mean() > 0.7
+    assert (fitted.sample(400, given={"warmth": 1.987654321})["city"] == "Rome").mean() > 0.9
+    assert (fitted.sample(400, given={"visits": None})["city"] == "Oslo").mean() > 0.55
 
 
 def test_the_seed_determines_training_and_rows(of_cities: TableSynthesizer, cities, quick_settings) -> None:
@@ -37,8 +42,7 @@ def test_given_and_known_cells_are_kept(of_cities: TableSynthesizer, cities: pd.
     table = cities
     rows = of_cities.sample(50, given={"city": "Oslo", "visits": 1234, "warmth": 1.23456789})
     assert rows.dtypes.equals(table.dtypes)
-    assert (rows["city"] == "Oslo").all()
-    assert (rows["visits"] == 1234).all()
+    assert ((rows["city"] == "Oslo") & (rows["visits"] == 1234)).all()
     assert np.allclose(rows["warmth"], 1.23456789, rtol=1e-12)
     assert of_cities.sample(50, given={"visits": None})["visits"].isna().all()
     holes = table.head(40).copy()
@@ -53,15 +57,6 @@ def test_given_and_known_cells_are_kept(of_cities: TableSynthesizer, cities: pd.
 
 
 @pytest.mark.long
-def test_given_cells_are_followed(fitted: TableSynthesizer) -> None:
-    # By the table's shares alone 0.3, 0.7 and 0.3. The rules of the table have next to no exceptions, and a network of
-    # this size does not follow them fully after so few steps (the last: 0.65 of the rows).
-    assert (fitted.sample(400, given={"city": "Oslo"})["warmth"] < 0).mean() > 0.7
-    assert (fitted.sample(400, given={"warmth": 1.987654321})["city"] == "Rome").mean() > 0.9
-    assert (fitted.sample(400, given={"visits": None})["city"] == "Oslo").mean() > 0.55
-
-
-@pytest.mark.long
 def test_missing_cells_are_drawn_given_the_others(fitted: TableSynthesizer, cities: pd.DataFrame) -> None:
     table = cities.head(200).set_index(np.arange(200) + 7)
     holes = table.copy()
@@ -70,17 +65,12 @@ def test_missing_cells_are_drawn_given_the_others(fitted: TableSynthesizer, citi
         holes[name] = holes[name].mask(rng.random(200) < 0.4)
     holes["note"] = "as it was"
     filled = fitted.impute(holes)
-    assert not filled.drop(columns="note").isna().any(axis=None)
-    assert filled.dtypes.drop("note").equals(table.dtypes)
-    for name in holes:
-        there = holes[name].notna()
-        assert (filled[name][there] == holes[name][there]).all()
+    assert (filled["note"] == "as it was").all()
     assert (filled["city"] == table["city"]).mean() > 0.97
     assert ((filled["warmth"] > 0) == table["south"]).mean() > 0.9
-    draws = fitted.impute(holes, draws=2)
-    assert len(draws) == 2
-    pd.testing.assert_frame_equal(draws[0], filled)
-    assert not draws[1]["warmth"].equals(filled["warmth"])
+    first, second = fitted.impute(holes, draws=2)
+    pd.testing.assert_frame_equal(first, filled)
+    assert not second["warmth"].equals(filled["warmth"])
 
 
 RAIN = """
@@ -102,16 +92,12 @@ def test_expected_cells_are_the_most_probable_given_the_others(tmp_path: Path) -
 
 
 def test_expected_cells_are_means_of_numbers(of_cities: TableSynthesizer, cities: pd.DataFrame) -> None:
-    table = cities
-    holes = table.head(30).copy()
+    holes = cities.head(30).copy()
     holes.loc[::2, ["warmth", "visits"]] = None
     filled = of_cities.impute(holes, expected=True, draws=3, nfe=3)
-    assert filled.dtypes.equals(table.dtypes)
+    assert filled.dtypes.equals(cities.dtypes)
     draws = of_cities.impute(holes, draws=3, nfe=3)
-    gaps = holes["warmth"].isna()
-    mean = sum(draw["warmth"][gaps] for draw in draws) / 3
-    np.testing.assert_allclose(filled["warmth"][gaps], mean)
-    assert (filled["warmth"][~gaps] == table["warmth"].head(30)[~gaps]).all()
+    np.testing.assert_allclose(filled["warmth"], sum(draw["warmth"] for draw in draws) / 3)
 
 
 def test_a_warning_names_cells_that_the_training_table_could_not_have(quick_settings, recwarn) -> None:
@@ -120,14 +106,11 @@ def test_a_warning_names_cells_that_the_training_table_could_not_have(quick_sett
     asked = pd.DataFrame({"age": [20, 36, 99], "member": [None, None, True], "pay": [1.0, 200.0, 300.0]})
     filled = some.impute(asked, nfe=2)
     assert filled[["age", "pay"]].equals(asked[["age", "pay"]])
-    told = [str(warning.message) for warning in recwarn]
-    assert len(told) == 2
-    assert "column 'age', row 1: 36" in told[0]
-    assert told[0].endswith("40, and 1 more")
-    assert "column 'pay', row 1: 200.0 is outside the range of the training table, 0.0 to 8.4" in told[1]
+    age, pay = (str(warning.message) for warning in recwarn)
+    assert (age[:23], age[-14:]) == ("column 'age', row 1: 36", "40, and 1 more")
+    assert "column 'pay', row 1: 200.0 is outside the range of the training table, 0.0 to 8.4" in pay
     assert recwarn[1].filename == __file__
-    found = some.log_likelihood(asked.assign(member=[True, False, True]).tail(1), nfe=5)
-    assert np.isfinite(found).all()
+    assert np.isfinite(some.log_likelihood(asked.assign(member=True).tail(1), nfe=5)).all()
     assert "nearest, 40" in str(recwarn[2].message)
 
 
@@ -153,10 +136,10 @@ def test_a_stored_synthesizer_is_a_model(of_cities: TableSynthesizer, cities: pd
 
 
 def test_tables_of_one_kind_of_column(cities: pd.DataFrame, quick_settings, tmp_path: Path) -> None:
-    table = cities.head(60)
-    table[["warmth"]].to_csv(tmp_path / "numbers.csv", index=False)
+    cities.head(60)[["warmth"]].to_csv(tmp_path / "numbers.csv", index=False)
     assert TableSynthesizer(**quick_settings).fit(tmp_path / "numbers.csv").sample(3).shape == (3, 1)
-    assert TableSynthesizer(**quick_settings).fit(table[["south"]]).sample(3).dtypes.tolist() == [np.dtype(bool)]
+    classes = TableSynthesizer(**quick_settings).fit(cities.head(60)[["south"]]).sample(3)
+    assert classes.dtypes.tolist() == [np.dtype(bool)]
 
 
 def test_columns_that_cannot_be_learned_are_left_out_on_request(quick_settings, capsys) -> None:
@@ -168,17 +151,13 @@ def test_columns_that_cannot_be_learned_are_left_out_on_request(quick_settings, 
 
 
 def test_a_refused_resume_changes_nothing(cities: pd.DataFrame, quick_settings, tmp_path: Path) -> None:
-    """The settings of a run are stored only if its checkpoint accepts them."""
     settings = {name: value for name, value in quick_settings.items() if name != "progress"}
     cities.head(80).to_csv(tmp_path / "cities.csv", index=False)
     run, source = tmp_path / "run", str(tmp_path / "cities.csv")
     first = fit_in(run, source, settings, progress=False)
     stored = (run / SETTINGS).read_text()
-    with pytest.raises(UserError) as error:
-        fit_in(run, None, {"steps": 3000}, resume=True, progress=False)
-    assert "steps=3000: the run has 20" in str(error.value)
+    refused("steps=3000: the run has 20", fit_in, run, None, {"steps": 3000}, resume=True, progress=False)
     assert (run / SETTINGS).read_text() == stored
     pd.testing.assert_frame_equal(fit_in(run, None, {}, resume=True, progress=False).sample(3), first.sample(3))
-    with pytest.raises(UserError):
-        fit_in(tmp_path / "new", source, {"drop": ["none"]}, progress=False)
+    refused("column 'none'", fit_in, tmp_path / "new", source, {"drop": ["none"]}, progress=False)
     assert not (tmp_path / "new").exists()
