@@ -26,7 +26,7 @@ from bfn_lab.measuring import (
     samples_at,
 )
 from bfn_lab.quality_tables import judge_pair, quality_section, with_lines
-from bfn_lab.report import Column, Options, PrintedTable, Section
+from bfn_lab.report import Column, Options, PrintedTable, Section, chapter
 
 ETAS = (5e-2, 1e-2, 1e-3, 1e-4)
 """Starts of the paper's grid on images, of which the best is chosen for each number of calls, as in the paper."""
@@ -45,7 +45,7 @@ def eta_continuous(judged: JudgedModel, options: Options) -> Section:
     )  # fmt: skip
     section = quality_section(judged, table, measured, options, notes=notes)
     main = main_measure(judged.judge, measured)
-    lines = ["### Which eta is better than the original sampler?", "", *_against_original(measured, originals, main)]
+    lines = chapter("Which eta is better than the original sampler?", _against_original(measured, originals, main))
     return with_lines(section, [*lines, "", *share_left(judged)])
 
 
@@ -69,12 +69,8 @@ def eta_discrete(judged: JudgedModel, options: Options) -> Section:
             spread = (max(v.value for v in values) - min(v.value for v in values)) * main.scale
             in_paper = _printed_spread(table, sampler.solver, nfe)
             rows.append([f"{nfe}", f"`{sampler.label}`", f"{spread:.{main.digits}f} {main.unit}", in_paper, verdict])
-    lines = [
-        "### Does eta matter?",
-        "",
-        *markdown_table(["calls", "solver", "largest difference", "the same in the paper", "result"], rows),
-    ]
-    return with_lines(section, lines)
+    header = ["calls", "solver", "largest difference", "the same in the paper", "result"]
+    return with_lines(section, chapter("Does eta matter?", markdown_table(header, rows)))
 
 
 def best_etas(
@@ -106,15 +102,13 @@ def share_left(judged: JudgedModel) -> list[str]:
     real = judged.judge.held_out.flatten(1).double()
     variance = float(torch.linalg.eigvalsh(torch.cov(real.T))[-1])
     kept = [1 / math.sqrt(1 + variance * float(judged.model.flow.schedule.beta(eta))) for eta in ETAS]
-    return [
-        "### How much standard deviation does a start at eta leave?",
-        "",
-        *markdown_table(["eta", *(f"{eta:g}" for eta in ETAS)], [["share", *(f"{share:.2f}" for share in kept)]]),
-        "",
+    return chapter(
+        "How much standard deviation does a start at eta leave?",
+        markdown_table(["eta", *(f"{eta:g}" for eta in ETAS)], [["share", *(f"{share:.2f}" for share in kept)]]),
         "Computed for an ODE and the direction in which real images vary most "
         f"(variance {variance:.3g}). The paper's start at eta leaves out what the data contribute to the state "
         "there; the reverse SDE forgets this error.",
-    ]
+    )
 
 
 def _measure_etas(
@@ -186,7 +180,7 @@ def grid_lines(measured: Sequence[Measurement], main: Measure) -> list[str]:
                 f"- At {column.nfe} calls, {names} {'is' if len(lost) == 1 else 'are'} not better than the original "
                 f"sampler. `fast-ode`, which solves the same ODE from t = 0 on another grid, {verdict}."
             )
-    return ["### Where are ODE solvers not better than the original sampler?", "", *lines] if lines else []
+    return chapter("Where are ODE solvers not better than the original sampler?", lines) if lines else []
 
 
 def sa_nfe(judged: JudgedModel, options: Options) -> Section:
@@ -222,13 +216,11 @@ def cs_ablation(judged: JudgedModel, options: Options) -> Section:
     for nfe in calls:
         pair = value[own.label, nfe], value["bfn", nfe]
         rows.append([f"{nfe}", *(main.show(each) for each in pair), words[judge_pair(*pair, main)]])
-    lines = [
-        "### Is sampling better without drawn classes when all else is equal?",
-        "",
-        *markdown_table(["calls", "without drawn classes", "with drawn classes", "result"], rows),
-        "",
+    lines = chapter(
+        "Is sampling better without drawn classes when all else is equal?",
+        markdown_table(["calls", "without drawn classes", "with drawn classes", "result"], rows),
         "Both samplers use the grid of the original sampler here.",
-    ]
+    )
     return with_lines(section, lines)
 
 
@@ -266,26 +258,22 @@ def efficiency(judged: JudgedModel, options: Options) -> Section:
             rows.append(["", f"`{each.label}`", f"{each.record.n}", "", "", shown, f"{in_paper:g}" if in_paper else ""])
     rows.append(["continuous time", "", f"{len(held_out)}", str(found[None]["total"]), "", "", ""])
     header = ["steps", "sampler", "texts", "bits per character", "paper", main.label, "paper, %"]
-    lines = [
-        "### How many bits per character, and how many words are spelled correctly?",
-        "",
-        *markdown_table(header, rows),
-        "",
+    lines = chapter(
+        "How many bits per character, and how many words are spelled correctly?",
+        markdown_table(header, rows),
         "Bits per character are the n-step loss plus the reconstruction loss on held-out text, with 95 % intervals; "
         "they belong to the model and are the same for all samplers. The paper's figures for D3PM and OA-ARDM are of "
         "other models.",
-        *notes,
-    ]
+    )
+    lines += notes
     if judged.exact is not None:
-        nats = -judged.exact.log_prob(held_out.to(judged.exact.device)) / held_out.shape[1]
-        truth = bits_estimate(nats)
+        truth = bits_estimate(-judged.exact.log_prob(held_out.to(judged.exact.device)), held_out.shape[1])
         lines += ["", f"The exact log-probability of the same texts is {truth} bits per character."]
     results = {
-        "bits": {str(n or "continuous"): _plain(parts) for n, parts in found.items()},
+        "bits": {
+            str(n or "continuous"): {name: value.asdict() for name, value in parts.items()}
+            for n, parts in found.items()
+        },
         "cells": [each.record.asdict() for each in measured],
     }
     return Section(judged.name, judged.title, "\n".join(lines), results)
-
-
-def _plain(parts: dict[str, Estimate]) -> dict[str, dict[str, float | None]]:
-    return {name: estimate.asdict() for name, estimate in parts.items()}

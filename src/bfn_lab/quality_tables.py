@@ -20,7 +20,7 @@ from bfn import Model, solvers, viz
 from bfn.quality import Estimate, Judge, Measure, Record, Setting, draw, markdown_table
 from bfn_lab import report as printed
 from bfn_lab.measuring import BEYOND, JudgedModel, Measurement, main_measure, measure_all, over_calls, samplers_named
-from bfn_lab.report import Column, Options, PrintedTable, Section
+from bfn_lab.report import Column, Options, PrintedTable, Section, chapter
 
 Outcome = Literal["agrees", "opposite", "not told apart"]
 Values = Mapping[tuple[str, Column], Estimate]
@@ -154,8 +154,8 @@ def summary(found: Sequence[Pair], measure: Measure) -> list[str]:
     return lines
 
 
-def _calls(column: Column) -> str:
-    return f"{column.nfe}" + (f", eta {column.eta:g}" if column.eta is not None else "")
+def _calls(column: Column, unit: str = "") -> str:
+    return f"{column.nfe}{unit}" + (f", eta {column.eta:g}" if column.eta is not None else "")
 
 
 def quality_section(
@@ -171,16 +171,16 @@ def quality_section(
     """Return the section of a report: tables, a plot, and the comparison with the paper's order."""
     main = main_measure(judged.judge, measured)
     limits, limit_records, limit_lines = ceilings(judged, options) if ceiling else ({}, [], [])
-    lines = ["### How good are the samples?", "", *notes, *([""] if notes else [])]
-    lines += _tables(judged.judge, table, measured, main)
+    shown = _tables(judged.judge, table, measured, main)
+    lines = chapter("How good are the samples?", *([notes] if notes else []), shown)
     values = {(m.label, m.column): m.record.measures[main.key] for m in measured}
     by_label = _limit_of_each(judged, measured, limits)
     if limit_lines:
-        lines += ["", "### How far is each solver from the limit of the model?", "", *limit_lines]
+        lines += ["", *chapter("How far is each solver from the limit of the model?", limit_lines)]
         lines += ["", *_gap_table(measured, by_label, main)] if by_label else []
     found = compare_pairs(table, values, main, by_label) if pairs else []
     if found:
-        lines += ["", "### Do the solvers have the paper's order?", "", *summary(found, main)]
+        lines += ["", *chapter("Do the solvers have the paper's order?", summary(found, main))]
     ours = BEYOND if options.beyond is None else options.beyond
     lines += _beyond_lines(measured, main, table, ours, limits.get("ode") if judged.exact is not None else None)
     results = {
@@ -217,11 +217,9 @@ def ceilings(judged: JudgedModel, options: Options) -> tuple[dict[str, Estimate]
         judge, _ = judged.judge.suited(n)
         figures = judge(x)
         value = figures[judge.measures[0].key]
+        row = ["exact samples of the model", f"{n}", *(m.show(figures[m.key]) for m in judge.measures)]
         lines = [
-            *markdown_table(
-                ["", "samples", *(m.label for m in judge.measures)],
-                [["exact samples of the model", f"{n}", *(m.show(figures[m.key]) for m in judge.measures)]],
-            ),
+            *markdown_table(["", "samples", *(m.label for m in judge.measures)], [row]),
             "",
             "The limit is what exact samples get. A solver that is better, beyond the intervals, no longer draws from "
             "the model.",
@@ -235,13 +233,11 @@ def ceilings(judged: JudgedModel, options: Options) -> tuple[dict[str, Estimate]
     measured, _ = measure_all(judged, wanted, options, options.seed)
     main = main_measure(judged.judge, measured)
     values = [each.record.measures[main.key] for each in measured]
-    lines = markdown_table(
-        ["solver", "calls", "samples", main.label],
-        [
-            [f"`{each.label}`", f"{options.ceiling:,}", f"{each.record.n}", main.show(value)]
-            for each, value in zip(measured, values, strict=True)
-        ],
-    )
+    rows = [
+        [f"`{each.label}`", f"{options.ceiling:,}", f"{each.record.n}", main.show(value)]
+        for each, value in zip(measured, values, strict=True)
+    ]
+    lines = markdown_table(["solver", "calls", "samples", main.label], rows)
     lines += ["", "The limit of a solver with noise is that of `bfn`, of one without noise that of the other solver."]
     return dict(zip(("sde", "ode"), values, strict=True)), [each.record for each in measured], lines
 
@@ -280,7 +276,7 @@ def _tables(judge: Judge, table: PrintedTable, measured: Sequence[Measurement], 
     lines = [f"{main.label[0].upper()}{main.label[1:]} (judge `{judge.name}`), "
              f"{'lower' if main.better == 'low' else 'higher'} is better, "
              f"95 % intervals. Rows marked *paper*: {table.measure} on {table.data}, as printed.", ""]  # fmt: skip
-    lines += markdown_table(["", *(_heading(column) for column in columns)], body)
+    lines += markdown_table(["", *(_calls(column, " calls") for column in columns)], body)
     others = [m for m in judge.measures if m.key != main.key and all(m.key in e.record.measures for e in measured)]
     if not others:
         return lines
@@ -291,13 +287,9 @@ def _tables(judge: Judge, table: PrintedTable, measured: Sequence[Measurement], 
             values = (_value(found.get((label, column)), other) for column in columns)
             body.append([named if label == labels[0] else "", f"`{label}`", *values])
         body.append(["", "real data", *(other.show(real[sizes[column]][other.key]) for column in columns)])
-    header = ["measure", "", *(_heading(column) for column in columns)]
+    header = ["measure", "", *(_calls(column, " calls") for column in columns)]
     lines += ["", "<details><summary>Other measures</summary>", "", *markdown_table(header, body), "", "</details>"]
     return lines
-
-
-def _heading(column: Column) -> str:
-    return f"{column.nfe} calls" + (f", eta {column.eta:g}" if column.eta is not None else "")
 
 
 def _shown(each: Measurement | None, measure: Measure, tuned: bool) -> str:
@@ -334,7 +326,7 @@ def _gap_table(measured: Sequence[Measurement], ceiling: Mapping[str, Estimate],
         f"Distance to the limit in {main.label}, positive where the solver is worse. *Reached*: the intervals "
         "overlap. *Beyond*: the solver is better."
     )
-    return [head, "", *markdown_table(["", *(_heading(column) for column in columns)], rows)]
+    return [head, "", *markdown_table(["", *(_calls(column, " calls") for column in columns)], rows)]
 
 
 def _beyond_lines(
@@ -367,8 +359,7 @@ def _beyond_lines(
     if not rows:
         return []
     header = ["calls", "the paper's best", *(f"`{label}`" for label in labels)]
-    heading = "### Are this library's solvers better than the paper's best?"
-    return ["", heading, "", *markdown_table(header, rows)]
+    return ["", *chapter("Are this library's solvers better than the paper's best?", markdown_table(header, rows))]
 
 
 CALLS: Mapping[str, tuple[int, ...]] = {"images": (10, 50), "text": (10, 100)}

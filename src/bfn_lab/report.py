@@ -116,20 +116,14 @@ def printed_table(name: str) -> PrintedTable:
 def _table(entry: Mapping[str, Any]) -> PrintedTable:
     columns = tuple(Column(**column) for column in entry["columns"])
     remarks = tuple(Remark(**remark) for remark in entry["remarks"])
-    figures = tuple(
-        PrintedFigure(
-            row["printed"],
-            row["solver"],
-            column,
-            float(value),
-            tuple(remark.text for remark in remarks if remark.concerns(row["solver"], column)),
-        )
-        for row in entry["rows"]
-        for column, value in zip(columns, row["values"], strict=True)
-        if value is not None
-    )
+    figures = []
+    for row in entry["rows"]:
+        for column, value in zip(columns, row["values"], strict=True):
+            own = tuple(remark.text for remark in remarks if remark.concerns(row["solver"], column))
+            if value is not None:
+                figures.append(PrintedFigure(row["printed"], row["solver"], column, float(value), own))
     plain = ("name", "label", "place", "caption", "data", "measure", "better", "n_samples")
-    return PrintedTable(**{key: entry[key] for key in plain}, columns=columns, figures=figures, remarks=remarks)
+    return PrintedTable(**{key: entry[key] for key in plain}, columns=columns, figures=tuple(figures), remarks=remarks)
 
 
 # --- plots ------------------------------------------------------------------------------------------------------------
@@ -171,8 +165,7 @@ def quality_plot(
         if not any(lines.values()):
             continue
         if over_eta:
-            axes.set_xscale("log")  # with powers of ten as ticks
-            axes.set_xlabel("eta, where the grid starts")
+            axes.set(xscale="log", xlabel="eta, where the grid starts")  # with powers of ten as ticks
         else:
             axes.set_xticks(_spread(sorted({column.nfe for _, column, _ in points if column.nfe is not None})))
         if measure.better == "low":
@@ -193,11 +186,8 @@ def lines_plot(
     for index, (name, points) in enumerate(curves.items()):
         style = "--" if name in dashed else "-"
         axes.plot(*zip(*points, strict=True), style, color=viz.colour(index), marker="o", markersize=3, label=name)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    axes.set(xscale="log", yscale="log", xlabel=x, ylabel=y)
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
     axes.legend(frameon=False, fontsize=8)
     viz.save(axes, path)
 
@@ -248,6 +238,14 @@ class Section:
     markdown: str
     results: Mapping[str, Any]
     pictures: Mapping[str, Callable[[Path], None]] = field(default_factory=dict)
+
+
+def chapter(heading: str, *paragraphs: str | Sequence[str]) -> list[str]:
+    """Return the lines of a heading and of paragraphs and tables, with an empty line before each."""
+    lines = [f"### {heading}"]
+    for paragraph in paragraphs:
+        lines += ["", *([paragraph] if isinstance(paragraph, str) else paragraph)]
+    return lines
 
 
 def machine() -> dict[str, Any]:

@@ -129,9 +129,8 @@ def reproduce(
         options = replace(options, store=None)
         sections = orders(options)
     else:
-        sections = [
-            chosen.run(judged, options) for judged in _judged_models(chosen, on, models, checkpoint, settings, context)
-        ]
+        judged = _judged_models(chosen, on, models, checkpoint, settings, context)
+        sections = [chosen.run(one, options) for one in judged]
     intro = [*chosen.places(options.nfe or ()), *([f"```sh\n{command}\n```"] if command else [])]
     spaced = [line for paragraph in intro for line in (paragraph, "")]
     return write_report(out, chosen.title, spaced[:-1], sections, options, started)

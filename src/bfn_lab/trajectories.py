@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from bfn.quality import Estimate, markdown_table, mean_estimate
 from bfn.solvers import Multistep, Solver, Table
 from bfn_lab import report as printed
 from bfn_lab.measuring import JudgedModel
-from bfn_lab.report import Options, Section, lines_plot, log_log_slope
+from bfn_lab.report import Options, Section, chapter, lines_plot, log_log_slope
 
 PAPER = (
     "bfn", "euler-ode", "euler-sde", "bfn-solver1", "bfn-solver2", "bfn-solver2-singlestep", "sde-bfn-solver1",
@@ -80,20 +79,17 @@ def cs_trajectories(judged: JudgedModel, options: Options) -> Section:
     compared = {step: value for step, value in theirs.items() if step in measured}
     compared = compared if len(compared) > 1 else theirs
     powers = {"measured": _power(ours), "paper": _power(compared)}
-    lines = [
-        "### How far apart are the trajectories with and without drawn classes?",
-        "",
+    lines = chapter(
+        "How far apart are the trajectories with and without drawn classes?",
         "Mean of |z - z'| over times, positions and classes; z = s u is the state with drawn classes, z' without, "
         f"under the same Gaussian noise. 95 % intervals over {n} pairs of trajectories.",
-        "",
-        *markdown_table(["step size", "measured", "paper"], rows),
-        "",
+        markdown_table(["step size", "measured", "paper"], rows),
         trend(measured, powers),
-    ]
+    )
     results = {"n": n, "distances": {f"{step:g}": m.asdict() for step, m in measured.items()}, "power": powers}
     curves = {"measured": list(ours.items()), "paper": list(theirs.items())}
-    pictures = {f"{judged.name}.png": partial(_draw, curves)}
-    return Section(judged.name, judged.title, "\n".join(lines), results, pictures)
+    draw = partial(lines_plot, curves, x="step size", y="L1 distance of trajectories", dashed=["paper"])
+    return Section(judged.name, judged.title, "\n".join(lines), results, {f"{judged.name}.png": draw})
 
 
 def trend(measured: Mapping[float, Estimate], powers: Mapping[str, float]) -> str:
@@ -121,10 +117,6 @@ def trend(measured: Mapping[float, Estimate], powers: Mapping[str, float]) -> st
 
 def _power(values: Mapping[float, float]) -> float:
     return log_log_slope(list(values), list(values.values()))
-
-
-def _draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
-    lines_plot(curves, path, x="step size", y="L1 distance of trajectories", dashed=["paper"])
 
 
 STEPS_CONVERGENCE = (16, 32, 64, 128, 256)
@@ -211,14 +203,8 @@ def _ode_errors(
     """Return the mean distance of the last states from the exact flow through the first ones, for each step size."""
     errors = []
     for n_steps in steps:
-        out = problem.model.sample(
-            len(initial),
-            solver,
-            _calls(solver, problem, n_steps),
-            grid=_grid(solver),
-            t_start=problem.t_start,
-            initial=initial,
-        )
+        nfe, t_start = _calls(solver, problem, n_steps), problem.t_start
+        out = problem.model.sample(len(initial), solver, nfe, grid=_grid(solver), t_start=t_start, initial=initial)
         errors.append((out.u - exact(out.times[-1])).flatten(1).norm(dim=1).mean().item())
     return errors
 
@@ -264,19 +250,13 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
         curves[solver.name] = list(zip((1 / m for m in steps), errors, strict=True))
         results[solver.name] = {"error": what, "steps": list(steps), "errors": errors, "slope": found,
                                 "order": solver.order}  # fmt: skip
-    lines = [
-        "### Does each solver converge with its declared order?",
-        "",
-        *markdown_table(["solver", "error of", *(f"{m} steps" for m in steps), "slope", "declared", "result"], rows),
-        "",
+    lines = chapter(
+        "Does each solver converge with its declared order?",
+        markdown_table(["solver", "error of", *(f"{m} steps" for m in steps), "slope", "declared", "result"], rows),
         "The slope is fitted to the errors of the last "
         f"{min(LAST, len(steps))} columns. Errors of the end of the flow are mean distances over {n} starts at "
         f"t = {problem.t_start:g}; errors of the variance are relative, in closed form, for Gaussian messages. "
         "Solvers in log s use a grid uniform in log s, the others a grid uniform in t.",
-    ]
-    picture = {f"{problem.name}.png": partial(_convergence_draw, curves)}
-    return Section(problem.name, problem.title, "\n".join(lines), results, picture)
-
-
-def _convergence_draw(curves: dict[str, list[tuple[float, float]]], path: Path) -> None:
-    lines_plot(curves, path, x="step size (1 / steps)", y="error")
+    )
+    draw = partial(lines_plot, curves, x="step size (1 / steps)", y="error")
+    return Section(problem.name, problem.title, "\n".join(lines), results, {f"{problem.name}.png": draw})

@@ -68,12 +68,12 @@ def write_picture(path: Path | str, picture: Picture) -> Path:
 
 def write_samples(path: Path | str, model: Model, x: Any, columns: int | None = None, present: Any = None) -> Path:
     """Write samples as a PNG sheet if they are images, else as lines of a .txt file. Returns the path of the file."""
-    path = Path(path)
     if model.form == "images":
-        return write_picture(path.with_suffix(".png"), sheet(model.flow.values(x), columns))
-    with atomic(path.with_suffix(".txt")) as temporary:
+        return write_picture(Path(path).with_suffix(".png"), sheet(model.flow.values(x), columns))
+    text = Path(path).with_suffix(".txt")
+    with atomic(text) as temporary:
         temporary.write_text("".join(f"{line}\n" for line in lines(model, x, present)), encoding="utf-8")
-    return path.with_suffix(".txt")
+    return text
 
 
 MOST_DRAWN = 100
@@ -125,12 +125,9 @@ class Recorder:
 
     def frames(self) -> list[Picture]:
         """Return one picture for each network call, with the input beside the prediction."""
-        n = len(self.steps)
-        frames = []
-        for i, (t, known, predicted) in enumerate(self.steps, 1):
-            pair = [("known", self.picture(known)), ("predicted", self.picture(predicted))]
-            frames.append(side_by_side(pair, f"call {i} of {n}, t = {t:.3f}"))
-        return frames
+        pairs = [[("known", self.picture(known)), ("predicted", self.picture(x))] for _, known, x in self.steps]
+        times = [f"call {i} of {len(pairs)}, t = {t:.3f}" for i, (t, _, _) in enumerate(self.steps, 1)]
+        return [*map(side_by_side, pairs, times)]
 
     def picture(self, prediction: Tensor) -> Picture:
         """Draw inputs or predictions as text or as a sheet of images."""

@@ -86,9 +86,7 @@ def loss_by_t(curves: Mapping[str, ErrorCurve], axes: Axes | None = None) -> Axe
     axes = on(axes)
     for i, (name, curve) in enumerate(curves.items()):
         axes.plot(curve.t, curve.squared_error, color=colour(i), linewidth=1.6, label=name)
-    axes.set_yscale("log")
-    axes.set_xlabel("t (0 nothing known, 1 data)")
-    axes.set_ylabel("squared error of the prediction")
+    axes.set(yscale="log", xlabel="t (0 nothing known, 1 data)", ylabel="squared error of the prediction")
     axes.legend(frameon=False)
     return axes
 
@@ -102,22 +100,20 @@ def table(table: Table, axes: Axes | None = None) -> Axes:
     steps = table.rows[:-1]
     if not steps:
         raise UserError("a table of one call has no step to draw; use nfe of at least 2")
-    shares = [[0.0] * len(steps) for _ in steps]
+    shares = np.zeros((len(steps), len(steps)))
     for i, row in enumerate(steps):
-        total = sum(row.b) or 1.0
-        for j, weight in enumerate(row.b[: i + 1]):
-            shares[i][i - j] = weight / total
+        weights = row.b[: i + 1]
+        shares[i, i + 1 - len(weights) : i + 1] = np.divide(weights[::-1], sum(row.b) or 1.0)
     axes = on(axes)
     axes.grid(False)
-    top = max(abs(value) for line in shares for value in line)
+    top = np.abs(shares).max()
     image = axes.imshow(shares, cmap="RdBu_r", vmin=-top, vmax=top, aspect="equal")
     loudest = max((row.c for row in steps), default=0.0)
     for i, row in enumerate(steps):
         if row.c:
             axes.scatter(len(steps) - 0.1, i, s=70 * row.c / loudest, color="#000000", clip_on=False)
     axes.figure.colorbar(image, ax=axes, shrink=0.8, label="share of the step")
-    axes.set_xlabel("prediction of call")
-    axes.set_ylabel("step after call")
+    axes.set(xlabel="prediction of call", ylabel="step after call")
     return axes
 
 
@@ -129,8 +125,7 @@ def nodes(flow: Flow, tables: dict[str, Table], axes: Axes | None = None) -> Axe
         at = [max(s, least / 2) for s in flow.schedule.s_of(one.times)]
         axes.plot(at, [i] * len(at), "o-", color=colour(i), markersize=5, linewidth=1)
     axes.set_yticks(range(len(tables)), list(tables))
-    axes.set_xscale("log")
-    axes.set_xlabel("s = sqrt(beta); the leftmost dot may be s = 0")
+    axes.set(xscale="log", xlabel="s = sqrt(beta); the leftmost dot may be s = 0")
     axes.invert_yaxis()
     return axes
 
@@ -165,12 +160,10 @@ def against_calls(
         axes.axhline(real.value, color="#555555", linewidth=1, linestyle="--", label="real data")
         if not math.isnan(real.low):
             axes.axhspan(real.low, real.high, color="#555555", alpha=0.12, linewidth=0)
-    axes.set_xscale("log")
+    axes.set(xscale="log", xlabel="network calls", ylabel=label)
     axes.xaxis.set_major_locator(FixedLocator(sorted({float(n) for figures in curves.values() for n in figures})))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_locator(FixedLocator([]))
-    axes.set_xlabel("network calls")
-    axes.set_ylabel(label)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0))
     return axes
 
@@ -259,8 +252,7 @@ def plane(paths: Paths, axes: Axes | None = None, model: Any = None, index: int 
         axes.scatter(ground[:, 0], ground[:, 1], s=3, color="#bbbbbb", alpha=0.5, linewidths=0, zorder=0)
     ends = paths.samples.x.double().cpu()
     ways = torch.cat([inputs, ends[None]])
-    for i in range(ways.shape[1]):
-        axes.plot(ways[:, i, 0], ways[:, i, 1], color=colour(index), linewidth=0.8, alpha=0.6)
+    axes.plot(ways[..., 0], ways[..., 1], color=colour(index), linewidth=0.8, alpha=0.6)
     axes.scatter(ends[:, 0], ends[:, 1], s=12, color=colour(index), zorder=3)
     axes.set_aspect("equal", adjustable="datalim")
     return axes
@@ -306,14 +298,11 @@ def table_columns(real: Any, rows: Any, shapes: Mapping[str, float]) -> Figure:
     figure = Figure(figsize=(3.2 * ACROSS, 2.3 * down), layout="constrained", dpi=100)
     grid = figure.subplots(down, ACROSS, squeeze=False).flat
     for axes, name in zip(grid, names, strict=False):
-        on(axes)
-        axes.set_title(f"{name}  ({shapes[name]:.3f})", fontsize=9, loc="left")
+        on(axes).set_title(f"{name}  ({shapes[name]:.3f})", fontsize=9, loc="left")
         axes.tick_params(labelsize=7)
         own = [table[name].dropna() for table in (real, rows)]
         numbers = all(values.dtype.kind in "if" for values in own)
         (_histograms if numbers and own[0].nunique() > MOST_LEVELS else _levels)(axes, own)
-    for axes in list(grid)[len(names) :]:
-        axes.set_visible(False)
     for axes in figure.axes[len(names) :]:
         axes.set_visible(False)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper right", ncols=2, frameon=False)
@@ -324,10 +313,8 @@ def _histograms(axes: Axes, own: Sequence[Any]) -> None:
     low, high = np.quantile(own[0], [0.005, 0.995])
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     for i, (values, label) in enumerate(zip(own, ("real", "synthetic"), strict=True)):
-        counts = np.histogram(values, edges)[0] / max(len(values), 1)
-        axes.stairs(
-            counts, edges, color=colour(i), fill=i == 0, alpha=0.35 if i == 0 else 1.0, linewidth=1.4, label=label
-        )
+        counts, alpha = np.histogram(values, edges)[0] / max(len(values), 1), 1.0 if i else 0.35
+        axes.stairs(counts, edges, color=colour(i), fill=not i, alpha=alpha, linewidth=1.4, label=label)
 
 
 def _levels(axes: Axes, own: Sequence[Any]) -> None:
@@ -363,9 +350,7 @@ def scales(measures: Sequence[Measure], ends: Mapping[str, Mapping[str, Estimate
             figure = figures.get(measure.key)
             if figure is None or np.isnan(figure.value):
                 continue
-            reach = [[0.0], [0.0]]
-            if not np.isnan(figure.low):
-                reach = [[max(0.0, figure.value - figure.low)], [max(0.0, figure.high - figure.value)]]
+            reach = [[distance] for distance in _reach(figure)]
             axes.errorbar(
                 [figure.value], [k + 0.18 * (i - 1)], xerr=reach, color=colour(i), marker="osD^v"[i % 5], markersize=5,
                 linestyle="", elinewidth=1.2, capsize=2, label=name if k == 0 else None,
