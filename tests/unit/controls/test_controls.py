@@ -88,16 +88,11 @@ def test_at_every_call_probabilities_are_the_posteriors_to_the_power_1_over_t(mo
 def test_entropy_falls_with_the_temperature(solver) -> None:
     """Each step is larger than 0.05 nats; the standard error is about 0.015."""
     entropies = []
-    for temperature in (2.0, 1.0, 0.7, 0.4, 0.1):
+    for temperature in (2.0, 1.0, 0.5, 1e-30):
         x = product().sample(4000, solver, 20, seed=0, temperature=temperature).x
         shares = torch.nn.functional.one_hot(x, 4).double().mean(0)[:2]  # the third has no favourite
         entropies.append(float(torch.special.entr(shares).sum()))
     assert all(before - after > 0.05 for before, after in pairwise(entropies)), entropies
-
-
-def test_a_tiny_temperature_gives_the_most_probable_class_without_overflow() -> None:
-    out = product().sample(8, "fast-ode", 5, seed=0, temperature=1e-30)
-    assert bool(((out.final == 0) | (out.final == 1)).all())
 
 
 def test_on_joint_data_the_temperature_acts_on_classes_alone() -> None:
@@ -135,13 +130,6 @@ def test_no_solver_predicts_a_class_that_is_not_allowed(name) -> None:
     assert bool(each.gather(-1, out.x.unsqueeze(-1)).all())
 
 
-def test_one_row_of_allowed_classes_is_for_all_variables() -> None:
-    row = torch.tensor([True, False, True, False])
-    ours, theirs = (product().sample(9, "bfn", 5, seed=0, allowed=mask).x for mask in (row, row.expand(3, 4)))
-    assert torch.equal(ours, theirs)
-    assert set(ours.unique().tolist()) == {0, 2}
-
-
 def test_on_joint_data_a_part_has_its_own_mask() -> None:
     model = joint()
     x = model.sample(200, "fast-sde", 8, seed=0, allowed={"kind": ALLOWED}).x
@@ -151,12 +139,13 @@ def test_on_joint_data_a_part_has_its_own_mask() -> None:
     assert bool((known["kind"][:, 2] == 2).all())
 
 
-def test_known_classes_are_kept_beside_allowed_ones() -> None:
-    model, mask = product(), torch.tensor([True, False, False])
-    out = model.sample(
-        7, nfe=6, seed=0, allowed=ALLOWED, temperature=0.5, known=torch.tensor([3, 0, 0]), known_mask=mask
-    )
+def test_known_data_are_kept_beside_other_controls() -> None:
+    mask = torch.tensor([True, False, False])
+    out = product().sample(7, nfe=6, seed=0, allowed=ALLOWED, temperature=0.5, known=3 * mask, known_mask=mask)
     assert bool((out.x[:, 0] == 3).all())
+    known = {"known": torch.full((3,), 0.25, dtype=torch.float64), "known_mask": mask}
+    out = gaussians().sample(4, nfe=5, start_from=MEANS[0], t_start=0.5, seed=0, **known)
+    assert bool((out.x[:, 0] == 0.25).all())
 
 
 def test_classes_that_are_not_allowed_have_probability_0_after_steering_and_in_half_precision() -> None:
@@ -175,31 +164,14 @@ def test_classes_that_are_not_allowed_have_probability_0_after_steering_and_in_h
     assert int(out.x.max()) < 5
 
 
-@pytest.mark.parametrize("name", names("continuous"))
-def test_every_solver_returns_numbers_that_start_near_the_end(name) -> None:
-    model = gaussians()
-    x = model.sample_data(6, seeded(1))
-    out = model.sample(6, name, 4, start_from=x, t_start=0.98, seed=0)
-    assert out.times[0] == 0.98
-    assert float((out.x - x).abs().max()) < 0.01
-
-
-@pytest.mark.parametrize("name", names("discrete"))
-def test_every_solver_returns_classes_that_start_near_the_end(name) -> None:
-    model = product(beta_1=60.0)
-    x = model.sample_data(50, seeded(1))
-    assert torch.equal(model.sample(50, name, 4, start_from=x, t_start=0.95, grid="uniform", seed=0).x, x)
-
-
-def test_all_parts_return_that_start_near_the_end() -> None:
-    model = JointMixture(
-        {"x": (MEANS, torch.full((2, 3), 0.2).double())}, {"kind": torch.stack([PROBS, PROBS.flip(1)])},
-        flows={"x": ContinuousFlow(0.001), "kind": DiscreteFlow(4, 60.0)},
-    )  # fmt: skip
-    x = model.sample_data(20, seeded(2))
-    out = model.sample(20, "fast-ode", 4, start_from=x, t_start=0.95, seed=0).x
-    assert torch.equal(out["kind"], x["kind"])
-    assert float((out["x"] - x["x"]).abs().max()) < 0.02
+@pytest.mark.parametrize("name", [name for name in solvers.names() if name != "bfn-optimal"])
+def test_every_solver_returns_data_that_start_near_the_end(name) -> None:
+    kinds = SOLVERS[name].kinds
+    for model in [gaussians()] * ("continuous" in kinds) + [product(60.0)] * ("discrete" in kinds):
+        x = model.sample_data(6, seeded(1))
+        out = model.sample(6, name, 4, start_from=x, t_start=0.98, grid="uniform", seed=0)
+        assert out.times[0] == 0.98
+        assert float((out.x - x).abs().max()) < 0.01
 
 
 @pytest.mark.parametrize("make", [gaussians, product, joint])
@@ -215,16 +187,9 @@ def test_the_first_state_is_the_data_noised_to_that_time(make) -> None:
     assert torch.equal(u, expected)
     one = model.flow.unpack(packed[:1])
     one = {key: value[0] for key, value in one.items()} if isinstance(one, Mapping) else one[0]
-    repeated, _ = recorded(model, 5, "fast-sde", 4, start_from=one, t_start=0.4, seed=9)
+    repeated, out = recorded(model, 5, "fast-sde", 4, start_from=one, t_start=0.4, seed=9)
     assert torch.equal(repeated[0].u[0], u[0])
-
-
-def test_the_first_states_have_the_moments_of_the_flow() -> None:
-    """A Kolmogorov-Smirnov test of all numbers for mean s x and variance 1, with FALSE_ALARM."""
-    model = gaussians()
-    steps, _ = recorded(model, 3000, "fast-ode", 2, start_from=MEANS[0], t_start=0.4, seed=5)
-    unit = steps[0].u - float(model.flow.schedule.s(0.4)) * MEANS[0]
-    assert stats.kstest(unit.flatten().numpy(), "norm").pvalue > FALSE_ALARM
+    assert out.label is None
 
 
 def test_starting_from_data_of_the_model_keeps_their_distribution() -> None:
@@ -242,21 +207,6 @@ def test_starting_data_take_the_first_time_of_a_table_or_a_grid() -> None:
     table = plan(model, "fast-ode", 4, t_start=0.4).table
     assert torch.equal(model.sample(3, table, start_from=MEANS[0], seed=0).x, by_time)
     assert torch.equal(model.sample(3, "fast-ode", grid=table.times, start_from=MEANS[0], seed=0).x, by_time)
-
-
-def test_known_data_are_kept_beside_starting_data() -> None:
-    x, mask = MEANS[0], torch.tensor([True, False, False])
-    known = torch.tensor([0.25, 0.0, 0.0], dtype=torch.float64)
-    out = gaussians().sample(4, nfe=5, start_from=x, t_start=0.5, known=known, known_mask=mask, seed=0).x
-    assert bool((out[:, 0] == 0.25).all())
-
-
-def test_no_class_is_drawn_for_starting_data() -> None:
-    model = bfn.load("digits")
-    image = model.sample(1, nfe=5, label=3, seed=0).x[0]
-    out = model.sample(2, nfe=5, start_from=image, t_start=0.3, seed=0)
-    assert out.label is not None
-    assert out.label.tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize("name", [name for name in names("continuous") if not name.startswith("euler")])
@@ -303,8 +253,3 @@ def test_fixed_noise_makes_gaussian_samples_wider_by_half_pi() -> None:
     assert float(x) == pytest.approx(0.5 * pi / 2, rel=2e-3)
 
 
-def test_fixed_noise_on_joint_data() -> None:
-    model = joint()
-    a, b = (model.sample(50, "fast-sde", calls, g=1.0, noise="fixed", seed=0).x for calls in (60, 120))
-    assert float((a["kind"] == b["kind"]).double().mean()) > 0.95
-    assert float((a["x"] - b["x"]).abs().mean()) < 0.03

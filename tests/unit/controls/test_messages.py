@@ -1,5 +1,6 @@
 """Error messages of controls: one line each, for every value that would be ignored or misunderstood otherwise."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,15 +9,14 @@ import torch
 
 import bfn
 import tiny
-from bfn.controls.classes import Allowed, Temperature
+from bfn.controls.classes import Allowed
 from bfn.controls.guidance import Guidance, Steering
 from bfn.controls.known import Known
 from bfn.controls.particles import Particles
-from bfn.controls.starting import StartingData
-from bfn.core.errors import UserError
 from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture
 from bfn.exact.strings import ProductOfCategoricals
+from messages import refused
 
 X = torch.zeros(3, dtype=torch.float64)
 IMAGE, PIXELS = torch.zeros(1, 8, 8), torch.ones(1, 8, 8, dtype=torch.bool)
@@ -62,36 +62,24 @@ MESSAGES: list[tuple[Callable[[], bfn.Model], dict[str, Any], str]] = [
     (images, {"known": IMAGE, "known_mask": PIXELS[:, :5]}, "known_mask of shape (1, 5, 8): expected (1, 8, 8) or"),
     (images, {"known": IMAGE, "known_mask": torch.tensor(True)}, "known_mask of shape (): expected (1, 8, 8) or (2, 1"),
     (images, {"known": IMAGE, "known_mask": PIXELS[0]}, "known_mask of shape (8, 8): expected (1, 8, 8)"),
-    (images, {"known": IMAGE, "known_mask": ~PIXELS[0]}, "known_mask of shape (8, 8): expected (1, 8, 8)"),
-    (images, {"known": IMAGE, "known_mask": torch.tensor(False)}, "known_mask of shape (): expected (1, 8, 8)"),
     (images, {"known": IMAGE[:, :5], "known_mask": PIXELS}, "known of shape (1, 5, 8): expected (1, 8, 8)"),
-    (images, {"known": IMAGE[:, :5], "known_mask": ~PIXELS}, "known of shape (1, 5, 8): expected (1, 8, 8)"),
-    (images, {"known": IMAGE[0, 0], "known_mask": PIXELS}, "known of shape (8,): expected (1, 8, 8)"),
     (images, {"known": IMAGE, "known_mask": PIXELS.float()}, "known_mask of type torch.float32: expected torch.bool"),
     (images, {"known": IMAGE * torch.nan, "known_mask": PIXELS}, "known: 128 values are NaN or infinite"),
-    (images, {"known": IMAGE.long(), "known_mask": PIXELS}, "known: data of type torch.int64: continuous data are"),
-    (images, {"known": "left", "known_mask": PIXELS}, "known='left': expected numbers, an array or a tensor"),
     (text, {"known": TEXT + 27, "known_mask": LETTERS}, "known: classes from 27 to 27: expected 0..26"),
-    (text, {"known": TEXT.float(), "known_mask": LETTERS}, "known: data of type torch.float32"),
     (images, {"known": IMAGE}, "known_mask=None: known and known_mask go together"),
     (images, {"known_mask": PIXELS}, "known=None: known and known_mask go together"),
     (images, {"known": {"x": IMAGE}}, "known is a mapping: this model's data have no parts"),
-    (images, {"known": IMAGE, "known_mask": {"x": PIXELS}}, "known_mask is a mapping"),
     (joint, {"known": X, "known_mask": FIRST}, "known of type Tensor: expected a mapping of parts"),
     (joint, {"known": {"y": X}}, "known for part 'y': expected one of x, kind"),
     (joint, {"known": {"x": X}, "known_mask": {"kind": FIRST}}, "known_mask of part 'kind' without known data"),
     (joint, {"known": {"x": X[:2]}}, "known of part 'x' of shape (2,): expected (3,) or (2, 3)"),
-    (joint, {"known": {"kind": CLASSES + 7}}, "known of part 'kind': classes from 7 to 9"),
     # known data: options
     (images, {"known_at": "end"}, "known_at='end': expected one of data, path"),
-    (images, {"known": IMAGE, "known_mask": PIXELS, "known_at": "end"}, "known_at='end': expected one of data, path"),
     (images, {"known_at": "path"}, "known_at='path' without known: give known data, or leave it out"),
     (classes, with_controls(Known(CLASSES, FIRST), Known(CLASSES, ~FIRST)), "two controls of the class BoundKnown"),
     # guidance
     (text, {"guidance": 2.0}, "guidance=2: it needs conditions to guide to, such as label; there are none"),
-    (images, {"guidance": {"size": 2.0}, "label": LABEL}, "guidance=size=2: it needs conditions"),
     (images, {"guidance": float("nan"), "label": LABEL}, "guidance=nan: expected a finite scale"),
-    (images, {"guidance": 1e300, "label": LABEL}, "expected a finite scale"),
     (images, {"guidance": "strong", "label": LABEL}, "guidance=strong: expected a finite scale"),
     (images, {"guidance": True, "label": LABEL}, "guidance=True: expected a finite scale"),
     (text, {"guidance": 2.0, "label": LABEL}, "label given to a network without"),
@@ -102,7 +90,6 @@ MESSAGES: list[tuple[Callable[[], bfn.Model], dict[str, Any], str]] = [
     (images, {"steer": 3.0}, "steer=3.0: expected a function of the predicted data"),
     # temperature
     (classes, {"temperature": 0}, "temperature=0: expected a positive number"),
-    (classes, {"temperature": float("nan")}, "temperature=nan: expected a positive number"),
     (classes, {"temperature": float("inf")}, "temperature=inf: expected a positive number"),
     (classes, {"temperature": "hot"}, "temperature='hot': expected a number"),
     (numbers, {"temperature": 0.9}, "temperature=0.9: it is for classes, and these data are numbers"),
@@ -121,14 +108,8 @@ MESSAGES: list[tuple[Callable[[], bfn.Model], dict[str, Any], str]] = [
     # starting data
     (numbers, {"start_from": X}, "start_from without t_start"),
     (numbers, {"start_from": X, "t_start": 0.0}, "t_start=0 with start_from: expected a time in (0, 1)"),
-    (numbers, {"start_from": X, "t_start": 1.0}, "t_start=1 with start_from"),
     (numbers, {"start_from": X[:2], "t_start": 0.4}, "start_from: data of shape (2,): expected (3,)"),
-    (numbers, {"start_from": {"x": X}, "t_start": 0.4}, "start_from: data is a mapping: this model's data have no"),
-    (numbers, {"start_from": X.long(), "t_start": 0.4}, "start_from: data of type torch.int64"),
     (numbers, {"start_from": X, "t_start": 0.4, "initial": X.expand(2, 3)}, "start_from beside initial"),
-    (numbers, {"solver": bfn.Request("auto", 4, t_start=0.4, controls=(StartingData(X), StartingData(X)))},
-     "two controls of the class StartingData"),
-    (classes, {"start_from": CLASSES + 7, "t_start": 0.4}, "start_from: classes from 7 to 9"),
     (joint, {"start_from": {"x": X}, "t_start": 0.4}, "start_from: part 'kind' is missing"),
     (joint, {"start_from": X, "t_start": 0.4}, "start_from: packed data of shape"),
     (joint, {"start_from": 3.0, "t_start": 0.4}, "start_from: data of type float: expected a mapping"),
@@ -136,7 +117,6 @@ MESSAGES: list[tuple[Callable[[], bfn.Model], dict[str, Any], str]] = [
     (numbers, {"noise": "frozen"}, "noise='frozen': expected one of fresh, fixed"),
     # particles
     (classes, {"particles": 1, "steer": score}, "particles=1: expected a whole number from 2"),
-    (classes, {"particles": True, "steer": score}, "particles=True: expected a whole number"),
     (classes, {"particles": 8}, "particles=8 without a condition: give steer, known"),
     (classes, {"particles": 8, "solver": "fast-ode", **KNOWN}, "particles=8 with a solver without noise"),
     (classes, {"particles": 8, "noise": "fixed", **KNOWN}, "particles beside noise='fixed'"),
@@ -147,17 +127,13 @@ MESSAGES: list[tuple[Callable[[], bfn.Model], dict[str, Any], str]] = [
     # options that a solver does not take
     (classes, {"solver": "bfn", "g": 0.5}, "g=0.5: solver 'bfn' has no stochasticity dial"),
     (classes, {"path": "kind"}, "path='kind': this model's parts share one time"),
-    (classes, {"solver": bfn.Request("auto"), "g": 0.5}, "g beside a Request"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "settings", "fragment"), MESSAGES, ids=[fragment for _, _, fragment in MESSAGES])
 def test_wrong_input_gives_one_line(make: Callable[[], bfn.Model], settings: dict[str, Any], fragment: str) -> None:
     request = settings if isinstance(settings.get("solver"), bfn.Request) else {"nfe": 4, **settings}
-    with pytest.raises(UserError) as error:
-        make().sample(2, **request)
-    assert fragment in str(error.value)
-    assert "\n" not in str(error.value)
+    refused(re.escape(fragment), make().sample, 2, **request)
 
 
 @pytest.mark.parametrize(
@@ -166,17 +142,13 @@ def test_wrong_input_gives_one_line(make: Callable[[], bfn.Model], settings: dic
         (lambda: Guidance(2.0, rescale=1.5), "rescale=1.5: expected a share from 0 to 1"),
         (lambda: Steering(score, scale=float("inf")), "scale=inf of steer: expected a finite factor"),
         (lambda: Steering(score, scale="much"), "scale='much': expected a number"),
-        (lambda: Known(IMAGE, PIXELS, at="end"), "known_at='end': expected one of data, path"),
-        (lambda: Temperature(-1.0), "temperature=-1.0: expected a positive number"),
         (lambda: Particles(8, draws=-1), "draws=-1: expected a whole number from 0"),
         (lambda: Particles(8, resample_below=2.0), "resample_below=2.0: expected a share from 0 to 1"),
         (lambda: Particles(8, must=True), "must=True: expected a function of samples"),
     ],
 )
 def test_a_control_checks_its_own_values(make: Callable[[], object], fragment: str) -> None:
-    with pytest.raises(UserError) as error:
-        make()
-    assert fragment in str(error.value)
+    refused(re.escape(fragment), make)
 
 
 def test_controls_of_the_same_class_that_agree_are_combined() -> None:

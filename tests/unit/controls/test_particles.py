@@ -100,16 +100,6 @@ def test_a_linear_steer_on_gaussian_data_tilts_the_density() -> None:
     assert abs(float(out.log_normaliser.exp().mean().log()) - 0.5) < 0.05
 
 
-def test_each_sample_has_its_own_conditions() -> None:
-    x = STRINGS[[0, 1, 2, 3]]
-    mask = torch.tensor([True, False, False])
-    allowed = torch.ones(4, 3, 3, dtype=torch.bool)
-    allowed[0, 2] = torch.tensor([True, False, False])
-    out = strings().sample(4, "auto", 8, known=x, known_mask=mask, particles=8, allowed=allowed, seed=4)
-    assert torch.equal(out.x[:, 0], x[:, 0])
-    assert int(out.x[0, 2]) == 0
-    assert torch.equal(out.final[:, 0].argmax(-1), x[:, 0])
-    assert len(out.u) == len(out.prediction) == 4
 
 
 def test_particles_on_joint_data() -> None:

@@ -1,6 +1,5 @@
 """A model's facts: classes that are asked for and drawn, ranges that predictions are clipped to, what a person sees."""
 
-
 import numpy as np
 import pytest
 import torch
