@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from math import cos, pi, sin
+from operator import itemgetter
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -361,14 +363,9 @@ def letters(theta: Tensor, pieces: Sequence[str], present: Tensor | None = None)
 
 def _runs(symbols: Sequence[int], shades: Sequence[int], pieces: Sequence[str]) -> str:
     """Return HTML of a text, with one element for neighbours of the same shade."""
-    parts: list[str] = []
-    start = 0
-    for i in range(1, len(symbols) + 1):
-        if i == len(symbols) or shades[i] != shades[start]:
-            run = html.escape("".join(pieces[k] for k in symbols[start:i]))
-            parts.append(f'<i class="s{shades[start]}">{run}</i>')
-            start = i
-    return "".join(parts)
+    runs = groupby(zip(shades, symbols, strict=True), key=itemgetter(0))
+    texts = ((shade, html.escape("".join(pieces[k] for _, k in run))) for shade, run in runs)
+    return "".join(f'<i class="s{shade}">{text}</i>' for shade, text in texts)
 
 
 def numbers(values: Tensor) -> str:
@@ -380,10 +377,8 @@ def numbers(values: Tensor) -> str:
 def image(picture: Any, alternative: str) -> str:
     """Return an HTML image with its PNG data, of a Pillow image or a matplotlib figure."""
     buffer = io.BytesIO()
-    if isinstance(picture, Figure):
-        picture.savefig(buffer, format="PNG", facecolor="white")
-    else:
-        picture.save(buffer, format="PNG")
+    write = picture.savefig if isinstance(picture, Figure) else picture.save
+    write(buffer, format="PNG")
     content = base64.b64encode(buffer.getvalue()).decode("ascii")
     return f'<img alt="{html.escape(alternative)}" src="data:image/png;base64,{content}">'
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from importlib import resources
+from itertools import chain
 from typing import Any
 
 import gradio as gr
@@ -29,6 +30,34 @@ CALLS, ROWS = 20, 20
 """Initial values of the tab of tables."""
 
 
+EMPTY = '<div class="bfn-panel bfn-empty"><p>{}</p></div>'
+AT_ONCE: dict[str, Any] = {
+    "preprocess": False, "api_visibility": "private", "queue": False, "show_progress": "hidden",
+}  # fmt: skip
+"""Options of events that change widgets."""
+
+
+def _seed(name: str, label: str = "seed") -> gr.Number:
+    """Make the widget of a seed."""
+    return gr.Number(0, label=label, minimum=0, maximum=requests.MAX_SEED, precision=0, elem_id=name)
+
+
+def _buttons(prefix: str) -> Callable[..., Any]:
+    """Make the buttons of a tab. Returns a function that says what they start and stop, and returns the event."""
+    with gr.Row():
+        go = gr.Button("Draw", variant="primary", elem_id=f"{prefix}draw", scale=3)
+        stop = gr.Button("Stop", variant="stop", elem_id=f"{prefix}stop", scale=1)
+
+    def run(draw: Callable[..., Any], inputs: list[Any], outputs: Any, name: str) -> Any:
+        # Values are not preprocessed: `requests` checks what the browser has sent.
+        options: dict[str, Any] = {"preprocess": False, "show_progress": "hidden", "concurrency_id": "work"}
+        event = go.click(draw, inputs, outputs, api_name=name, **options)
+        stop.click(None, cancels=[event])
+        return event
+
+    return run
+
+
 def rows_tab(tables: Mapping[str, BFN]) -> None:
     """Make the tab of tables: known cells and ranges, and rows that have them."""
     first = next(iter(tables))
@@ -39,36 +68,23 @@ def rows_tab(tables: Mapping[str, BFN]) -> None:
                            max_length=requests.MAX_GIVEN, placeholder="education=Doctorate; age>40")  # fmt: skip
         calls = gr.Slider(1, requests.MAX_CALLS, CALLS, step=1, label="network calls", elem_id="rows-calls")
         n = gr.Slider(1, requests.MAX_ROWS, ROWS, step=1, label="rows", elem_id="rows-n")
-        seed = gr.Number(0, label="seed", minimum=0, maximum=requests.MAX_SEED, precision=0, elem_id="rows-seed")
-    with gr.Row():
-        go = gr.Button("Draw", variant="primary", elem_id="rows-draw", scale=3)
-        stop = gr.Button("Stop", variant="stop", elem_id="rows-stop", scale=1)
-    shown = gr.HTML('<div class="bfn-panel bfn-empty"><p>press Draw</p></div>', elem_id="rows")
+        seed = _seed("rows-seed")
+    run = _buttons("rows-")
+    shown = gr.HTML(EMPTY.format("press Draw"), elem_id="rows")
     columns = gr.HTML(_columns_view(tables[first]), elem_id="rows-columns")
-    event = go.click(
-        _row_drawer(tables), [table, given, calls, n, seed], shown, api_name="rows", preprocess=False,
-        show_progress="hidden", concurrency_id="work",
-    )  # fmt: skip
-    stop.click(None, cancels=[event])
+
+    def draw(*values: object) -> Generator[str, None, None]:
+        with errors_on_page():
+            request = requests.read_rows(values, tables)
+            yield EMPTY.format("drawing")
+            yield row_view(tables[request.table], request)
 
     def described(name: object) -> str:
         with errors_on_page():
             return _columns_view(tables[requests.choice({"table": name}, "table", tables)])
 
-    table.change(described, table, columns, preprocess=False, api_visibility="private", queue=False,
-                 show_progress="hidden")  # fmt: skip
-
-
-def _row_drawer(tables: Mapping[str, BFN]) -> Callable[..., Generator[str, None, None]]:
-    """Return the function that draws rows."""
-
-    def draw(*values: object) -> Generator[str, None, None]:
-        with errors_on_page():
-            request = requests.read_rows(values, tables)
-            yield '<div class="bfn-panel bfn-empty"><p>drawing</p></div>'
-            yield row_view(tables[request.table], request)
-
-    return draw
+    run(draw, [table, given, calls, n, seed], shown, "rows")
+    table.change(described, table, columns, **AT_ONCE)
 
 
 def row_view(model: BFN, request: RowsRequest) -> str:
@@ -115,7 +131,6 @@ CONTROL = """<div class="bfn-control">
 <button onclick="bfnFilm.play()" aria-label="play" title="play">&#9654;</button>
 <input id="bfn-slider" type="range" min="0" max="1" step="1" value="1" aria-label="step through the network calls"
  oninput="bfnFilm.seek(this.value)"><span>from the first call to the last</span></div>"""
-EMPTY = '<div class="bfn-panel bfn-empty"><p>{}</p></div>'
 MIXTURE_NOTE = """<p class="bfn-note">The data are a mixture of Gaussians, for which the exact prediction is known, so
 all errors are those of the solver. Open circles are the starts, the same for all solvers; filled circles are the
 samples.</p>"""
@@ -167,58 +182,64 @@ def _first(known: Mapping[str, Limits]) -> str:
 
 def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
     first = _first(known)
-    limits = known[first]
+    limits, own = known[first], _options(models, first)
     with gr.Row():
         model = gr.Dropdown(list(known), value=first, label="model", elem_id="model")
-        label = gr.Dropdown(**_label_options(limits), label="class", elem_id="class")
-        condition = gr.Number(**_condition_options(limits), elem_id="condition")
-        guidance = gr.Slider(0, requests.MAX_GUIDANCE, 1, step=0.5, label="guidance", visible=limits.has_conditions,
+        label = gr.Dropdown(**own["label"], label="class", elem_id="class")
+        condition = gr.Number(**own["condition"], elem_id="condition")
+        guidance = gr.Slider(0, requests.MAX_GUIDANCE, **own["guidance"], step=0.5, label="guidance",
                              elem_id="guidance")  # fmt: skip
-        n = gr.Slider(**_count_options(limits), label="samples", minimum=1, step=1, elem_id="n")
-        seed = gr.Number(0, label="seed, the same for both", minimum=0, maximum=requests.MAX_SEED, precision=0,
-                         elem_id="seed")  # fmt: skip
-    prompt = gr.Textbox("", label="prompt: known letters, _ for each that is not", visible=limits.is_text,
-                        max_length=limits.length or 1, max_lines=1, elem_id="prompt",
-                        placeholder="the ____ of the world")  # fmt: skip
-    with gr.Accordion("Fill in the rest of a picture", open=False, visible=limits.n_pictures > 0,
+        n = gr.Slider(**own["n"], label="samples", minimum=1, step=1, elem_id="n")
+        seed = _seed("seed", "seed, the same for both")
+    prompt = gr.Textbox(**own["prompt"], label="prompt: known letters, _ for each that is not", max_lines=1,
+                        elem_id="prompt", placeholder="the ____ of the world")  # fmt: skip
+    with gr.Accordion("Fill in the rest of a picture", **own["infilling"], open=False,
                       elem_id="infilling") as infilling, gr.Row():  # fmt: skip
-        keep = gr.Dropdown(list(requests.KEEPS), value=requests.KEEPS[0], label="given part", elem_id="keep")
-        picture = gr.Slider(0, max(1, limits.n_pictures - 1), 0, step=1, label="of test picture", elem_id="picture")
-        strip = gr.HTML(models.strip(first), elem_classes="bfn-strip")
+        keep = gr.Dropdown(list(requests.KEEPS), **own["keep"], label="given part", elem_id="keep")
+        picture = gr.Slider(0, **own["picture"], step=1, label="of test picture", elem_id="picture")
+        strip = gr.HTML(**own["strip"], elem_classes="bfn-strip")
     panels = []
     with gr.Row(equal_height=False):
         for side, usual in zip("AB", USUAL, strict=True):
             with gr.Column():
                 panels.append(_panel_widgets(side, usual, limits))
-    with gr.Row():
-        go = gr.Button("Draw", variant="primary", elem_id="draw", scale=3)
-        stop = gr.Button("Stop", variant="stop", elem_id="stop", scale=1)
+    run = _buttons("")
     gr.HTML(CONTROL, elem_id="bfn-control")
     with gr.Row(equal_height=True):
         left, right = (gr.HTML(EMPTY.format("drawing"), elem_id=f"panel-{side}", min_height=260) for side in "AB")
 
-    shared = {
-        "model": model, "n": n, "seed": seed, "label": label, "guidance": guidance, "prompt": prompt, "keep": keep,
-        "picture": picture, "condition": condition,
+    fitted = {
+        "n": n, "label": label, "condition": condition, "guidance": guidance, "prompt": prompt, "infilling": infilling,
+        "keep": keep, "picture": picture, "strip": strip,
     }  # fmt: skip
-    settings = [*(shared[name] for name in SHARED), *(widget for widgets in panels for widget in widgets)]
-    # Values are not preprocessed: `requests` checks what the browser has sent.
-    event = go.click(
-        _page_drawer(models), settings, [left, right], api_name="draw", preprocess=False, show_progress="hidden",
-        concurrency_id="work",
-    )  # fmt: skip
+    shared = {"model": model, "seed": seed, **fitted}
+    settings = [*(shared[name] for name in SHARED), *chain(*panels)]
+    event = run(_page_drawer(models), settings, [left, right], "draw")
     event.success(None, js="() => { window.bfnFilm.play(); }")
-    stop.click(None, cancels=[event])
-
-    fitted = [n, label, condition, guidance, prompt, infilling, keep, picture, strip]
-    fitted += [widget for widgets in panels for widget in (widgets[0], widgets[2])]
-    chosen = [widgets[0] for widgets in panels]
-    model.change(_fitter(models), [model, *chosen], fitted, preprocess=False, api_visibility="private", queue=False,
-                 show_progress="hidden")  # fmt: skip
+    for_solver = [widgets[i] for widgets in panels for i in (0, 2)]
+    model.change(_fitter(models), [model, *for_solver[::2]], [*fitted.values(), *for_solver], **AT_ONCE)
     for solver, _, dial, _ in panels:
-        solver.change(_dial_shower(known), [model, solver], dial, preprocess=False, api_visibility="private",
-                      queue=False, show_progress="hidden")  # fmt: skip
+        solver.change(_dial_shower(known), [model, solver], dial, **AT_ONCE)
     return [left, right]
+
+
+def _options(models: Models, name: str) -> dict[str, dict[str, Any]]:
+    """Return the options of the widgets that depend on the model, by the name of the widget."""
+    limits = models.limits[name]
+    choices = [("all in turn", "all"), ("none", "none"), *((name, str(k)) for k, name in enumerate(limits.classes))]
+    number, low, high = limits.condition or ("condition", 0.0, 0.0)
+    asked = f"{number}, {low:g} to {high:g}; empty for any"
+    return {
+        "n": {"maximum": requests.MAX_SAMPLES[limits.form], "value": requests.USUAL_SAMPLES[limits.form]},
+        "label": {"choices": choices, "value": "all", "visible": bool(limits.classes)},
+        "condition": {"value": None, "label": asked, "visible": limits.condition is not None},
+        "guidance": {"value": 1, "visible": limits.has_conditions},
+        "prompt": {"value": "", "visible": limits.is_text, "max_length": limits.length or 1},
+        "infilling": {"visible": limits.n_pictures > 0},
+        "keep": {"value": requests.KEEPS[0]},
+        "picture": {"value": 0, "maximum": max(1, limits.n_pictures - 1)},
+        "strip": {"value": models.strip(name)},
+    }
 
 
 def _panel_widgets(side: str, usual: str, limits: Limits) -> list[Any]:
@@ -240,24 +261,6 @@ def _solver_options(limits: Limits, chosen: object) -> dict[str, Any]:
     return {"choices": choices, "value": chosen if chosen in limits.solvers else limits.solvers[0]}
 
 
-def _label_options(limits: Limits) -> dict[str, Any]:
-    choices = [("all in turn", "all"), ("none", "none"), *((name, str(k)) for k, name in enumerate(limits.classes))]
-    return {"choices": choices, "value": "all", "visible": bool(limits.classes)}
-
-
-def _condition_options(limits: Limits) -> dict[str, Any]:
-    name, low, high = limits.condition or ("condition", 0.0, 0.0)
-    return {
-        "value": None,
-        "label": f"{name}, {low:g} to {high:g}; empty for any",
-        "visible": limits.condition is not None,
-    }
-
-
-def _count_options(limits: Limits) -> dict[str, Any]:
-    return {"maximum": limits.max_samples, "value": limits.usual_samples}
-
-
 def _fitter(models: Models) -> Callable[..., list[Any]]:
     known = models.limits
 
@@ -266,23 +269,9 @@ def _fitter(models: Models) -> Callable[..., list[Any]]:
         with errors_on_page():
             name = requests.choice({"model": model}, "model", known)
         limits = known[name]
-        kept = [value if value in limits.solvers else usual for value, usual in zip(chosen, USUAL, strict=True)]
-        return [
-            gr.update(**_count_options(limits)),
-            gr.update(**_label_options(limits)),
-            gr.update(**_condition_options(limits)),
-            gr.update(value=1, visible=limits.has_conditions),
-            gr.update(value="", visible=limits.is_text, max_length=limits.length or 1),
-            gr.update(visible=limits.n_pictures > 0),
-            gr.update(value=requests.KEEPS[0]),
-            gr.update(value=0, maximum=max(1, limits.n_pictures - 1)),
-            models.strip(name),
-            *(
-                update
-                for value in kept
-                for update in (gr.update(**_solver_options(limits, value)), _dial_update(str(value)))
-            ),
-        ]
+        kept = [str(value if value in limits.solvers else usual) for value, usual in zip(chosen, USUAL, strict=True)]
+        per_panel = ((gr.update(**_solver_options(limits, solver)), _dial_update(solver)) for solver in kept)
+        return [*(gr.update(**own) for own in _options(models, name).values()), *chain(*per_panel)]
 
     return fit
 
@@ -306,9 +295,9 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
     name = _first(models.limits)
     limits = models.limits[name]
     panel = {"calls": CALLS_PAGE, "g": OWN, "t_start": OWN}
-    given = {"model": name, "n": limits.usual_samples, "seed": 0, "label": "all", "guidance": 1,
-             "prompt": "", "keep": requests.KEEPS[0], "picture": 0, "condition": None}  # fmt: skip
-    each = [{"solver": _solver_options(limits, usual)["value"], **panel} for usual in USUAL]
+    usual = {widget: own.get("value") for widget, own in _options(models, name).items()}
+    given = {"model": name, "seed": 0, **usual}
+    each = [{"solver": _solver_options(limits, solver)["value"], **panel} for solver in USUAL]
     values = [*(given[key] for key in SHARED), *(one[key] for one in each for key in EACH)]
     lock = threading.Lock()
     drawn: list[tuple[str, str]] = []
@@ -355,7 +344,7 @@ def _page_drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], Non
 
 
 def _mixtures_tab() -> None:
-    offered = _mixture_solvers()
+    offered = drawing.usable_solvers(next(iter(drawing.MIXTURES.values()))())
     gr.HTML(MIXTURE_NOTE)
     with gr.Row():
         mixture = gr.Dropdown(
@@ -368,21 +357,11 @@ def _mixtures_tab() -> None:
         )  # fmt: skip
         calls = gr.Slider(2, 64, 8, step=1, label="network calls", elem_id="plane-calls")
         particles = gr.Slider(1, requests.MAX_PARTICLES, 40, step=1, label="particles", elem_id="particles")
-        seed = gr.Number(0, label="seed", minimum=0, maximum=requests.MAX_SEED, precision=0, elem_id="plane-seed")
-    with gr.Row():
-        go = gr.Button("Draw", variant="primary", elem_id="plane-draw", scale=3)
-        stop = gr.Button("Stop", variant="stop", elem_id="plane-stop", scale=1)
+        seed = _seed("plane-seed")
+    run = _buttons("plane-")
     ways = gr.HTML(EMPTY.format("press Draw"), elem_id="ways")
     errors = gr.HTML("", elem_id="errors")
-    event = go.click(
-        _mixture_drawer(offered), [mixture, chosen, calls, particles, seed], [ways, errors], api_name="plane",
-        preprocess=False, show_progress="hidden", concurrency_id="work",
-    )  # fmt: skip
-    stop.click(None, cancels=[event])
-
-
-def _mixture_solvers() -> tuple[str, ...]:
-    return drawing.usable_solvers(next(iter(drawing.MIXTURES.values()))())
+    run(_mixture_drawer(offered), [mixture, chosen, calls, particles, seed], [ways, errors], "plane")
 
 
 def _mixture_drawer(offered: tuple[str, ...]) -> Callable[..., Generator[tuple[str, str], None, None]]:

@@ -69,16 +69,6 @@ class Limits:
         return self.form == "text"
 
     @property
-    def max_samples(self) -> int:
-        """Maximum number of samples."""
-        return MAX_SAMPLES[self.form]
-
-    @property
-    def usual_samples(self) -> int:
-        """Initial number of samples."""
-        return USUAL_SAMPLES[self.form]
-
-    @property
     def has_conditions(self) -> bool:
         """True if there are conditions that guidance can strengthen."""
         return bool(self.classes) or self.condition is not None
@@ -167,7 +157,7 @@ def read_draw(values: Sequence[object], known: Mapping[str, Limits]) -> DrawRequ
     label = choice(given, "label", ("all", "none", *map(str, range(len(limits.classes)))))
     return DrawRequest(
         model,
-        whole(given, "n", 1, limits.max_samples),
+        whole(given, "n", 1, MAX_SAMPLES[limits.form]),
         whole(given, "seed", 0, MAX_SEED),
         None if label == "all" else -1 if label == "none" else int(label),
         number(given, "guidance", 0, MAX_GUIDANCE),

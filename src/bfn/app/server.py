@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import chain
 from typing import Any
@@ -80,6 +81,7 @@ def _plain(value: object) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
+@dataclass
 class RequestFilter:
     """ASGI middleware that refuses unused routes (404), large bodies (413) and malformed requests (400).
 
@@ -88,9 +90,8 @@ class RequestFilter:
         settings: names of the data of each named call.
     """
 
-    def __init__(self, app: App, settings: Mapping[str, Sequence[str]]) -> None:
-        self.app = app
-        self.settings = settings
+    app: App
+    settings: Mapping[str, Sequence[str]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -124,12 +125,10 @@ class RequestFilter:
 
 async def _read(receive: Receive) -> bytes:
     """Return a body, or the first part of one that is too large."""
-    body = b""
-    more = True
+    body, more = b"", True
     while more and len(body) <= MAX_BODY:
         message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
+        body, more = body + message.get("body", b""), message.get("more_body", False)
     return body
 
 
@@ -367,31 +366,16 @@ def launch(
     """
     port = _free_port(host, port)
     blocks = page.build(load_models(models))
+    middleware = [
+        Middleware(OwnHost, host=host, port=port),
+        Middleware(RequestFilter, settings={"draw": DRAW, "plane": MIXTURE, "rows": ROWS}),
+    ]
     blocks.launch(
-        server_name=host,
-        server_port=port,
-        inbrowser=browse,
-        prevent_thread_lock=True,
-        share=False,
-        quiet=True,
-        show_error=True,
-        ssr_mode=False,
-        mcp_server=False,
-        pwa=False,
-        run_history=False,
-        enable_monitoring=False,
-        footer_links=[],
-        max_file_size=1,
-        app_kwargs={
-            "middleware": [
-                Middleware(OwnHost, host=host, port=port),
-                Middleware(RequestFilter, settings={"draw": DRAW, "plane": MIXTURE, "rows": ROWS}),
-            ]
-        },
-        theme=page.theme(),
-        css=page.part("page.css"),
-        head=f"<script>{page.part('player.js')}</script>",
-    )
+        server_name=host, server_port=port, inbrowser=browse, prevent_thread_lock=True, share=False, quiet=True,
+        show_error=True, ssr_mode=False, mcp_server=False, pwa=False, run_history=False, enable_monitoring=False,
+        footer_links=[], max_file_size=1, app_kwargs={"middleware": middleware}, theme=page.theme(),
+        css=page.part("page.css"), head=f"<script>{page.part('player.js')}</script>",
+    )  # fmt: skip
     protect(blocks, host, port)
     if block:
         blocks.block_thread()

@@ -8,7 +8,6 @@ import tiny
 from messages import refused
 
 X = torch.zeros(2, 2)
-NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -16,14 +15,10 @@ NAN = float("nan")
     [
         (lambda m: m.sample(2, nfe=2, steer=lambda x: 1.0), "steer returns a float: expected a differentiable number"),
         (lambda m: m.loss(X, n_steps=1.5), "n_steps=1.5: expected a whole number"),
-        (lambda m: m.loss(X, n_steps=NAN), "n_steps=nan: expected a whole number"),
-        (lambda m: m.loss(X, n_steps=10**18), "n_steps=10+: expected a whole number"),
         (lambda m: m.loss(X, n_steps=True), "n_steps=True: expected a whole number"),
         (lambda m: bfn.DiscreteFlow(2.7), "n_classes=2.7: expected a whole number"),
-        (lambda m: bfn.DiscreteFlow(NAN), "n_classes=nan: expected a whole number"),
         (lambda m: bfn.DiscreteFlow(10**12), "n_classes=10+: expected a whole number"),
         (lambda m: m.sample(1.5, nfe=2), "n=1.5: expected a whole number"),
-        (lambda m: m.sample(10**18, nfe=2), "n=10+: expected a whole number"),
         (lambda m: bfn.Classes(torch.tensor([1, 2]), 0.5), "classes from a Tensor of names, float of shares: expected"),
         (lambda m: m.sample(2, nfe=True), "nfe=True: expected a whole number of network calls"),
         (lambda m: m.sample(2, nfe=torch.zeros(2), grid=[0.1, 0.5]), "nfe=tensor.*: expected a whole number"),
@@ -33,9 +28,7 @@ NAN = float("nan")
         (lambda m: bfn.ContinuousFlow.for_data(object()), "data=.*: expected numbers, an array"),
         (lambda m: m.sample(2, nfe=10**9), "nfe=10+: expected at most 100,000 network calls"),
         (lambda m: m.sample(2, nfe=2, seed=2**80), r"seed=\d+: expected a whole number"),
-        (lambda m: m.sample(2, nfe=2, seed=0.5), "seed=0.5: expected a whole number"),
         (lambda m: m.sample(2, nfe=2, clip="x"), r"clip=x: expected \(lowest, highest\)"),
-        (lambda m: m.sample(2, nfe=2, clip=1), r"clip=1: expected \(lowest, highest\)"),
         (lambda m: m.sample(2, None), "solver=None: expected a name, such as 'auto'"),
         (lambda m: m.log_likelihood(X, probes=3), "probes=3 with an exact divergence, which needs none"),
         (lambda m: m.log_likelihood(X, nfe=7.5), "nfe=7.5: expected a whole number"),
@@ -64,13 +57,9 @@ def test_a_network_in_float16_keeps_its_state_and_losses_in_float32(kind):
     assert b.u.dtype == torch.float32
     torch.testing.assert_close(b.final, a.final, rtol=0.05, atol=0.05)
     x = a.x
-    ours, theirs = (model.loss(x, generator=seed_generator()) for model in (full, half))
+    ours, theirs = (model.loss(x, generator=torch.Generator().manual_seed(0)) for model in (full, half))
     assert theirs.dtype == torch.float32
     torch.testing.assert_close(theirs, ours, rtol=0.2, atol=0.05)
-
-
-def seed_generator():
-    return torch.Generator().manual_seed(0)
 
 
 def test_large_inputs_do_not_overflow_beside_a_network_in_float16():

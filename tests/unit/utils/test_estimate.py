@@ -30,13 +30,6 @@ def test_a_mean_has_student_s_interval(n: int) -> None:
     assert estimate.high == pytest.approx(x.mean().item() + half, rel=1e-10)
 
 
-def test_interval_of_three_repeats() -> None:
-    # mean 2, standard deviation 1, t(0.975, 2) = 4.302653
-    estimate = mean_estimate([1.0, 2.0, 3.0])
-    assert estimate.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-6)
-    assert estimate.high == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-6)
-
-
 def test_one_value_has_no_interval() -> None:
     assert str(mean_estimate([2.0])) == "2.0000"
 
@@ -61,24 +54,13 @@ def test_bootstrap_of_a_mean_has_its_standard_error() -> None:
 
 def test_bootstrap_repeats_with_its_generator_and_leaves_the_global_one() -> None:
     before = torch.get_rng_state()
-    draws = [
-        bootstrap_estimates(lambda index: index.double().mean()[None], 50, generator=torch.Generator().manual_seed(3))
-        for _ in range(2)
-    ]
-    assert draws[0] == draws[1]
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_several_statistics_of_the_same_resamples() -> None:
-    x = torch.randn(40, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     def both(index: torch.Tensor) -> torch.Tensor:
-        return torch.stack([x[index].mean(), x[index].std()])
+        return torch.stack([index.double().mean(), index.double().std()])
 
-    pair = bootstrap_estimates(both, 40, generator=torch.Generator().manual_seed(2))
-    alone = bootstrap_estimates(lambda i: x[i].std()[None], 40, generator=torch.Generator().manual_seed(2))
-    assert pair[1].low == pytest.approx(alone[0].low)
-    assert pair[1].high == pytest.approx(alone[0].high)
+    first, second = (bootstrap_estimates(both, 50, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    assert first == second
+    assert torch.equal(before, torch.get_rng_state())
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,8 @@ def test_an_interrupt_says_how_to_go_on(tmp_path, capsys):
 def test_another_request_is_refused_before_anything_is_written(tmp_path):
     write_pieces(Pieces(tmp_path, 4, 2, ".json"), write, {"seed": 1})
     for n, request in ((4, {"seed": 2}), (6, {"seed": 1}), (4, {"seed": 1, "label": "3"})):
-        refused(
-            r"of another request, with (seed 1 and not 2|n 4 and not 6|label None)",
-            write_pieces,
-            Pieces(tmp_path, n, 2, ".json"),
-            write,
-            request,
-        )
+        message = r"of another request, with (seed 1 and not 2|n 4 and not 6|label None)"
+        refused(message, write_pieces, Pieces(tmp_path, n, 2, ".json"), write, request)
     (tmp_path / "samples.json").write_text("{")
     refused("damaged", write_pieces, Pieces(tmp_path, 4, 2, ".json"), write, {"seed": 1})
 
