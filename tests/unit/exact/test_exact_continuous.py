@@ -65,13 +65,6 @@ def test_chunks_do_not_matter(chunk):
     torch.testing.assert_close(parts.log_evidence(u, level), whole.log_evidence(u, level), atol=1e-12, rtol=1e-12)
 
 
-def test_points_alone_are_found_at_the_data_end():
-    points = torch.eye(5, dtype=torch.float32)
-    model = Points(points, sigma_1=1e-3, dtype=torch.float32)
-    level = model.flow.noise_level(1.0, 5, 1, like=points)
-    torch.testing.assert_close(model.output(model.flow.noised(points, level.s, torch.ones(5, 5)), level).mean, points)
-
-
 @pytest.mark.parametrize("t", [0.1, 0.5, 1.0])
 def test_float32_keeps_the_digits_of_many_dimensions(t, generator):
     """At sigma_1 = 1e-3 squares of 1e8 cancel to some hundreds."""

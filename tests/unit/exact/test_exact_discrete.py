@@ -5,7 +5,6 @@ from itertools import product
 import pytest
 import torch
 
-from bfn.exact.strings import MarkovChain
 from exact_models import CLASSES, LENGTH, K, chain, chain_with_zeros, probabilities, state_at, string_set
 
 ALL = torch.tensor(list(product(range(K), repeat=LENGTH)))
@@ -72,15 +71,3 @@ def test_samples_have_the_models_probabilities(make, generator):
     counts = torch.bincount(codes, minlength=K**LENGTH).double()
     probs = model.log_prob(ALL).exp()
     assert ((counts - n * probs).abs() <= 5 * (n * probs * (1 - probs)).sqrt() + (probs > 0)).all()
-
-
-def test_real_size_chain(generator):
-    """K = 27, length 64, in float32, against float64."""
-    initial, transition = probabilities(27), probabilities(27, 27, seed=3)
-    double = MarkovChain(initial, transition, 64)
-    single = MarkovChain(initial, transition, 64, dtype=torch.float32)
-    x = double.sample_data(8, generator)
-    level = single.flow.noise_level(0.7, 8, 2, like=torch.zeros(()))
-    u = single.flow.noised(x, level.s, torch.randn(8, 64, 27, generator=generator))
-    expected = double.output(u.double(), level).mean
-    torch.testing.assert_close(single.output(u, level).mean.double(), expected, atol=1e-5, rtol=0)

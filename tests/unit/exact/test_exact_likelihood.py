@@ -66,20 +66,6 @@ def test_n_step_loss_falls_to_the_continuous_one(make, generator):
     assert abs(many - limit) < 4 * sqrt(many_error**2 + limit_error**2)
 
 
-def test_loss_and_posterior_make_the_log_probability(generator):
-    """KL + E[-log p(x | u_1)] = -log p(x), with the exact posterior over strings."""
-    model, x = strings()
-    expected = -float(model.log_prob(x))
-    x = x.expand(N, -1)
-    loss, loss_error = mean_and_error(model.loss(x, generator=generator) * x.shape[1])
-    u, level = final_state(model, x, generator)
-    posterior, posterior_error = mean_and_error(-model.posterior(u, level)[:, 0].log())
-    assert abs(loss + posterior - expected) < 4 * sqrt(loss_error**2 + posterior_error**2)
-    # Positions read one by one lose what they know of each other: the reconstruction loss is no smaller.
-    reconstruction = model.reconstruction_loss(x, generator=generator) * x.shape[1]
-    assert float(reconstruction.mean()) > posterior + 4 * posterior_error
-
-
 def test_bayes_holds_state_by_state(generator):
     """log q(u|x) - log p(u) - log p(x|u) = -log p(x) for every single u."""
     model, x = strings()

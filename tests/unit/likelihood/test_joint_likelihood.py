@@ -73,15 +73,3 @@ def test_the_bounds_are_close_to_the_exact_likelihood(method: str) -> None:
     assert mean > -error
     if method == "bound":
         assert mean < error + 0.05
-
-
-def test_the_n_step_bound_converges_to_the_continuous_time_bound() -> None:
-    model, n = mixture(), 1500
-    data = model.sample_data(n, seeded())
-    excess = []
-    for nfe in (6, 21, 81):
-        found = model.log_likelihood(data, "n-step", nfe, generator=seeded(2))
-        excess.append(float((model.log_prob(data) - found.log_prob).mean()))
-    assert excess[0] > excess[1] > excess[2]
-    # The excess falls as 1/n.
-    assert (excess[0] - excess[1]) / (excess[1] - excess[2]) > 2

@@ -30,8 +30,6 @@ def identifiers(made, columns=("id", "x"), **settings):
 MESSAGES = [
     (people(["agee>40"]), "column 'agee': expected one of .*did you mean"),
     (people(["age"]), "'age': expected a condition such as"),
-    (people(["age>"]), "expected a value after >"),
-    (people(["age>old"]), "column 'age': 'old': expected a number"),
     (people(["age>99"]), "age > 99: no value of this column can meet it"),
     (people(["income>1e9"]), r"income > 1(e\+09|0{9}): no value .* the table has"),
     (people(["age=30", "age>40"]), "age = 30 and age > 40: no cell can meet both"),
@@ -40,7 +38,6 @@ MESSAGES = [
     (people(["member=maybe"]), "expected true or false"),
     (people(["born>yesterday-ish"]), "expected a time"),
     (people([3]), "a condition of type int"),
-    (people(None, "start << end"), "constraint 'start << end'"),
     (people(None, "start < stop"), "no column 'stop'"),
     (people(None, "start ** 2 < end"), "expected columns, numbers, texts and comparisons alone"),
     (people(None, "note < 3"), "constraint 'note < 3'"),
@@ -52,7 +49,6 @@ MESSAGES = [
     (cities(given={"city": "Paris"}), "'Paris': expected one of Oslo, Rome, Bonn"),
     (cities(given={"visits": 10**6}), "beyond the table's range"),
     (cities(given={"city": None}), "no cell of this column was missing"),
-    (cities(0), "n=0"),
     (cities(particles=torch.zeros(2)), "particles=tensor.*: expected a whole number"),
     (lambda made: made["cities"].impute(pd.DataFrame({"city": ["Rome"]})), "column 'warmth'"),
     (lambda made: TableSynthesizer().sample(3), "has seen no table"),
@@ -60,13 +56,10 @@ MESSAGES = [
     (identifiers, "column 'id'"),
     (partial(identifiers, columns=["id"], drop_unlearnable=True), "column 'id'"),
     (new(seed=float("inf")), "seed=inf: expected a whole number"),
-    (new(steps=0), "steps=0: expected a whole number"),
-    (new(n_blocks=True), "n_blocks=True: expected a whole number"),
     (new(dropout=2), "dropout=2: expected a share from 0 to 1"),
     (new(lr=0), "lr=0: expected a positive number"),
     (new(network="mpl"), "network='mpl': expected one of mlp, transformer; did you mean 'mlp'"),
     (new(kinds="class"), "kinds of type str: expected kinds by column"),
-    (new(drop="age"), "drop of type str: expected names of columns"),
 ]
 
 
