@@ -80,6 +80,7 @@ def test_classes_too(strings):
         name: float((model.sample(500, nfe=1, initial=start.to(model.dtype)).x == end).all(1).float().mean())
         for name, model in {"student": student, "teacher": strings}.items()
     }
+    assert student.info.card["distilled"]["weighting"]["match"] == 0  # 1 for images alone
     assert same["student"] > 0.9
     assert same["teacher"] < 0.5
 
@@ -164,20 +165,13 @@ def test_samples_of_different_lengths(tmp_path):
     torch.testing.assert_close(*ends)
 
 
-def normal(mean: float, std: float) -> GaussianMixture:
-    return GaussianMixture(torch.tensor([[mean]]), stds=torch.tensor([std]))
-
-
-def critic_of(teacher, weighting):
-    own = bfn.BFN(MLP(1, width=8), teacher.flow, "preconditioned", (1,))
-    return Critic(teacher, own, {}, weighting, Accelerator(cpu=True), lr=1e-3, grad_clip=0.0)
-
-
 def test_the_direction_between_normals_is_the_exact_one():
     # Of N(m, v) beside N(0, v) the posterior means differ by m / (1 + v s^2) whatever the state.
-    teacher, shift, v = normal(0.0, 0.5), 0.8, 0.25
-    critic = critic_of(teacher, Bound())
-    critic.model = normal(shift, 0.5)
+    shift, v = 0.8, 0.25
+    teacher, moved = (GaussianMixture(torch.tensor([[mean]]), stds=torch.tensor([0.5])) for mean in (0.0, shift))
+    own = bfn.BFN(MLP(1, width=8), teacher.flow, "preconditioned", (1,))
+    critic = Critic(teacher, own, {}, Bound(), Accelerator(cpu=True), lr=1e-3, grad_clip=0.0)
+    critic.model = moved
     x = torch.randn(200, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     away = critic.direction(x, x, {}, torch.Generator().manual_seed(3))
     t, _, eps = critic._noise(x, torch.Generator().manual_seed(3))
@@ -221,9 +215,3 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path, monkeypatch):
         assert torch.equal(ours, theirs)
     alone = distill(teacher, 6, match=0, **options)
     assert not all(torch.equal(a, b) for a, b in zip(alone.parameters(), whole.parameters(), strict=True))
-
-
-def test_it_is_for_images_unless_asked_for(tmp_path):
-    for kind, weight, asked in (("images", 1.0, None), ("vectors", 0.0, None), ("vectors", 0.5, 0.5)):
-        student = distill(tiny.build(kind), 1, paths=4, batch=2, calls=1, match=asked)
-        assert student.info.card["distilled"]["weighting"]["match"] == weight

@@ -1,6 +1,5 @@
 """Two processes: the files and figures of one, in order; and a killed worker's share is made by the next command."""
 
-import json
 import os
 import socket
 import subprocess
@@ -56,23 +55,6 @@ def test_samples_are_those_of_one_process_and_a_killed_share_is_made_up_for(mode
         lost.unlink()
     launch(*wishes, "--out", tmp_path / "cut", "--per-file", 8, count=1)
     assert np.array_equal(joined(tmp_path / "cut"), joined(tmp_path / "one"))
-
-
-def test_likelihoods_are_those_of_one_process(model, tmp_path):
-    x = bfn.load(model).sample(12, nfe=2, seed=0).x.clamp(-1, 1)
-    np.savez(tmp_path / "data.npz", images=((x + 1) * 127.5).round().byte().numpy())
-    wishes = ["likelihood", model, "--data", tmp_path / "data.npz", "--part", "all", "--n", 12]
-    wishes += ["--nfe", 6, "--batch", 3, "--divergence", "hutchinson", "--json"]
-    one, two, kept = (
-        json.loads(launch(*wishes, *more, count=count))["results"]["ode"]["log_prob"]
-        for count, more in ((1, []), (2, []), (2, ["--out", tmp_path / "kept"]))
-    )
-    assert len(one) == 12
-    assert two == one
-    assert kept == one
-    (tmp_path / "kept" / "likelihood-000001.npz").unlink()
-    again = json.loads(launch(*wishes, "--out", tmp_path / "kept", count=1))
-    assert again["results"]["ode"]["log_prob"] == one
 
 
 def test_rows_of_a_table_are_those_of_one_process(tmp_path):

@@ -63,10 +63,23 @@ def test_tuning_towards_data_fits_the_noise_too():
     assert again.table == tuned.table
 
 
-def test_classes_are_searched_and_nothing_is_kept_that_does_not_help():
+@pytest.fixture(scope="module")
+def strings():
     words = torch.randint(0, 3, (12, 8), generator=torch.Generator().manual_seed(5))
-    strings = StringSet(words, n_classes=3, beta_1=9.0)
-    objective = NGramDivergence(strings.sample_data(2000, torch.Generator().manual_seed(0)), strings.flow, 4)
+    return StringSet(words, n_classes=3, beta_1=9.0)
+
+
+def ngrams(strings):
+    return NGramDivergence(strings.sample_data(2000, torch.Generator().manual_seed(0)), strings.flow, 4)
+
+
+def losses(objective, model, solvers, nfe):
+    """The objective on fresh starts, by the sampler."""
+    return [float(objective.loss(model.sample(1000, solver, nfe, seed=9).x)) for solver in solvers]
+
+
+def test_classes_are_searched_and_nothing_is_kept_that_does_not_help(strings):
+    objective = ngrams(strings)
     objective.start = "bfn-solver1"
     settings = {"batch": 300, "held_out": 300, "part": 300}
     tuned = tune(strings, 4, objective, **settings)
@@ -74,26 +87,19 @@ def test_classes_are_searched_and_nothing_is_kept_that_does_not_help():
     assert tuned.after == min(value for _, value in tuned.curve)
     assert tuned.curve[-1][0] <= default_steps(strings, 4, objective)
     assert tune(strings, 4, objective, **settings).table == tuned.table
-    # Fresh starts, by the sampler: what was gained is the table's.
-    ours, theirs = (
-        float(objective.loss(strings.sample(2000, solver, 4, seed=9).x)) for solver in (tuned.table, "bfn-solver1")
-    )
+    ours, theirs = losses(objective, strings, (tuned.table, "bfn-solver1"), 4)
     assert ours < 0.9 * theirs
 
 
 @pytest.mark.parametrize("nfe", [1, 2])
-def test_one_or_two_calls_start_late(nfe):
+def test_one_or_two_calls_start_late(nfe, strings):
     """At t = 0 the network sees nothing: one call there makes all samples alike."""
-    words = torch.randint(0, 3, (12, 8), generator=torch.Generator().manual_seed(5))
-    strings = StringSet(words, n_classes=3, beta_1=9.0)
-    objective = NGramDivergence(strings.sample_data(2000, torch.Generator().manual_seed(0)), strings.flow, 4)
+    objective = ngrams(strings)
     tuned = tune(strings, nfe, objective, steps=10, batch=300, held_out=300, part=300)
     assert tuned.after < 0.8 * tuned.before
     assert tuned.table.nfe == nfe
     assert tuned.table.times[0] > 0
-    ours, theirs = (
-        float(objective.loss(strings.sample(1000, solver, nfe, seed=9).x)) for solver in (tuned.table, "fast-sde")
-    )
+    ours, theirs = losses(objective, strings, (tuned.table, "fast-sde"), nfe)
     assert ours < 0.9 * theirs
 
 
@@ -146,11 +152,6 @@ def test_early_stopping_ends_where_held_out_starts_gain_nothing():
     assert tuned.after == min(value for _, value in tuned.curve)
 
 
-def distance(model, grid, target, initial) -> float:
-    out = model.sample(len(initial), "bfn-solver++1", None if grid is not None else 5, grid=grid, initial=initial)
-    return float((out.x - target).norm(dim=1).mean())
-
-
 def test_the_grid_found_is_better_on_fresh_starts() -> None:
     generator = torch.Generator().manual_seed(0)
     means = torch.randn(5, 2, generator=generator, dtype=torch.float64)
@@ -162,19 +163,19 @@ def test_the_grid_found_is_better_on_fresh_starts() -> None:
     assert bool((times.diff() > 0).all())
     fresh = torch.randn(300, 2, generator=generator, dtype=torch.float64)
     target = model.sample(300, "fast-ode", 100, initial=fresh, t_start=1e-3).x
-    assert distance(model, times, target, fresh) < 0.5 * distance(model, None, target, fresh)
+    ours, theirs = (
+        float((model.sample(300, "bfn-solver++1", initial=fresh, **own).x - target).norm(dim=1).mean())
+        for own in ({"grid": times}, {"nfe": 5})
+    )
+    assert ours < 0.5 * theirs
 
 
-def joint_mixture() -> JointMixture:
-    return JointMixture(
+def test_a_searched_grid_brings_joint_samples_nearer_to_their_end() -> None:
+    model = JointMixture(
         {"x": (torch.tensor([[-1.0, 0.5], [1.0, -0.5]]), torch.full((2, 2), 0.2))},
         {"kind": torch.tensor([[0.9, 0.05, 0.05], [0.1, 0.2, 0.7]])},
         flows={"x": ContinuousFlow(0.02), "kind": DiscreteFlow(3, 6.0)},
     )
-
-
-def test_a_searched_grid_brings_joint_samples_nearer_to_their_end() -> None:
-    model = joint_mixture()
     tuned = tune(model, 5, SearchedGrid(teacher_nfe=60), steps=4, batch=64, held_out=64)
     assert tuned.after < 0.9 * tuned.before
     assert set(tuned.table.parts) == {"x", "kind"}
@@ -226,7 +227,6 @@ def test_strings_that_are_no_molecules_count_and_their_ngrams_do_not():
     assert float(objective.loss(classes(*real))) == float(plain.loss(classes(*real)))
 
 
-def test_many_classes_take_shorter_ngrams():
-    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), DiscreteFlow(27)).n == 4
-    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), DiscreteFlow(60)).n == 3
-    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), DiscreteFlow(2000)).n == 1
+@pytest.mark.parametrize(("n_classes", "n"), [(27, 4), (60, 3), (2000, 1)])
+def test_many_classes_take_shorter_ngrams(n_classes, n):
+    assert NGramDivergence(torch.zeros(2, 8, dtype=torch.int64), DiscreteFlow(n_classes)).n == n
