@@ -251,5 +251,3 @@ def test_fixed_noise_makes_gaussian_samples_wider_by_half_pi() -> None:
     eps = torch.ones(1, 1, dtype=torch.float64)
     x = model.sample(1, "sde-bfn-solver++2", 2000, initial=eps, noise="fixed", seed=0).x
     assert float(x) == pytest.approx(0.5 * pi / 2, rel=2e-3)
-
-

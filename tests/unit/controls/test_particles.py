@@ -100,8 +100,6 @@ def test_a_linear_steer_on_gaussian_data_tilts_the_density() -> None:
     assert abs(float(out.log_normaliser.exp().mean().log()) - 0.5) < 0.05
 
 
-
-
 def test_particles_on_joint_data() -> None:
     # The number says which component it is, and the component how likely the class.
     model = JointMixture({"x": ([[-0.7], [0.7]], [[0.2], [0.2]])}, {"kind": [[0.9, 0.1], [0.1, 0.9]]})

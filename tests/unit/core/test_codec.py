@@ -30,14 +30,6 @@ def test_the_text_of_samples(make, solver, text: str) -> None:
     assert repr(make().sample(3, solver, 2)) == f"Samples({text}, 2 calls)"
 
 
-@pytest.mark.parametrize("name", ["digits", "qm9", "adult"])
-def test_models_and_facts_have_short_texts(name: str) -> None:
-    model = bfn.load(name)
-    assert len(repr(model)) < 2500
-    assert len(repr(model.info)) < 1500
-    assert all(fact in repr(model.info) for fact in model.info.entries)
-
-
 def test_notebooks_show_pictures_strings_and_tables() -> None:
     shown = {kind: tiny.build(kind).sample(3, nfe=2)._repr_html_() for kind in ("images", "text", "vectors")}
     assert '<img src="data:image/png;base64,' in shown["images"]

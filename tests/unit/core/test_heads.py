@@ -1,11 +1,10 @@
-import math
 
 import pytest
 import torch
 
 import bfn
 from bfn.core.flows import NoiseLevel
-from bfn.core.heads import Categorical, Point, PreconditionedHead
+from bfn.core.heads import Categorical, PreconditionedHead
 
 FLOW = bfn.ContinuousFlow(sigma_1=0.01)
 
@@ -75,9 +74,3 @@ def test_message_kl_of_classes_matches_the_mixture(generator: torch.Generator) -
         torch.tensor([x]), torch.tensor([alpha], dtype=torch.float64), torch.Generator().manual_seed(5)
     )
     torch.testing.assert_close(got[0], expected)
-
-
-def test_point_log_prob_is_a_normal() -> None:
-    point = Point(torch.tensor([0.2]), 0.5)
-    expected = -(((0.7 - 0.2) / 0.5) ** 2) / 2 - math.log(0.5) - math.log(2 * math.pi) / 2
-    assert float(point.log_prob(torch.tensor([0.7]))) == pytest.approx(expected)

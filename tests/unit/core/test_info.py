@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import tiny
 from bfn.core.conditions import NO_CLASS, Classes, labels_of
@@ -29,7 +28,7 @@ SHAPES = ModelInfo(classes=Classes(("circle", "square", "star"), (0.7, 0.2, 0.1)
     ],
 )
 def test_classes_are_taken_in_any_form(label: object, expected: list[int]) -> None:
-    labels = labels_of(SHAPES.classes, label, 3)  # type: ignore[arg-type]
+    labels = labels_of(SHAPES.classes, label, 3)
     assert labels is not None
     assert labels.dtype == torch.int64
     assert labels.tolist() == expected
@@ -42,7 +41,7 @@ def test_classes_are_drawn_by_their_shares() -> None:
     """
     n, repeats, shares = 7, 4000, (0.7, 0.2, 0.1)
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.stack([SHAPES.classes.draw(n, generator) for _ in range(repeats)])  # type: ignore[union-attr]
+    drawn = torch.stack([SHAPES.classes.draw(n, generator) for _ in range(repeats)])
     for k, share in enumerate(shares):
         counts = (drawn == k).sum(1)
         assert bool(((counts - n * share).abs() < 1).all())
@@ -57,13 +56,15 @@ def test_samples_say_which_classes_were_drawn_and_are_of_them() -> None:
     assert out.label is not None
     # The classes are drawn before the noise: with the same noise and those classes the samples are the same.
     generator = torch.Generator().manual_seed(4)
-    model.info.classes.draw(6, generator)  # type: ignore[union-attr]
+    model.info.classes.draw(6, generator)
     again = model.sample(6, nfe=3, label=out.label, generator=generator)
     assert torch.equal(out.x, again.x)
     # None is drawn at random beside known data, which it might contradict.
     known = {"known": torch.zeros(1, 8, 8), "known_mask": torch.ones(1, 8, 8, dtype=torch.bool)}
-    for options, expected in (({"label": -1}, NO_CLASS), (known, NO_CLASS), ({**known, "label": 1}, 1)):
-        assert model.sample(3, nfe=2, **options).label.tolist() == [expected] * 3
+    start = {"start_from": torch.zeros(1, 8, 8), "t_start": 0.3}
+    for options in ({"label": -1}, known, start):
+        assert model.sample(3, nfe=2, **options).label.tolist() == [NO_CLASS] * 3
+    assert model.sample(3, nfe=2, label=1, **known).label.tolist() == [1] * 3
     vectors = tiny.build("vectors").sample(2)
     assert (vectors.label, vectors.nfe) == (None, 10)
 
@@ -92,12 +93,11 @@ def test_what_a_person_sees() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_losses_take_arrays(dtype: type) -> None:
-    model = BFN(nn.Identity(), ContinuousFlow(0.1), "data", (2,))
-    model.network.forward = lambda mu, t: mu  # type: ignore[method-assign]
+    model = BFN(lambda mu, t: mu, ContinuousFlow(0.1), "data", (2,))
     x = np.array([[0.5, -0.5], [0.25, 0.0]], dtype=dtype)
-    t = torch.tensor([0.3, 0.6])
-    ours = model.loss(x, t, generator=torch.Generator().manual_seed(0))
-    theirs = model.loss(torch.tensor(x, dtype=torch.float32), t, generator=torch.Generator().manual_seed(0))
+    ours, theirs = (
+        model.loss(data, generator=torch.Generator().manual_seed(0)) for data in (x, torch.tensor(x).float())
+    )
     assert torch.equal(ours, theirs)
     classes = BFN(lambda theta, t: theta, DiscreteFlow(3), "logits", (2,))
     assert classes.loss(np.array([[0, 2]], dtype=np.uint8)).shape == (1,)

@@ -74,7 +74,6 @@ CALLS = [
     # flows
     (lambda: class_model().loss(torch.tensor([[0, 4, 0]])), "classes from 0 to 4: expected 0..3"),
     (lambda: class_model().loss(torch.zeros(1, 3)), "torch.float32: discrete data are integer classes"),
-    (lambda: class_model().loss(torch.tensor([[0, 1]])), "shape (1, 2): expected (batch, *data_shape)"),
     (lambda: number_model().loss(torch.tensor([[0.0, NAN, 0.0]])), "1 values are NaN or infinite"),
     (lambda: number_model().loss(torch.zeros(1, 3).long()), "torch.int64: continuous data are floats"),
     (lambda: bfn.DiscreteFlow(n_classes=1), "n_classes=1: a discrete variable needs at least 2 classes"),
@@ -91,7 +90,6 @@ CALLS = [
     (lambda: bfn.BFN(nn.Identity(), NUMBERS, "nois", (3,)), "predicts='nois': expected one of noise, data, "),
     (lambda: bfn.BFN(nn.Identity(), NUMBERS, "logits", (3,)), "'logits' is for discrete data: continuous data take"),
     (lambda: number_model().loss(ZEROS, torch.tensor([0.1, 1.2])), "expected times in [0, 1]"),
-    (lambda: number_model().loss(ZEROS, torch.zeros(3)), "t of shape (3,): expected one time"),
     (lambda: number_model().loss(ZEROS, n_steps=0), "n_steps=0: expected at least 1 step"),
     (lambda: number_model(lambda mu, t: mu[:, :1]).loss(ZEROS), "has shape (2, 1): expected (2, 3)"),
     (lambda: squared_error(class_model(), ZEROS.long(), ZEROS[:, 0], eps=ZEROS), "eps of shape (2, 3): expected noise"),
@@ -100,12 +98,10 @@ CALLS = [
     # facts
     (lambda: Spread(2.0, 1.0), "expected 0 < std <= widest"),
     (lambda: ErrorCurve((0.0, 1.0), (1.0,)), "2 times, 1 errors: expected as many"),
-    (lambda: ErrorCurve((0.5, 0.5), (1.0, 0.5)), "must increase within [0, 1]"),
     (lambda: ErrorCurve((0.0, 1.0), (1.0, -0.5)), "not negative"),
     (lambda: ErrorCurve((0.0,), (math.inf,)), "finite"),
     (lambda: ErrorCurve((0.0,), (0.0,)).even_schedule(NUMBERS), "0 everywhere: there is no information to share"),
     (lambda: ErrorCurve.from_bins({"t": [0.5]}), "expected lists of numbers t and squared_error"),
-    (lambda: ErrorCurve.from_bins({"t": [0.5], "squared_error": [None]}), "expected lists of numbers t and"),
     (lambda: number_model(bfn.networks.MLP(3, n_labels=3), classes=Classes.equal(2)), "the network was made for 3"),
     (lambda: ModelInfo(clases=None), "did you mean 'classes'"),
     (lambda: number_model(value_range=(1.0, -1.0)), "value_range (1.0, -1.0): expected (lowest, highest)"),
@@ -134,7 +130,6 @@ CALLS = [
     (lambda: tiny.build("images").decode(torch.zeros(2, 8, 8)), "samples of shape (2, 8, 8): expected (n, 1, 8, 8)"),
     (lambda: tiny.build("text").decode(torch.full((2, 20), 99)), "samples: classes from 99 to 99"),
     (lambda: tiny.build("text").decode("cat"), "samples='cat': expected numbers, an array"),
-    (lambda: joint_model().decode(torch.zeros(2, 6)), "samples of type Tensor: expected a mapping of parts"),
     (lambda: joint_model().decode({"x": torch.zeros(2, 2, 1)}), "part 'x' of samples of shape (2, 2, 1)"),
     (lambda: tiny.build("images").codec.prompt("a", 3), "prompt='a': the samples of this model are images, not text"),
     (lambda: tiny.build("images").encode(torch.zeros(2, 8, 8)), "expected uint8 (n, height, width, channel)"),
@@ -189,9 +184,7 @@ CONDITIONS = [
     ({"condition": {"gpa": 1.0}}, "condition 'gpa': this model's are gap, kind; did you mean 'gap'?"),
     ({"condition": {"gap": 9.0}}, "condition gap=9: the data that the model was made for have 0 to 1"),
     ({"condition": {"gap": [1.0, 2.0]}}, "condition gap of shape (2,): expected () or (3,)"),
-    ({"condition": {"gap": "big"}}, "condition gap='big': expected numbers"),
     ({"condition": {"kind": "rings"}}, "expected one of ring, chain; did you mean 'ring'?"),
-    ({"condition": {"kind": 2}}, "condition kind from 2 to 2: expected 0 to 1, or -1 for none"),
     ({"label": 1, "condition": {"label": 1}}, "label beside condition"),
 ]
 
@@ -199,7 +192,6 @@ LENGTHS = [
     ({"lengths": 0}, "lengths from 0 to 0: expected 1 to 12"),
     ({"lengths": [1, 2]}, "lengths of shape (2,): expected a whole number, or one each of the 3"),
     ({"lengths": 2, "present": torch.ones(3, 12).bool()}, "present beside lengths"),
-    ({"present": torch.ones(3, 12)}, "present of type torch.float32: expected torch.bool"),
     ({"present": torch.ones(3, 5).bool()}, "present of shape (3, 5): expected"),
     ({"present": torch.zeros(3, 12).bool()}, "present: sample 0 has length 0"),
     ({"present": {"x": torch.ones(3, 12).bool()}}, "present is a mapping: this model's data have no parts"),
@@ -209,8 +201,6 @@ PARTS = [
     ({"y": None}, "part 'y' is missing: expected x, y, kind"),
     ({"z": torch.zeros(2)}, "data for part 'z': expected one of x, y, kind"),
     ({"y": torch.zeros(3)}, "expected as many samples of each part"),
-    ({"kind": torch.full((2, 3), 7)}, "part 'kind': classes from 7 to 7"),
-    ({"kind": object()}, "expected numbers, an array"),
     ({"x": ZEROS}, "part 'x': data of shape (2, 3)"),
 ]
 
@@ -222,17 +212,13 @@ OPTIONS = [
     ({"solver": "bfn-solver++2"}, "'bfn-solver++2' is for continuous data: for discrete data take one"),
     ({"grid": "unifrm"}, "did you mean 'uniform'"),
     ({"grid": torch.tensor([0.1, 0.5, 0.4])}, "follows 0.5: expected increasing times"),
-    ({"grid": torch.tensor([0.1, 1.4])}, "expected times within"),
-    ({"grid": torch.tensor(0.3)}, "grid of shape (): expected a vector"),
     ({"grid": torch.tensor([0.1, 0.5, 0.9])}, "nfe=4: the given grid of 3 times makes 3 calls"),
     ({"t_start": 1.0}, "t_start=1.0: expected a time in [0, 1)"),
     ({"grid": "log-snr", "t_start": 0.0, "solver": "fast-ode"}, "t_start=0: the grid 'log-snr' has no point"),
     ({"g": -1.0, "solver": "fast-sde"}, "g=-1.0: expected a number from 0"),
     ({"nfe": 4.0}, "nfe=4.0: expected a whole number of network calls"),
     ({"grid": [0.1, 0.5], "nfe": None, "t_start": 0.1}, "t_start=0.1 beside a grid of times"),
-    ({"grid": "power:200", "nfe": 8}, "grid 'power:200' of 8 times: time "),
     ({"grid": [0.3], "nfe": None, "solver": "bfn-solver2-singlestep"}, "expected at least 2 times"),
-    ({"label": torch.zeros(1, dtype=torch.int64)}, "expected one class for all samples, or one"),
     ({"solver": "multistep:2"}, "solver='multistep:2': expected multistep:ORDER:COORDINATE"),
     ({"solver": "multistep:2:z"}, "coordinate='z': expected one of s, log s"),
     ({"clip": (-1, 1)}, "only predictions of continuous data can be clipped"),
@@ -247,9 +233,7 @@ OPTIONS = [
 PLAIN_WEIGHTINGS = [
     ({"name": "edn"}, "weighting 'edn': expected one of bound, importance, min-snr, edm"),
     ({"name": "edm", "men": 1}, "weighting edm: has no 'men'; it has mean, std"),
-    ({"name": "min-snr", "gamma": 0}, "gamma=0.0: expected a positive"),
     ({"name": "edm", "std": -1}, "std=-1.0, data_std=0.5: expected positive"),
-    ({"name": "importance", "uniform": 0}, "uniform=0.0: expected a share"),
 ]
 
 TABLE = [

@@ -162,16 +162,6 @@ def test_parts_of_joint_data_are_padded_together() -> None:
     torch.testing.assert_close(sum(parts.values()), total)
 
 
-def test_padding_of_a_part_that_is_text_is_no_part_of_the_string() -> None:
-    flow = bfn.JointFlow(name=bfn.DiscreteFlow(3), size=bfn.ContinuousFlow(0.1))
-    info = ModelInfo(
-        lengths=Lengths.of(torch.tensor([2, 4]), parts=("name",)), part_tokenizers={"name": bfn.data.Alphabet("abc")}
-    )
-    model = bfn.BFN(lambda x, t: x, flow, {"name": "logits", "size": "data"}, {"name": (4,), "size": ()}, info)
-    out = model.sample(3, nfe=2, lengths=[1, 2, 4], seed=0)
-    assert [len(text) for text in model.decode(out.x, out.present)["name"]] == [1, 2, 4]
-
-
 def test_masks_of_fewer_axes_hold_for_all_that_follow() -> None:
     mask = torch.tensor([[True, False]])
     packed = pack_present(bfn.ContinuousFlow(), mask, (2, 3), 1)

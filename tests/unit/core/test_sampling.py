@@ -1,7 +1,6 @@
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -245,12 +244,6 @@ def test_autocast_leaves_the_state_alone_and_dropout_comes_back() -> None:
     assert seen == [(torch.bfloat16, False)] * 2
     assert out.u.dtype == torch.float32
     assert model.training
-
-
-def test_times_may_be_a_list_or_an_array() -> None:
-    model, times = bfn_model("discrete"), [0.0, 0.5, 0.9]
-    for grid in (times, tuple(times), np.array(times), torch.tensor(times, dtype=torch.float64)):
-        assert model.sample(2, "bfn-solver1", grid=grid).times == (0.0, 0.5, 0.9)
 
 
 def test_samplers_with_and_without_drawn_classes_share_their_noise() -> None:

@@ -6,8 +6,7 @@ import torch
 import bfn
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.heads import Categorical
-from bfn.core.losses import EDM, WEIGHTINGS, Bound, Importance, LossByTime, MinSNR, Weighting, squared_error
-from bfn.core.plain import from_plain
+from bfn.core.losses import EDM, Bound, Importance, LossByTime, MinSNR, Weighting, squared_error
 
 FLOWS = [ContinuousFlow(1e-3), DiscreteFlow(27, 0.75**2)]
 
@@ -71,14 +70,6 @@ def test_min_snr_weighs_like_its_definition():
     t, factor = MinSNR(gamma=5).draw(flow, 64, torch.Generator().manual_seed(6))
     torch.testing.assert_close(factor, flow.schedule.beta(t).clamp(max=5))
     assert (factor.max(), (factor < 5).any()) == (5, True)
-
-
-@pytest.mark.parametrize("name", [name for name in WEIGHTINGS if name != "joint"])
-def test_times_are_stratified(name):
-    flow = DiscreteFlow(27) if name == "cross-entropy" else ContinuousFlow(1e-3)
-    t, _ = from_plain(Weighting, {"name": name}, "weighting").draw(flow, 16, torch.Generator().manual_seed(7))
-    assert tuple(t.shape) == (16,)
-    assert len(t.unique()) == 16
 
 
 def test_loss_by_time_is_the_mean_in_each_bin():
