@@ -29,16 +29,11 @@ def test_rules_are_continuous_in_the_number_of_calls(kind, name):
         assert 1 / 1.15 < b.end / a.end < 1.15
         assert abs(b.exponent - a.exponent) < 0.05
         assert abs(b.power - a.power) < 0.05
+        if name == "fast-sde":  # more calls have less noise and a later end
+            assert b.g <= a.g + 1e-12
+            assert b.end >= a.end * (1 - 1e-12)
     for anchor in anchors:
         assert interpolated(anchors, anchor.calls) == replace(anchor, quiet=min(anchor.quiet, max(0, anchor.calls - 2)))
-
-
-@pytest.mark.parametrize("kind", FLOWS)
-def test_more_calls_have_less_noise_and_a_later_end(kind):
-    anchors = SOLVERS["fast-sde"].anchors(FLOWS[kind])
-    settings = [interpolated(anchors, n) for n in range(5, 200)]
-    assert all(b.g <= a.g + 1e-12 and b.end >= a.end * (1 - 1e-12) for a, b in pairwise(settings))
-    assert settings[-1].g < settings[0].g
 
 
 @pytest.mark.parametrize(

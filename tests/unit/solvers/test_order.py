@@ -8,8 +8,6 @@ import torch
 import bfn
 from bfn import solvers
 from bfn.core.info import ErrorCurve
-from bfn.core.losses import error_curve
-from bfn.exact.numbers import GaussianMixture
 from bfn.solvers.multistep import Multistep
 from bfn.solvers.paper import PAPER
 from linear import LinearModel, final_variance, slope
@@ -150,16 +148,3 @@ def test_a_certain_model_adds_no_noise(kind: str) -> None:
     certain = make_table(FLOWS[kind], "bfn-optimal", 7, curve=ErrorCurve((0.0,), (0.0,)))
     for row, plain in zip(certain.rows, make_table(FLOWS[kind], "bfn", 7).rows, strict=True):
         assert (row.a, row.b, row.c) == (plain.a, plain.b, plain.c)
-
-
-def test_few_calls_are_closer_to_a_mixture() -> None:
-    """First Wasserstein distance on two peaks; the same draws."""
-    generator = torch.Generator().manual_seed(0)
-    model = GaussianMixture(torch.tensor([[-0.7], [0.6]]), stds=torch.tensor([0.2, 0.3]))
-    data = model.sample_data(20000, generator)
-    model.info.error_curve = error_curve(model, data[:4000], generator=generator)
-    distance = {}
-    for name in ("bfn", "bfn-optimal"):
-        x = model.sample(20000, name, 5, generator=torch.Generator().manual_seed(1)).x
-        distance[name] = float((x.flatten().sort().values - data.flatten().sort().values).abs().mean())
-    assert distance["bfn-optimal"] < 0.5 * distance["bfn"]

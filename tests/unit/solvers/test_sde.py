@@ -104,16 +104,6 @@ def test_the_ode_in_u_is_du_ds_equals_w_hat(flow: bfn.Flow, generator: torch.Gen
     torch.testing.assert_close(velocity - sigma_slope * u, process.sigma(t) * s_slope * w_hat, atol=1e-7, rtol=1e-6)
 
 
-def test_the_reverse_sde_on_classes_has_no_linear_term(generator: torch.Generator) -> None:
-    """dz = L^2 (e_hat - 1/K) dt + L dB: no term in the state (paper, eq. dbfn-para-reverse-sde)."""
-    flow = FLOWS[1]
-    process, t = LinearSDE(flow), 0.4
-    z = torch.randn(2, 6, generator=generator, dtype=torch.float64)
-    p = torch.softmax(torch.randn(2, 6, generator=generator, dtype=torch.float64), -1)
-    drift, diffusion = process.reverse(6 * p - 1, z, t)
-    torch.testing.assert_close(drift, diffusion**2 * (p - 1 / 6))
-
-
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.kind)
 def test_optimal_initial_minimises_the_kl(flow: bfn.Flow, generator: torch.Generator) -> None:
     """Among isotropic Gaussians the best fit to p(u) has its mean and mean variance (paper, app. D.1)."""
