@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+import bfn
 from bfn.cli import common, complain
 from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
     from bfn._utils.estimate import Estimate
-    from bfn.core.model import BFN
     from bfn.likelihood import Likelihood, Settings
 
 SIXTEEN, THOUSAND = common.HeldOut(n=16), common.HeldOut(n=1000)
@@ -131,25 +131,23 @@ def likelihood(
         data = f"{read.source} ({read.part})"
         raise UserError(f"--n {held_out.n}: all of {data}; the best variance needs other samples, take fewer")
 
-    settings = Settings(method, nfe, tolerance, divergence, probes, importance, levels, dequantise, None)
+    options: dict[str, Any] = {
+        "tolerance": tolerance, "divergence": divergence, "probes": probes, "importance": importance, "levels": levels,
+        "dequantise": dequantise,
+    }  # fmt: skip
+    settings = Settings(method, nfe, **options)
     settings.check(source, read.x)
     _warn_of_passes(source, settings, len(read.x))
-    request = {} if out is None else {"model": identify(source), "data": read.source, "part": read.part}
-
-    def measured(**options: Any) -> Likelihood:
-        result: Likelihood = source.log_likelihood(
-            read.x, method, nfe, tolerance=tolerance, divergence=divergence, probes=probes, importance=importance,
-            levels=levels, dequantise=dequantise, **read.arguments(source), batch=batch, progress=common.shown(json),
-            seed=held_out.seed, processes=Processes.here(), request=request, **options,
-        )  # fmt: skip
-        return result
-
-    results: dict[str, Likelihood] = {method: measured(keep=out)}
+    options |= {**read.arguments(source), "batch": batch, "seed": held_out.seed, "processes": Processes.here()}
+    options |= {"progress": common.shown(json), "keep": out}
+    if out is not None:
+        options["request"] = {"model": identify(source), "data": read.source, "part": read.part}
+    results: dict[str, Likelihood] = {method: source.log_likelihood(read.x, method, nfe, **options)}
     if best_too:
         generator = torch.Generator(source.device).manual_seed(held_out.seed)
         best = receiver_variance(source, others.x, (nfe or NFE) - 1, others.label, generator, batch)
-        keep = None if out is None else out / "best-variance"
-        results["n-step, best variance"] = measured(variance=best, keep=keep)
+        options |= {"variance": best, "keep": out and out / "best-variance"}
+        results["n-step, best variance"] = source.log_likelihood(read.x, method, nfe, **options)
     values, headline = held_out.describe(model, source, read)
     lines = [headline]
     for name, result in results.items():
@@ -159,7 +157,7 @@ def likelihood(
     common.tell({**values, "results": {name: result.asdict() for name, result in results.items()}}, lines, json)
 
 
-def _warn_of_passes(model: BFN, settings: Settings, n: int) -> None:
+def _warn_of_passes(model: bfn.BFN, settings: Settings, n: int) -> None:
     """Print a warning if n samples need many backward passes."""
     n_states, calls = math.prod(model.flow.state_shape(model.data_shape)), n * settings.calls
     if settings.method == "ode" and settings.is_exact(n_states) and calls * n_states > MANY_PASSES:
@@ -224,8 +222,8 @@ def evaluate(
 
     figures = {"": bits(None), **{f"{steps}-step ": bits(steps) for steps in n_steps}}
     values, headline = held_out.describe(model, source, read)
-    plain = {kind: {name: figure.asdict() for name, figure in parts.items()} for kind, parts in figures.items()}
-    values |= {**plain.pop(""), "n_steps": {kind.partition("-")[0]: parts for kind, parts in plain.items()}}
+    first, *others = ({name: figure.asdict() for name, figure in parts.items()} for parts in figures.values())
+    values |= {**first, "n_steps": dict(zip(map(str, n_steps), others, strict=True))}
     lines = [f"  {kind + name:24}{figure}" for kind, parts in figures.items() for name, figure in parts.items()]
     if is_continuous(source.flow) and not source.info.scaling:
         lines.append("  (of a density, in the units that the network sees; the reconstruction is the head's at t = 1)")
@@ -233,8 +231,8 @@ def evaluate(
 
 
 def _evaluate_table(
-    name: str, model: BFN, held_out: common.HeldOut, json: bool, train: Path | None = None, target: str | None = None,
-    nfe: int | None = None, out: Path | None = None,
+    name: str, model: bfn.BFN, held_out: common.HeldOut, json: bool, train: Path | None = None,
+    target: str | None = None, nfe: int | None = None, out: Path | None = None,
 ) -> None:  # fmt: skip
     """Draw rows, measure their quality, and write the report."""
     from bfn.quality.table_report import table_parts, table_report

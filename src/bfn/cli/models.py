@@ -84,6 +84,11 @@ def info(
     common.tell({**values, "auto": [_plan_values(planned) for planned in plans]}, lines, json)
 
 
+def _some(entries: Sequence[object], n: int) -> str:
+    """Return the first n entries as text."""
+    return ", ".join([*map(str, entries[:n]), *(["..."] if len(entries) > n else [])])
+
+
 def _facts(info: ModelInfo) -> Iterator[tuple[str, str]]:
     """Yield the facts that are known of the data, each with its name."""
     if info.classes is not None:
@@ -93,10 +98,7 @@ def _facts(info: ModelInfo) -> Iterator[tuple[str, str]]:
     if symbols is not None:
         yield "alphabet", f"{symbols!r}, {len(symbols)} symbols"
     if tokens is not None:
-        yield (
-            "tokens",
-            f"{len(tokens)}: {', '.join(map(repr, tokens.pieces[:12]))}{', ...' if len(tokens) > 12 else ''}",
-        )
+        yield "tokens", f"{len(tokens)}: {_some([*map(repr, tokens.pieces)], 12)}"
     if info.value_range is not None:
         yield "range", "{:g} to {:g}, predictions are clipped to it".format(*info.value_range)
     for name, condition in info.conditions.items():
@@ -117,7 +119,7 @@ def _numbers(info: ModelInfo) -> Iterator[tuple[str, str]]:
         yield "lengths", f"{first} to {info.lengths.longest}, {mean:.3g} on average"
     for name, scaling in info.scaling.items():
         units = [f"{shift:.4g} +- {scale:.4g}" for shift, scale in zip(scaling.shift, scaling.scale, strict=True)]
-        yield f"scale {name}".strip(), f"{', '.join(units[:6])}{', ...' if len(units) > 6 else ''}"
+        yield f"scale {name}".strip(), _some(units, 6)
     if info.spread is not None:
         yield "spread", f"{info.spread.std:.3g} per number, {info.spread.widest:.3g} along the widest direction"
 
@@ -153,12 +155,11 @@ def _part(values: Mapping[str, Any]) -> str:
 
 def _summary(config: Mapping[str, Any], info: ModelInfo) -> dict[str, Any]:
     """Return a stored model as values for JSON."""
-    symbols, tokens = info.alphabet, info.tokenizer
     return {
         **{key: config[key] for key in ("flow", "head", "data_shape", "network")},
         "classes": info.classes and dict(zip(info.classes.names, info.classes.shares, strict=True)),
-        "alphabet": symbols,
-        "tokens": tokens and tokens.pieces,
+        "alphabet": info.alphabet,
+        "tokens": info.tokenizer and info.tokenizer.pieces,
         "value_range": info.value_range,
         "conditions": {name: one.names or [one.low, one.high] for name, one in info.conditions.items()},
         "longest": info.lengths and info.lengths.longest,
@@ -172,16 +173,12 @@ def _data(config: Mapping[str, Any], info: ModelInfo) -> str:
     flow, shape = config["flow"], config["data_shape"]
     if info.columns is not None:
         return f"a table of {len(info.columns.columns)} columns"
-    classes = f", {len(info.classes)} classes" if info.classes else ""
-    if "flows" in flow:
-        return "; ".join(f"{name}: {_shape(own, shape[name])}" for name, own in flow["flows"].items()) + classes
-    return _shape(flow, shape) + classes
-
-
-def _shape(flow: Mapping[str, Any], shape: Sequence[int]) -> str:
-    """Return the shape and the flow of one kind of data."""
-    values = f", {flow['n_classes']} values" if "n_classes" in flow else ""
-    return f"{'x'.join(map(str, shape))} {flow['name']}{values}".strip()
+    parts = []
+    for name, own in flow.get("flows", {"": flow}).items():
+        sides = "x".join(map(str, shape[name] if name else shape))
+        values = f", {own['n_classes']} values" if "n_classes" in own else ""
+        parts.append(f"{name and name + ': '}{sides} {own['name']}{values}")
+    return "; ".join(parts) + (f", {len(info.classes)} classes" if info.classes else "")
 
 
 def _quality(info: ModelInfo) -> list[str]:

@@ -109,7 +109,9 @@ def train(
         resume: continue from the newest complete checkpoint of the run, with the run's settings if none are given.
         cpu: do not use GPUs.
     """
-    source, changes = _source(changes, data, recipe, config)
+    if recipe is not None and config is not None:
+        raise UserError("--recipe and --config: give one of them")
+    source, changes = _split_data(changes, data)
     name = recipe or (None if config is None else config.stem)
     run = out or _default_run(name, source)
 
@@ -128,18 +130,6 @@ def train(
     settings = settings.override(common.given_only(seed=seed)).override(changes)
     result = training.train(settings, run, resume=resume, progress=common.shown(json), cpu=cpu)
     return STOPPED.get(result.stopped_by or "", 0)
-
-
-def _source(
-    changes: tuple[str, ...], data: str | None, recipe: str | None, config: Path | None
-) -> tuple[str | None, tuple[str, ...]]:
-    """Return the data to train on, if they are given, and the changes of settings."""
-    if recipe is not None and config is not None:
-        raise UserError("--recipe and --config: give one of them")
-    path, changes = _split_data(changes)
-    if path is not None and data is not None:
-        raise UserError(f"{path} and --data {data}: give one of them")
-    return path or data, changes
 
 
 def _override(settings: Settings, source: str | None, columns: ColumnOptions, network: str | None) -> Settings:
@@ -177,13 +167,17 @@ def settings_first(words: Sequence[str]) -> list[str]:
 WORD_ORDER[train] = settings_first
 
 
-def _split_data(changes: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the data, if the first word is a path or the name of a standard data set, and the other words."""
+def _split_data(changes: tuple[str, ...], given: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """Return the data, those given or the first word if it is a path or a standard data set, and the other words."""
     from bfn import data
 
     first = changes[0] if changes else ""
     is_path = Path(first).exists() or ("=" not in first and ("/" in first or "." in first))
-    return (first, changes[1:]) if first and (is_path or first in data.names()) else (None, changes)
+    if not first or not (is_path or first in data.names()):
+        return given, changes
+    if given is not None:
+        raise UserError(f"{first} and --data {given}: give one of them")
+    return first, changes[1:]
 
 
 def _default_run(name: str | None, source: str | None) -> Path:

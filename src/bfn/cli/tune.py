@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import arg
 
+import bfn
 from bfn.cli import common
 from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
-    from bfn.core.model import Model
     from bfn.solvers.few_step import Anchor
 
 
@@ -83,11 +84,9 @@ def distill(
         """Return the command that continues the run."""
         usual = {**vars(TEACHER), **vars(STUDENT), "seed": 0, "start": None, "device": "auto"}
         given = {**vars(teacher), **settings, "start": start, "device": device, "lr": rate or student.lr}
-        options: list[str] = []
-        for name, value in given.items():
-            if value != usual[name]:
-                options += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
-        return shlex.join(["bfn", "distill", model, "--out", str(out), *options, "--resume"])
+        changed = {name: value for name, value in given.items() if value != usual[name]}
+        options = [(f"--{name}", *(value if isinstance(value, tuple) else (value,))) for name, value in changed.items()]
+        return shlex.join(map(str, ("bfn", "distill", model, "--out", out, *chain(*options), "--resume")))
 
     first = None if start is None else common.load(start, device)
     distilled = run_distillation(
@@ -193,8 +192,9 @@ def tune(
 
 
 def _calibrate(
-    name: str, model: Model, calls: tuple[int, ...], out: Path | None, data: common.Data, n: int, seed: int, json: bool
-) -> None:
+    name: str, model: bfn.Model, calls: tuple[int, ...], out: Path | None, data: common.Data, n: int, seed: int,
+    json: bool,
+) -> None:  # fmt: skip
     """Search the settings of "auto" over the number of calls, and store them."""
     from bfn._utils.progress import Progress
     from bfn.core.plain import to_plain
