@@ -73,16 +73,6 @@ def test_information_is_shared_equally(flow: bfn.Flow) -> None:
         assert float(CURVE.information(flow, fine)[-1]) == pytest.approx(float(gained) / 5, rel=1e-3)
 
 
-def test_normal_data_are_shared_in_equal_steps_of_log_variance() -> None:
-    """Data of variance v have information log(1 + s^2 v)/2: equal shares of it are a grid known in closed form."""
-    flow, variance = FLOWS["continuous"], 0.5
-    t = torch.linspace(0, 1, 1001, dtype=torch.float64)
-    curve = ErrorCurve(tuple(t.tolist()), tuple((variance / (1 + flow.schedule.beta(t) * variance)).tolist()))
-    times = grids.Information(curve)(flow, 8, 0.0)
-    steps = (1 + flow.schedule.beta(times) * variance).log().diff()
-    torch.testing.assert_close(steps, steps.mean().expand(8), rtol=2e-3, atol=0)
-
-
 def test_the_mean_of_grids_is_that_of_their_times() -> None:
     numbers, classes = FLOWS["continuous"], FLOWS["discrete"]
     own = grids.parse("log1p:20:0.35"), grids.parse("uniform:0.6")

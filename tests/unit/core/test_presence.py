@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 
 import bfn
 from bfn.core import losses
@@ -12,18 +11,14 @@ from bfn.core.info import ModelInfo
 K, LONGEST, LENGTHS = 5, 12, [12, 5, 1, 8]
 
 
-def random_weights(network: nn.Module) -> nn.Module:
-    """Weights without zeros, as a trained network has them."""
+def text_model(length: int = LONGEST) -> bfn.BFN:
+    """A model with weights without zeros, as a trained network has them."""
+    network = bfn.networks.Transformer(n_classes=K, width=16, n_blocks=2, n_heads=2, max_length=32).eval()
     generator = torch.Generator().manual_seed(0)
     for p in network.parameters():
         p.data.normal_(generator=generator).mul_(0.3 if p.ndim > 1 else 0.1)
-    return network.eval()
-
-
-def text_model(length: int = LONGEST) -> bfn.BFN:
-    network = bfn.networks.Transformer(n_classes=K, width=16, n_blocks=2, n_heads=2, max_length=32)
-    lengths = Lengths.of(torch.tensor(LENGTHS))
-    return bfn.BFN(random_weights(network), bfn.DiscreteFlow(K, 2.0), "logits", (length,), ModelInfo(lengths=lengths))
+    info = ModelInfo(lengths=Lengths.of(torch.tensor(LENGTHS)))
+    return bfn.BFN(network, bfn.DiscreteFlow(K, 2.0), "logits", (length,), info)
 
 
 def batch(seed: int = 1) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -249,13 +249,13 @@ def test_autocast_leaves_the_state_alone_and_dropout_comes_back() -> None:
 def test_samplers_with_and_without_drawn_classes_share_their_noise() -> None:
     """Where every class is certain, drawing it changes nothing: with the same noise the trajectories are the same."""
 
-    def states(name: str, class_generator: torch.Generator | None) -> list[torch.Tensor]:
-        seen: list[torch.Tensor] = []
-        constant_model(DISCRETE, torch.Generator().manual_seed(1)).sample(
-            2, name, 6, grid="uniform", t_start=0.0, seed=2, class_generator=class_generator,
-            on_step=lambda step: seen.append(step.u),
-        )  # fmt: skip
-        return seen
+    model = constant_model(DISCRETE, torch.Generator().manual_seed(1))
+
+    def states(name: str, own: torch.Generator | None) -> list[torch.Tensor]:
+        seen: list[bfn.Step] = []
+        settings = {"grid": "uniform", "t_start": 0.0, "class_generator": own, "on_step": seen.append}
+        model.sample(2, name, 6, seed=2, **settings)
+        return [step.u for step in seen]
 
     drawn, plain = states("bfn", torch.Generator().manual_seed(3)), states("sde-bfn-solver1", None)
     assert all(torch.equal(a, b) for a, b in zip(drawn, plain, strict=True))

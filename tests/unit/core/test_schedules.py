@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bfn
-from bfn.exact.numbers import GaussianMixture
 
 
 def table(steps: list[tuple[float, float]], beta_1: float) -> bfn.TabulatedSchedule:
@@ -103,13 +102,3 @@ def test_a_table_of_the_exponential_schedule_is_near_it() -> None:
     torch.testing.assert_close(OF_EXPONENTIAL.beta(t), EXPONENTIAL.beta(t), rtol=1e-4, atol=0)
     inner = t[t > 0.05]
     torch.testing.assert_close(OF_EXPONENTIAL.beta(inner), EXPONENTIAL.beta(inner), rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("solver", ["bfn-solver++2", "sde-bfn-solver++2", "fast-ode"])
-def test_samples_on_a_table_are_those_on_its_curve(solver: str) -> None:
-    means, stds = torch.tensor([[-0.6, 0.2], [0.5, -0.4], [0.1, 0.7]]), torch.tensor([0.1, 0.2, 0.05])
-    drawn = [
-        GaussianMixture(means, stds=stds, flow=bfn.ContinuousFlow(schedule=schedule)).sample(64, solver, 20, seed=0).x
-        for schedule in (EXPONENTIAL, OF_EXPONENTIAL)
-    ]
-    torch.testing.assert_close(*drawn, rtol=0, atol=1e-4)
