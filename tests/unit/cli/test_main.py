@@ -19,7 +19,6 @@ from bfn.cli import COMMANDS, explain, main
 from bfn.core.grids import GRIDS
 from bfn.data.sources import FetchError
 from commands import run
-from messages import refused as raised
 
 
 @pytest.fixture
@@ -101,11 +100,6 @@ def test_unexpected_errors_keep_their_traceback(error, replaced):
     with pytest.raises(type(error)) as caught:
         main(["models"])
     assert caught.value is error
-
-
-def test_bfn_traceback_shows_expected_errors_too(monkeypatch):
-    monkeypatch.setenv("BFN_TRACEBACK", "1")
-    raised("expected a command", main, ["nothing"])
 
 
 def test_what_is_explained_and_what_is_not():

@@ -3,7 +3,7 @@
 import json
 
 import bfn
-from bfn import networks, solvers
+from bfn import solvers
 from bfn.cli import main
 from bfn.storage import models as storage
 from bfn_lab.bench import Figure
@@ -88,13 +88,3 @@ def test_bench_tells_figures_and_whether_they_are_as_they_are_to_be(monkeypatch,
     assert "1 figures, 0 of them miss their goal" in out
     assert main(["bench", "--only", "kernels"]) == 2
     assert "did you mean 'kernel'" in capsys.readouterr().err
-
-
-def test_info_shows_the_beginning_of_a_tabulated_schedule(tmp_path, capsys):
-    schedule = bfn.TabulatedSchedule([i / 100 for i in range(101)], [i / 10 for i in range(101)])
-    network = networks.MLP(3, width=8, n_blocks=1, condition_features=8)
-    bfn.BFN(network, bfn.ContinuousFlow(schedule=schedule), "data", (3,)).save(tmp_path / "m")
-    run("info", tmp_path / "m")
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("flow"))
-    assert "tabulated times [0.0, 0.01, 0.02, " in line
-    assert line.count("...") == 2

@@ -91,12 +91,3 @@ def test_threads_that_share_a_model_all_see_it_without_dropout() -> None:
     thread.join()
     assert seen == [False, False]
     assert (network.training, network.dropout.training, network.frozen.training) == (True, True, False)
-
-
-def test_blocks_within_each_other() -> None:
-    network = Dropping()
-    with evaluating(network):
-        with evaluating(network):
-            pass
-        assert not network.dropout.training
-    assert network.dropout.training
