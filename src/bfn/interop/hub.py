@@ -18,10 +18,11 @@ from torch import nn
 from bfn.core.conditions import CLASSES
 from bfn.core.errors import UserError
 from bfn.core.info import CARD
-from bfn.core.model import BFN, load
+from bfn.core.model import BFN
 from bfn.core.table import TABLES
 from bfn.quality.comparison import markdown_table
 from bfn.storage import models as storage
+from bfn.storage.models import load
 
 __all__ = ["HubBFN", "from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import bfn
-from bfn.interop.official import configuration
+from bfn.core.heads import Head
+from bfn.core.plain import from_plain
+from bfn.interop.official import PUBLISHED, configuration
 from bfn.training.building import build_model
 from bfn.training.building import open_recipe_data as open_source
 from bfn.training.checkpoints import read_log
@@ -18,12 +20,12 @@ from bfn.training.settings import Settings, recipe
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "official-checkpoints" / "small-cases.json").read_text())
 RECIPES = {
-    "text8-discrete": ("text8", "bfn-solver2"),
-    "mnist-discrete": ("mnist", "sde-bfn-solver2"),
-    "cifar10-continuous-256": ("cifar10_continuous", "bfn-solver++2"),
-    "cifar10-continuous-16": ("cifar10_continuous", "sde-bfn-solver++2"),
-    "cifar10-discretised-256": ("cifar10_discretized", "bfn-solver++2"),
-    "cifar10-discretised-16": ("cifar10_discretized", "sde-bfn-solver++2"),
+    "text8-discrete": ("text8", "bfn-solver2", "text8_discrete"),
+    "mnist-discrete": ("mnist", "sde-bfn-solver2", "mnist_discrete"),
+    "cifar10-continuous-256": ("cifar10_continuous", "bfn-solver++2", "cifar10_continuous_256bins"),
+    "cifar10-continuous-16": ("cifar10_continuous", "sde-bfn-solver++2", "cifar10_continuous_16bins"),
+    "cifar10-discretised-256": ("cifar10_discretized", "bfn-solver++2", "cifar10_discretized_256bins"),
+    "cifar10-discretised-16": ("cifar10_discretized", "sde-bfn-solver++2", "cifar10_discretized_16bins"),
 }
 
 
@@ -44,9 +46,9 @@ def tiny(name: str, folder: Path) -> Settings:
     return recipe(name).override(change)
 
 
-@pytest.mark.parametrize(("name", "solver"), [(name, solver) for name, (_, solver) in RECIPES.items()])
-def test_a_recipe_trains_and_what_it_gives_samples(name: str, solver: str, tmp_path: Path) -> None:
-    settings = tiny(name, tmp_path)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_trains_and_what_it_gives_samples(name: str, tmp_path: Path) -> None:
+    settings, solver = tiny(name, tmp_path), RECIPES[name][1]
     train(settings, tmp_path / "run", progress=False)
     assert all(np.isfinite(line.get("loss", 0.0)) for line in read_log(tmp_path / "run"))
     model = bfn.load(tmp_path / "run")
@@ -63,19 +65,13 @@ def test_a_recipe_trains_and_what_it_gives_samples(name: str, solver: str, tmp_p
     assert any(moved)
 
 
-@pytest.mark.parametrize("name", ["mnist-discrete", "cifar10-discretised-16"])
-def test_a_recipe_that_was_stopped_ends_with_the_same_weights(name: str, tmp_path: Path) -> None:
-    settings = tiny(name, tmp_path).override({"steps": 4, "network.dropout": 0.5})
-    train(settings, tmp_path / "whole", progress=False)
-    for steps in (2, 4):
-        train(settings.override({"steps": steps}), tmp_path / "parts", resume=True, progress=False)
-    whole, parts = (bfn.load(tmp_path / run).network.state_dict() for run in ("whole", "parts"))
-    assert [key for key in whole if not torch.equal(whole[key], parts[key])] == []
-
-
-def test_labels_for_a_network_without_labels_are_refused(tmp_path: Path) -> None:
-    settings = tiny("cifar10-continuous-256", tmp_path).override({"data.labels": True})
-    with pytest.raises(bfn.UserError) as error:
-        train(settings, tmp_path / "run", progress=False)
-    assert "network official-flat-unet: takes no labels" in str(error.value)
-    assert "set data.labels=false" in str(error.value)
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_describes_the_published_model(name: str) -> None:
+    settings, chosen = recipe(name), PUBLISHED[RECIPES[name][2]]
+    assert settings.network == chosen.network
+    assert settings.data == chosen.data
+    assert from_plain(Head, settings.head, "head") == chosen.head
+    schedule = chosen.flow.schedule
+    expected = {"sigma_1": schedule.sigma_1} if chosen.flow.kind == "continuous" else {"beta_1": schedule.beta_1}
+    assert settings.flow == {"name": chosen.flow.kind, **expected}
+    assert (settings.ema_decay, settings.grad_clip, settings.warmup, settings.final_lr) == (0.9999, 5.0, 0, 1.0)

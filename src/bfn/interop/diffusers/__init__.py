@@ -181,21 +181,18 @@ class _Generation(DiffusionPipeline):
     default_calls: ClassVar[int]
     output_types: ClassVar[tuple[str, ...]]
     facts: ClassVar[tuple[str, ...]]
+    draws_numbers: ClassVar[bool]
     info: ModelInfo
     scheduler: schedulers.TableScheduler
 
     @classmethod
     def from_model(cls, model: BFN, **settings: Any) -> Self:
         """Return a pipeline around a model of this library. ``settings``: of the scheduler, such as ``solver``."""
-        scheduler = cls._scheduler_of(model).from_model(model, **settings)
+        numbers = cls.draws_numbers and isinstance(model.flow, ContinuousFlow)
+        scheduler = (BFNScheduler if numbers else DiscreteBFNScheduler).from_model(model, **settings)
         facts = {name: to_plain(getattr(model.info, name)) or None for name in cls.facts}
         make: Callable[..., Self] = cls
         return make(as_diffusers(model.network, model.data_shape), scheduler, **facts)
-
-    @classmethod
-    def _scheduler_of(cls, model: BFN) -> type[BFNScheduler | DiscreteBFNScheduler]:
-        """Return the class of the scheduler of a model."""
-        return DiscreteBFNScheduler
 
     def _store(self, **facts: Any) -> None:
         """Store the facts of the model, given as plain values, in the config and as the info."""
@@ -252,7 +249,8 @@ class _Generation(DiffusionPipeline):
             raise UserError("label beside class_labels: two names of the same; give one of them")
         label = class_labels if label is None else label
         conditions = self._conditions(label, condition, batch_size, guidance_scale, generator)
-        present = self._present(lengths, batch_size, generator)
+        flow, own, shape = self.scheduler.flow, self.info[LENGTHS], data_shape(self._network)
+        present = present_of(flow, shape, batch_size, None, lengths, own, _one(generator), self._device)
         if timesteps is None and num_inference_steps is None:
             num_inference_steps = self.default_calls
         self.scheduler.set_timesteps(num_inference_steps if timesteps is None else None, self._device, timesteps)
@@ -265,7 +263,7 @@ class _Generation(DiffusionPipeline):
                 asked = {name: tensors[name] for name in callback_on_step_end_tensor_inputs}
                 latents = callback_on_step_end(self, index, timestep, asked).get("latents", latents)
         self.maybe_free_model_hooks()
-        x = self.scheduler.flow.decode(latents)
+        x = flow.decode(latents)
         x = x if present is None else torch.where(present, x, torch.zeros_like(x))
         output = self._output(x, present, output_type)
         return output if return_dict else output.to_tuple()
@@ -291,11 +289,6 @@ class _Generation(DiffusionPipeline):
         if scale != 1 and not found:
             raise UserError(f"guidance_scale={scale}: it needs conditions to guide to; give class_labels or condition")
         return found if none is None else {"label": torch.full((n,), NO_CLASS, device=self._device), **found}
-
-    def _present(self, lengths: Any, n: int, generator: schedulers.Generators) -> Tensor | None:
-        """Return the mask of the data that n samples have, (n, *data_shape); None if nothing is padded."""
-        flow, shape, own = self.scheduler.flow, data_shape(self._network), self.info[LENGTHS]
-        return present_of(flow, shape, n, None, lengths, own, _one(generator), self._device)
 
     def _first_sample(self, noise: Tensor | None, n: int, generator: schedulers.Generators) -> Tensor:
         """Return the sample at the first timestep, from the given or from new noise."""
@@ -344,6 +337,7 @@ class BFNPipeline(_Generation):
     default_calls = 20
     output_types = ("pil", "np", "pt", "latent")
     facts = ("classes", "conditions")
+    draws_numbers = True
 
     def __init__(
         self, unet: Denoiser, scheduler: BFNScheduler | DiscreteBFNScheduler, classes: Mapping[str, Any] | None = None,
@@ -352,10 +346,6 @@ class BFNPipeline(_Generation):
         super().__init__()
         self.register_modules(unet=unet, scheduler=scheduler)
         self._store(classes=classes, conditions=conditions)
-
-    @classmethod
-    def _scheduler_of(cls, model: BFN) -> type[BFNScheduler | DiscreteBFNScheduler]:
-        return BFNScheduler if isinstance(model.flow, ContinuousFlow) else DiscreteBFNScheduler
 
     def _output(self, x: Tensor, present: Tensor | None, output_type: str) -> ImagePipelineOutput:
         images: Any = x if output_type == "latent" else ((self.scheduler.flow.values(x) + 1) / 2).clamp(0, 1)
@@ -381,6 +371,7 @@ class BFNTextPipeline(_Generation):
     default_calls = 50
     output_types = ("text", "np", "pt")
     facts = tuple(FACTS)
+    draws_numbers = False
 
     def __init__(
         self, transformer: Denoiser, scheduler: DiscreteBFNScheduler, alphabet: str | None = None,
