@@ -360,3 +360,16 @@ def test_a_network_that_is_told_levels_can_tell_a_given_number_from_noise() -> N
     torch.testing.assert_close(shown[:, :54], plain.head.inputs(plain.flow, u, level))
     s = torch.stack([plain.flow.parts[name].schedule.s(torch.tensor(0.5).double()) for name in "xy"])
     torch.testing.assert_close(shown[:, 54:], (s.log1p() / 4).float().expand(6, 2))
+
+
+def test_a_network_of_one_vector_is_told_the_time_of_each_part(tmp_path) -> None:
+    flow = JointFlow(x=ContinuousFlow(0.1), kind=DiscreteFlow.with_separation(2), times="separate")
+    head = JointHead.make({"x": PreconditionedHead(1.0), "kind": "logits"}, flow, flat=True)
+    model = BFN(bfn.networks.MLP(3, width=8, n_times=2), flow, head, {"x": (1,), "kind": ()})
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
+    again = bfn.load(model.save(tmp_path))
+    ours, theirs = (m.sample(4, "fast-ode", 5, path="kind", seed=0).final for m in (model.eval(), again))
+    assert torch.equal(ours, theirs)
+    early, late = (again.network(torch.zeros(1, 3), torch.tensor([times])) for times in ([0.2, 0.9], [0.9, 0.2]))
+    assert not torch.allclose(early, late)
