@@ -29,11 +29,6 @@ class StartingData(Control):
 
     x: Any
 
-    @classmethod
-    def from_options(cls, start_from: Any) -> StartingData:
-        """Make the control from ``start_from=``."""
-        return cls(start_from)
-
     def bind(self, model: Model, n: int, request: Any) -> StartingData:
         """Check the time and pack the data of n samples."""
         if request.initial is not None:

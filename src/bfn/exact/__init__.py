@@ -4,7 +4,7 @@ With them anybody can see what a solver does: whatever is wrong with a sample is
 ``Points`` and ``NGram`` carry real images and real text.
 """
 
-from bfn.exact.base import DiscreteExactModel, ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
+from bfn.exact.base import DiscreteExactModel, ExactModel, class_factor, draw_classes, restore_log_zero, safe_log
 from bfn.exact.joint import JointMixture
 from bfn.exact.numbers import GaussianMixture, Points, VonMisesMixture
 from bfn.exact.strings import MarkovChain, MixtureOfProducts, NGram, ProductOfCategoricals, StringSet
@@ -12,6 +12,6 @@ from bfn.networks.ngram_counts import BackoffTables, count_backoff
 
 __all__ = [
     "BackoffTables", "DiscreteExactModel", "ExactModel", "GaussianMixture", "JointMixture", "MarkovChain",
-    "MixtureOfProducts", "NGram", "Points", "ProductOfCategoricals", "StringSet", "VonMisesMixture", "count_backoff",
-    "draw_classes", "normal_log_prob", "restore_log_zero", "safe_log",
+    "MixtureOfProducts", "NGram", "Points", "ProductOfCategoricals", "StringSet", "VonMisesMixture", "class_factor",
+    "count_backoff", "draw_classes", "restore_log_zero", "safe_log",
 ]  # fmt: skip

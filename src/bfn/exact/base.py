@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from functools import cached_property
-from math import log, pi
+from math import log, pi, prod
 from typing import Any, TypedDict
 
 import torch
@@ -48,6 +48,8 @@ class ExactModel(Model, nn.Module):
         dtype: type of the parameters and of the states.
     """
 
+    log_weights: Tensor
+
     def __init__(self, flow: Flow, data_shape: Any, dtype: torch.dtype = torch.float64) -> None:
         super().__init__()
         self.flow = flow
@@ -57,6 +59,24 @@ class ExactModel(Model, nn.Module):
     def _register(self, name: str, values: Tensor) -> None:
         """Register parameters as a buffer of the model's type."""
         self.register_buffer(name, values.to(self._dtype))
+
+    def _register_log_probs(self, name: str, probs: Tensor, what: str) -> None:
+        """Register the logarithms of probabilities, which error messages call ``what``."""
+        self._register(name, safe_log(check_probs(probs, what)))
+
+    def _register_weights(self, weights: Tensor | None, components: Tensor) -> None:
+        """Register the log weights of a mixture on the device of its components; equal ones for None."""
+        n = len(components)
+        weights = torch.full((n,), 1 / n, dtype=torch.float64) if weights is None else check_probs(weights, "weights")
+        if tuple(weights.shape) != (n,):
+            raise UserError(f"weights of shape {tuple(weights.shape)}: expected one for each component, ({n},)")
+        self._register("log_weights", safe_log(weights).to(components.device))
+
+    def _draw_components(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw n components of the mixture, int64, (n,)."""
+        cumulative = self.log_weights.exp().double().cumsum(0)
+        uniform = torch.rand(n, generator=generator, dtype=torch.float64, device=cumulative.device)
+        return torch.searchsorted(cumulative, uniform * cumulative[-1], right=True).clamp_(max=len(cumulative) - 1)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -174,12 +194,7 @@ class DiscreteExactModel(ExactModel):
         return Categorical(self.marginals(u * level.s))
 
     def log_evidence(self, u: Tensor, level: NoiseLevel) -> Tensor:
-        n_classes, length = self.flow.n_classes, self.data_shape[0]
-        # ||w||^2 = K (K - 1) for each variable, and u . w = K u_x - sum_k u_k.
-        s = level.s.reshape(-1) if isinstance(level.s, Tensor) else level.s
-        shift = s * u.flatten(1).sum(1) / n_classes + s * s * (length * (n_classes - 1) / 2)
-        evidence: Tensor = self.log_normaliser(u * level.s) + normal_log_prob(u, n_classes) - shift
-        return evidence
+        return self.log_normaliser(u * level.s).add(class_factor(u, level.s))
 
 
 def normal_log_prob(u: Tensor, variance: float | Tensor) -> Tensor:
@@ -188,6 +203,22 @@ def normal_log_prob(u: Tensor, variance: float | Tensor) -> Tensor:
         own = variance.to(u)
         return -(u.square() / own + (2 * pi * own).log()).flatten(1).sum(1) / 2
     return -(u.flatten(1).square().sum(1) / variance + u[0].numel() * log(2 * pi * variance)) / 2
+
+
+def class_factor(u: Tensor, s: float | Tensor) -> Tensor:
+    """Return the factor of log N(u; s w, K I) that is the same for all classes, (batch,); u is (batch, ..., K)."""
+    n_classes = u.shape[-1]
+    # ||w||^2 = K (K - 1) for each variable, and u . w = K u_x - sum_k u_k.
+    s = s.reshape(len(s), -1)[:, 0] if isinstance(s, Tensor) else s
+    shift = s * u.flatten(1).sum(1) / n_classes + s * s * (prod(u.shape[1:-1]) * (n_classes - 1) / 2)
+    return normal_log_prob(u, n_classes) - shift
+
+
+def log_probs_of(log_probs: Tensor, x: Tensor) -> Tensor:
+    """Return the log-probability of x, (batch, ...), in each component of (M, ..., K), (batch, M)."""
+    log_probs = log_probs.expand(len(x), *log_probs.shape)
+    index = x.long()[:, None, ..., None].expand(*log_probs.shape[:-1], 1)
+    return log_probs.gather(-1, index).reshape(*log_probs.shape[:2], -1).sum(-1)
 
 
 def safe_log(probs: Tensor) -> Tensor:
@@ -220,25 +251,9 @@ def check_probs(probs: Tensor, name: str) -> Tensor:
     return probs / totals
 
 
-def log_weights(weights: Tensor | None, components: Tensor) -> Tensor:
-    """Return the log weights of a mixture, on the device of its components; equal ones for None."""
-    n = len(components)
-    weights = torch.full((n,), 1 / n, dtype=torch.float64) if weights is None else check_probs(weights, "weights")
-    if tuple(weights.shape) != (n,):
-        raise UserError(f"weights of shape {tuple(weights.shape)}: expected one for each component, ({n},)")
-    return safe_log(weights).to(components.device)
-
-
 def draw_classes(probs: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draw one class for each row of probabilities (n, K), int64, (n,), by inverting the cumulative sums."""
     cumulative = probs.double().cumsum(-1)
     uniform = torch.rand((len(probs), 1), generator=generator, dtype=torch.float64, device=probs.device)
     drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True).squeeze(1)
     return drawn.clamp_(max=probs.shape[-1] - 1)
-
-
-def draw_components(weights: Tensor, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Draw n components with weights (N,), int64, (n,)."""
-    cumulative = weights.double().cumsum(0)
-    uniform = torch.rand(n, generator=generator, dtype=torch.float64, device=weights.device)
-    return torch.searchsorted(cumulative, uniform * cumulative[-1], right=True).clamp_(max=len(weights) - 1)

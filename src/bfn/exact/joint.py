@@ -1,7 +1,6 @@
 """An exact model of joint data: a mixture with independent variables in each component."""
 
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 import torch
@@ -11,15 +10,7 @@ from bfn.core.errors import UserError
 from bfn.core.flows import ContinuousFlow, DiscreteFlow, NoiseLevel, PartFlow
 from bfn.core.heads import Categorical, Output, Point, unknown_scale
 from bfn.core.joint import JointFlow, JointOutput
-from bfn.exact.base import (
-    ExactModel,
-    check_probs,
-    draw_classes,
-    draw_components,
-    log_weights,
-    normal_log_prob,
-    safe_log,
-)  # fmt: skip
+from bfn.exact.base import ExactModel, check_probs, class_factor, draw_classes, log_probs_of, safe_log
 
 
 class _Normals(nn.Module):
@@ -74,20 +65,14 @@ class _Categoricals(nn.Module):
         self.register_buffer("log_probs", safe_log(probs).to(dtype))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        log_probs = self.log_probs.expand(len(x), *self.log_probs.shape)
-        index = x.long()[:, None, ..., None].expand(*log_probs.shape[:-1], 1)
-        return log_probs.gather(-1, index).reshape(*log_probs.shape[:2], -1).sum(-1)
+        return log_probs_of(self.log_probs, x)
 
     def log_state(self, u: Tensor, s: Any) -> Tensor:
         total = torch.logsumexp(self.log_probs + (s * u).unsqueeze(1), -1)
         return total.reshape(*total.shape[:2], -1).sum(-1)
 
     def log_factor(self, u: Tensor, s: Any) -> Tensor:
-        """Return log N(u; 0, K I) - s sum(u) / K - s^2 |w|^2 / 2 K, (batch,)."""
-        n_classes = u.shape[-1]
-        first = s.reshape(len(s), -1)[:, 0] if isinstance(s, Tensor) else s
-        shift = first * u.flatten(1).sum(1) / n_classes
-        return normal_log_prob(u, n_classes) - shift - first * first * (prod(u.shape[1:-1]) * (n_classes - 1) / 2)
+        return class_factor(u, s)
 
     def output(self, u: Tensor, level: NoiseLevel, weights: Tensor) -> Output:
         posterior = torch.log_softmax(self.log_probs + (level.s * u).unsqueeze(1), -1)
@@ -122,7 +107,6 @@ class JointMixture(ExactModel):
     """
 
     flow: JointFlow
-    log_weights: Tensor
 
     def __init__(
         self,
@@ -146,7 +130,7 @@ class JointMixture(ExactModel):
         flow = JointFlow({**own, **(flows or {})}, times=times).for_shape(shapes)
         super().__init__(flow, shapes, dtype)
         weights = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
-        self._register("log_weights", log_weights(weights, torch.empty(counts.pop())))
+        self._register_weights(weights, torch.empty(counts.pop()))
         self.components = nn.ModuleDict({name: _Normals(means, stds, dtype) for name, (means, stds) in pairs.items()})
         self.components.update({name: _Categoricals(p, dtype) for name, p in probs.items()})
 
@@ -172,7 +156,7 @@ class JointMixture(ExactModel):
         return torch.logsumexp(total, 1)
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        chosen = draw_components(self.log_weights.exp(), n, generator)
+        chosen = self._draw_components(n, generator)
         return {part.name: self._of(part.name).draw(chosen, generator) for part in self.flow.layout}
 
     def _of(self, name: str) -> Any:

@@ -11,7 +11,7 @@ from torch import Tensor
 from bfn.core.errors import UserError
 from bfn.core.flows import NoiseLevel
 from bfn.core.heads import Output, Point, unknown_scale
-from bfn.exact.base import ContinuousExactModel, ContinuousSettings, draw_components, log_weights, normal_log_prob
+from bfn.exact.base import ContinuousExactModel, ContinuousSettings, normal_log_prob
 from bfn.kinds.angles import VonMises, log_i0e, pairs_of
 
 
@@ -37,7 +37,6 @@ class GaussianMixture(ContinuousExactModel):
     means: Tensor
     variances: Tensor
     axes: Tensor | None
-    log_weights: Tensor
 
     def __init__(
         self, means: Any, covariances: Any = None, *, stds: Any = None, weights: Any = None,
@@ -53,7 +52,7 @@ class GaussianMixture(ContinuousExactModel):
         self._register("means", means)
         self._register("variances", variances)
         self.register_buffer("axes", None if axes is None else axes.to(self._dtype))
-        self._register("log_weights", log_weights(weights, means))
+        self._register_weights(weights, means)
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         if self.axes is not None and isinstance(level.s, Tensor) and level.s[0].numel() > 1:
@@ -74,7 +73,7 @@ class GaussianMixture(ContinuousExactModel):
         return torch.logsumexp(self._log_joint(centred, variances), 1)
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        which = draw_components(self.log_weights.exp(), n, generator)
+        which = self._draw_components(n, generator)
         noise = torch.randn((n, self.data_shape[0]), generator=generator, dtype=self.dtype, device=self.device)
         noise = noise * self.variances[which].sqrt()
         if self.axes is not None:
@@ -152,7 +151,6 @@ class Points(ContinuousExactModel):
 
     centred: Tensor
     centre: Tensor
-    log_weights: Tensor
 
     def __init__(
         self, points: Any, bandwidth: float = 0.0, *, weights: Any = None, chunk: int = 4096,
@@ -172,7 +170,7 @@ class Points(ContinuousExactModel):
         # Relative to their mean the points are short vectors, and differences of their products lose fewer digits.
         self._register("centre", flat.mean(0, dtype=torch.float64))
         self._register("centred", flat - self.centre)
-        self._register("log_weights", log_weights(weights, points))
+        self._register_weights(weights, points)
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         flat, s, variance = self._state(u, level.s)
@@ -192,7 +190,7 @@ class Points(ContinuousExactModel):
         return self._log_density(flat, one, one * self.bandwidth**2)
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        x = self.centred[draw_components(self.log_weights.exp(), n, generator)] + self.centre
+        x = self.centred[self._draw_components(n, generator)] + self.centre
         if self.bandwidth > 0:
             x = x + self.bandwidth * torch.randn(x.shape, generator=generator, dtype=self.dtype, device=self.device)
         return x.reshape(n, *self.data_shape)
@@ -249,7 +247,6 @@ class VonMisesMixture(ContinuousExactModel):
     """
 
     natural: Tensor
-    log_weights: Tensor
 
     def __init__(
         self, centres: Any, concentrations: Any, *, weights: Any = None, **settings: Unpack[ContinuousSettings]
@@ -264,7 +261,7 @@ class VonMisesMixture(ContinuousExactModel):
         super().__init__((centres.shape[1], 2), **settings)
         self._register("natural", c.unsqueeze(-1) * pairs_of(centres))
         weights = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
-        self._register("log_weights", log_weights(weights, centres))
+        self._register_weights(weights, centres)
 
     def posterior_output(self, u: Tensor, level: NoiseLevel) -> Output:
         natural = self.natural + (u * level.s).unsqueeze(1)
@@ -284,7 +281,7 @@ class VonMisesMixture(ContinuousExactModel):
         return torch.logsumexp(self.log_weights + inside.sum(-1), 1)
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        which = draw_components(self.log_weights.exp(), n, generator)
+        which = self._draw_components(n, generator)
         return VonMises.single(self.natural[which]).draw(generator)
 
     def _log_joint(self, natural: Tensor) -> Tensor:

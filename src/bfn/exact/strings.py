@@ -11,16 +11,7 @@ from torch import Tensor
 from bfn.core.errors import UserError
 from bfn.core.flows import DiscreteFlow, NoiseLevel
 from bfn.data.tokenizers import TEXT8
-from bfn.exact.base import (
-    DiscreteExactModel,
-    DiscreteSettings,
-    check_probs,
-    draw_classes,
-    draw_components,
-    log_weights,
-    restore_log_zero,
-    safe_log,
-)  # fmt: skip
+from bfn.exact.base import DiscreteExactModel, DiscreteSettings, draw_classes, log_probs_of, restore_log_zero, safe_log
 from bfn.networks.ngram_counts import BackoffTables, count_backoff
 from bfn.networks.ngram_posterior import SparseAutomaton, posterior_logits, scaled
 
@@ -36,7 +27,6 @@ class StringSet(DiscreteExactModel):
     """
 
     strings: Tensor
-    log_weights: Tensor
 
     def __init__(
         self, strings: Tensor, weights: Tensor | None = None, *, n_classes: int, **settings: Unpack[DiscreteSettings]
@@ -47,7 +37,7 @@ class StringSet(DiscreteExactModel):
         super().__init__(n_classes, strings.shape[1], **settings)
         self.flow.check(strings, self.data_shape)
         self.register_buffer("strings", strings.long())
-        self._register("log_weights", log_weights(weights, strings))
+        self._register_weights(weights, strings)
 
     def posterior(self, u: Tensor, level: NoiseLevel) -> Tensor:
         """Return the probability of each string given the state, (batch, N)."""
@@ -69,7 +59,7 @@ class StringSet(DiscreteExactModel):
         return torch.stack([weights[(self.strings == row).all(1)].sum() for row in x]).log()
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        return self.strings[draw_components(self.log_weights.exp(), n, generator)]
+        return self.strings[self._draw_components(n, generator)]
 
     def _log_joint(self, log_likelihood: Tensor) -> Tensor:
         """Return log p(string) plus its log-likelihood, (batch, N)."""
@@ -89,7 +79,6 @@ class MixtureOfProducts(DiscreteExactModel):
         settings: see :class:`bfn.exact.base.DiscreteExactModel`.
     """
 
-    log_weights: Tensor
     log_probs: Tensor
 
     def __init__(self, weights: Tensor | None, probs: Tensor, **settings: Unpack[DiscreteSettings]) -> None:
@@ -97,8 +86,8 @@ class MixtureOfProducts(DiscreteExactModel):
         if probs.ndim != 3 or probs.numel() == 0:
             raise UserError(f"probs of shape {tuple(probs.shape)}: expected (components, length, classes)")
         super().__init__(probs.shape[2], probs.shape[1], **settings)
-        self._register("log_weights", log_weights(weights, probs))
-        self._register("log_probs", safe_log(check_probs(probs, "probs")))
+        self._register_weights(weights, probs)
+        self._register_log_probs("log_probs", probs, "probs")
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
         joint = self.log_probs + log_likelihood.unsqueeze(1)
@@ -112,12 +101,10 @@ class MixtureOfProducts(DiscreteExactModel):
 
     def log_prob(self, x: Tensor) -> Tensor:
         self.flow.check(x, self.data_shape)
-        index = x.long()[:, None, :, None].expand(-1, len(self.log_weights), -1, 1)
-        log_probs = self.log_probs.expand(len(x), -1, -1, -1).gather(3, index).flatten(2).sum(2)
-        return restore_log_zero(torch.logsumexp(self.log_weights + log_probs, 1))
+        return restore_log_zero(torch.logsumexp(self.log_weights + log_probs_of(self.log_probs, x), 1))
 
     def sample_data(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        probs = self.log_probs[draw_components(self.log_weights.exp(), n, generator)].exp()
+        probs = self.log_probs[self._draw_components(n, generator)].exp()
         return draw_classes(probs.flatten(0, 1), generator).reshape(n, -1)
 
 
@@ -162,8 +149,8 @@ class MarkovChain(DiscreteExactModel):
         if tuple(transition.shape) != (n_classes, n_classes):
             raise UserError(f"transition of shape {tuple(transition.shape)}: expected ({n_classes}, {n_classes})")
         super().__init__(n_classes, length, **settings)
-        self._register("log_initial", safe_log(check_probs(initial, "initial")))
-        self._register("log_transition", safe_log(check_probs(transition, "rows of transition")))
+        self._register_log_probs("log_initial", initial, "initial")
+        self._register_log_probs("log_transition", transition, "rows of transition")
 
     def marginals(self, log_likelihood: Tensor) -> Tensor:
         before, _ = self._forward(log_likelihood)
