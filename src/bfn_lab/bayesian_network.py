@@ -30,7 +30,7 @@ from torch import Tensor
 
 from bfn import DiscreteFlow, JointFlow, ModelInfo, UserError, heads
 from bfn.data import CellType, TableColumn, TableColumns, fetch
-from bfn.exact import ExactModel, draw_classes, normal_log_prob, restore_log_zero, safe_log
+from bfn.exact import ExactModel, class_factor, draw_classes, restore_log_zero, safe_log
 
 MOST_BYTES = 64 << 20
 MOST_NODES, MOST_LEVELS, MOST_PROBABILITIES = 10_000, 10_000, 10_000_000
@@ -449,21 +449,16 @@ class BayesianNetwork(ExactModel):
         return restore_log_zero(total)
 
     def posterior_output(self, u: Tensor, level: heads.NoiseLevel) -> heads.Output:
-        tree, pieces = self._tree, []
-        for rows in torch.split(torch.arange(len(u)), max(1, AT_A_TIME // tree.n_numbers)):
-            found = tree.log_marginals(self._evidence(u, level, rows))
-            pieces.append({part.name: found[self.place[part.name]] for part in self.flow.layout})
-        whole = {part.name: torch.cat([piece[part.name] for piece in pieces]) for part in self.flow.layout}
+        pieces = [*map(self._tree.log_marginals, self._evidence(u, level))]
+        places = {part.name: self.place[part.name] for part in self.flow.layout}
+        whole = {name: torch.cat([piece[place] for piece in pieces]) for name, place in places.items()}
         return heads.JointOutput(self.flow.layout, {name: heads.Categorical(logits) for name, logits in whole.items()})
 
     def log_evidence(self, u: Tensor, level: heads.NoiseLevel) -> Tensor:
         """Sum the density at w = 0 times exp(s u . w / K - s^2 |w|^2 / 2K), as :class:`bfn.exact.JointMixture` does."""
-        tree, rows = self._tree, torch.arange(len(u))
-        pieces = torch.split(rows, max(1, AT_A_TIME // tree.n_numbers))
-        total = torch.cat([tree.log_sum(self._evidence(u, level, some)) for some in pieces])
+        total = torch.cat([*map(self._tree.log_sum, self._evidence(u, level))])
         for part in self.flow.layout:
-            own, s, n_levels = u[:, part.state], self._s(part, level, rows)[:, 0], part.flow.kappa
-            total = total + normal_log_prob(own, n_levels) - s * own.sum(1) / n_levels - s * s * (n_levels - 1) / 2
+            total = total + class_factor(part.state_of(u), part.scale_of(level.s))
         return total
 
     def marginals(self) -> dict[str, Tensor]:
@@ -486,19 +481,15 @@ class BayesianNetwork(ExactModel):
         self.cliques.set_factors(factors)
         return self.cliques
 
-    def _evidence(self, u: Tensor, level: heads.NoiseLevel, rows: Tensor) -> dict[int, Tensor]:
-        found = {i: u.new_zeros(len(rows), 1) for i, node in enumerate(self.nodes) if len(node.levels) == 1}
-        for part in self.flow.layout:
-            found[self.place[part.name]] = u[rows][:, part.state] * self._s(part, level, rows)
-        return found
-
-    def _s(self, part: Any, level: heads.NoiseLevel, rows: Tensor) -> Tensor:
-        """Return s of a part, (rows, 1) or (1, 1)."""
-        s = torch.as_tensor(level.s, dtype=self.dtype, device=self.device)
-        if not s.ndim:
-            return s.reshape(1, 1)
-        own = s[:, part.state][:, :1] if s.shape[1] > 1 else s
-        return own if len(own) == 1 else own[rows]
+    def _evidence(self, u: Tensor, level: heads.NoiseLevel) -> Iterator[dict[int, Tensor]]:
+        """Yield the log-likelihoods of the levels of each node, for as many samples as fit at a time."""
+        single = [i for i, node in enumerate(self.nodes) if len(node.levels) == 1]
+        for rows in torch.split(torch.arange(len(u)), max(1, AT_A_TIME // self.cliques.n_numbers)):
+            s = level.s[rows] if isinstance(level.s, Tensor) and len(level.s) > 1 else level.s
+            found = {i: u.new_zeros(len(rows), 1) for i in single}
+            for part in self.flow.layout:
+                found[self.place[part.name]] = part.state_of(u[rows]) * part.scale_of(s)
+            yield found
 
     def _values(self, x: Tensor) -> dict[str, Tensor]:
         constant = torch.zeros(len(x), dtype=torch.int64, device=x.device)

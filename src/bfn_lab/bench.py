@@ -297,10 +297,9 @@ def over_network(
     part: str, name: str, model: BFN, solver: str, batch: int, nfe: int, rounds: int, **about: Any
 ) -> Figure:
     """Return the figure of the time of a sampler over that of the network calls in it."""
-    rounded = [
-        over_own_calls(model.network, partial(model.sample, batch, solver, nfe, seed=0)) for _ in range(rounds + 1)
-    ]
-    return ratio_of(part, name, rounded[1:], [1.0] * rounds, **about)
+    sample = partial(model.sample, batch, solver, nfe, seed=0)
+    ratios = [over_own_calls(model.network, sample) for _ in range(rounds + 1)][1:]
+    return ratio_of(part, name, ratios, [1.0] * rounds, **about)
 
 
 def sampling(quick: bool) -> Iterator[Figure]:
@@ -353,13 +352,9 @@ def against(quick: bool) -> Iterator[Figure]:
         for what, one in (("network", model), ("loop alone", idle(model, batch))):
             runs: dict[str, Callable[[], object]] = {"ours": partial(one.sample, batch, "bfn-solver++2", nfe, seed=0),
                     "a plain loop": partial(_plain_loop, one, batch, nfe), **_diffusers(one, batch, nfe)}  # fmt: skip
-            if one is model:
-                taken = [
-                    {name: over_own_calls(model.network, run) for name, run in runs.items()} for _ in range(rounds)
-                ]
-                found = {name: [each[name] for each in taken] for name in runs}
-            else:
-                found = contest(runs, 41)
+            found: dict[str, list[float]] = {name: [] for name in runs} if one is model else contest(runs, 41)
+            for name, run in [*runs.items()] * (rounds if one is model else 0):
+                found[name].append(over_own_calls(model.network, run))
             for other in [*runs][1:]:
                 name = f"{what}, batch {batch}: ours over {other}"
                 yield ratio_of("against", name, found["ours"], found[other], goal=1.02 if one is model else None)
@@ -412,8 +407,8 @@ def _diffusers(model: BFN, batch: int, nfe: int) -> dict[str, Callable[[], objec
             eps = model.network(scheduler.scale_model_input(x, t), (t / 1000).expand(batch).float())
             x = scheduler.step(eps, t, x).prev_sample
 
-    kinds: dict[str, Any] = {"DPMSolverMultistep": DPMSolverMultistepScheduler, "UniPC": UniPCMultistepScheduler}
-    return {name: partial(loop, kind()) for name, kind in kinds.items()}
+    schedulers = {"DPMSolverMultistep": DPMSolverMultistepScheduler(), "UniPC": UniPCMultistepScheduler()}
+    return {name: partial(loop, scheduler) for name, scheduler in schedulers.items()}
 
 
 def image_model() -> BFN:

@@ -54,11 +54,9 @@ class Preference:
     def sentence(self) -> str:
         """Return the result in words."""
         percent = self.share.scaled(100)
-        verdict = (
-            f"{self.first if percent.value > 50 else self.second} is preferred"
-            if not percent.low <= 50 <= percent.high
-            else "no preference is shown: the interval contains 50 %"
-        )
+        verdict = f"{self.first if percent.value > 50 else self.second} is preferred"
+        if percent.low <= 50 <= percent.high:
+            verdict = "no preference is shown: the interval contains 50 %"
         skipped = f", {self.n_skipped} skipped" if self.n_skipped else ""
         return (
             f"{self.first} was chosen over {self.second} in {self.n_first} of {self.n_first + self.n_second} pairs"

@@ -12,19 +12,9 @@ from torch import Tensor
 from bfn import Model
 from bfn.likelihood import bits_estimate, held_out_bits
 from bfn.quality import Estimate, Measure, markdown_table
+from bfn_lab import measuring
 from bfn_lab import report as printed
-from bfn_lab.measuring import (
-    JudgedModel,
-    Measurement,
-    Sampler,
-    Wanted,
-    beyond,
-    main_measure,
-    measure_all,
-    over_calls,
-    samplers_named,
-    samples_at,
-)
+from bfn_lab.measuring import JudgedModel, Measurement, Sampler, Wanted
 from bfn_lab.quality_tables import judge_pair, quality_section, with_lines
 from bfn_lab.report import Column, Options, PrintedTable, Section, chapter
 
@@ -38,13 +28,13 @@ def eta_continuous(judged: JudgedModel, options: Options) -> Section:
     """Measure table 7: the start of the grid on images."""
     table = printed.printed_table("eta-continuous")
     calls = options.nfe or (5, 10, 20, 50)
-    measured, notes = _measure_etas(judged, samplers_named(table.solvers), calls, options)
-    originals, _ = measure_all(
-        judged, over_calls(samplers_named(["bfn"]), calls), options, options.seed + TUNING_SEED,
+    measured, notes = _measure_etas(judged, measuring.samplers_named(table.solvers), calls, options)
+    originals, _ = measuring.measure_all(
+        judged, measuring.over_calls(measuring.samplers_named(["bfn"]), calls), options, options.seed + TUNING_SEED,
         tuning_n(judged, options),
     )  # fmt: skip
     section = quality_section(judged, table, measured, options, notes=notes)
-    main = main_measure(judged.judge, measured)
+    main = measuring.main_measure(judged.judge, measured)
     lines = chapter("Which eta is better than the original sampler?", _against_original(measured, originals, main))
     return with_lines(section, [*lines, "", *share_left(judged)])
 
@@ -54,11 +44,11 @@ def eta_discrete(judged: JudgedModel, options: Options) -> Section:
     table = printed.printed_table("eta-discrete")
     calls = options.nfe or (20, 200)
     etas = sorted({c.eta for c in table.columns if c.eta is not None}, reverse=True)
-    samplers = samplers_named(table.solvers)
+    samplers = measuring.samplers_named(table.solvers)
     wanted = [Wanted(sampler, Column(nfe, eta)) for nfe in calls for eta in etas for sampler in samplers]
-    measured, notes = measure_all(judged, wanted, options, options.seed, options.n or min(judged.n, 250))
+    measured, notes = measuring.measure_all(judged, wanted, options, options.seed, options.n or min(judged.n, 250))
     section = quality_section(judged, table, measured, options, notes=notes, pairs=False)
-    main = main_measure(judged.judge, measured)
+    main = measuring.main_measure(judged.judge, measured)
     rows = []
     for nfe in calls:
         for sampler in samplers:
@@ -78,7 +68,7 @@ def best_etas(
 ) -> tuple[dict[tuple[str, int], float], list[str]]:
     """Return the eta with the best value of the main measure, by sampler and calls."""
     measured, notes = _measure_etas(judged, samplers, calls, options)
-    main = main_measure(judged.judge, measured)
+    main = measuring.main_measure(judged.judge, measured)
     chosen: dict[tuple[str, int], tuple[float, Estimate]] = {}
     for each in measured:
         key, value = (each.label, each.nfe), each.record.measures[main.key]
@@ -116,7 +106,7 @@ def _measure_etas(
 ) -> tuple[list[Measurement], list[str]]:
     """Measure every solver at every eta, on the samples that eta is chosen on."""
     wanted = [Wanted(sampler, Column(nfe, eta)) for nfe in calls for eta in ETAS for sampler in samplers]
-    return measure_all(judged, wanted, options, options.seed + TUNING_SEED, tuning_n(judged, options))
+    return measuring.measure_all(judged, wanted, options, options.seed + TUNING_SEED, tuning_n(judged, options))
 
 
 def _against_original(measured: Sequence[Measurement], originals: Sequence[Measurement], main: Measure) -> list[str]:
@@ -146,20 +136,20 @@ def fid_nfe(judged: JudgedModel, options: Options) -> Section:
     """Measure table 5: the original sampler and the paper's three, each at its best eta, against network calls."""
     table = printed.printed_table("fid-nfe")
     calls = options.nfe or (5, 10, 20, 50)
-    original, *rest = samplers_named(dict.fromkeys(("bfn", *table.solvers)))
-    ours = beyond(judged, [original, *rest], calls, options)
+    original, *rest = measuring.samplers_named(dict.fromkeys(("bfn", *table.solvers)))
+    ours = measuring.beyond(judged, [original, *rest], calls, options)
     etas, notes = best_etas(judged, rest, calls, options)
-    wanted = over_calls([original], calls)
+    wanted = measuring.over_calls([original], calls)
     wanted += [Wanted(sampler, Column(nfe), etas[sampler.label, nfe]) for sampler in rest for nfe in calls]
-    measured, more = measure_all(judged, [*wanted, *ours], options, options.seed)
-    n_tuning = samples_at(tuning_n(judged, options), calls[0], judged.least)
+    measured, more = measuring.measure_all(judged, [*wanted, *ours], options, options.seed)
+    n_tuning = measuring.samples_at(tuning_n(judged, options), calls[0], judged.least)
     choices = ", ".join(f"{eta:g}" for eta in ETAS)
-    intro = [
+    intro = (
         f"Each solver of the paper starts at the best of these etas for its number of calls: {choices}. The choice "
         f"was made on {n_tuning} samples of another seed."
-    ]
-    section = quality_section(judged, table, measured, options, notes=[*intro, *notes, *more])
-    return with_lines(section, grid_lines(measured, main_measure(judged.judge, measured)))
+    )
+    section = quality_section(judged, table, measured, options, notes=[intro, *notes, *more])
+    return with_lines(section, grid_lines(measured, measuring.main_measure(judged.judge, measured)))
 
 
 def grid_lines(measured: Sequence[Measurement], main: Measure) -> list[str]:
@@ -187,9 +177,9 @@ def sa_nfe(judged: JudgedModel, options: Options) -> Section:
     """Measure table 6: spelling accuracy against network calls, with the original sampler without drawn classes."""
     table = printed.printed_table("sa-nfe")
     calls = options.nfe or (10, 20, 50, 100)
-    samplers = samplers_named(dict.fromkeys(("bfn", "sde-bfn-solver1", *table.solvers)))
-    wanted = [*over_calls(samplers, calls), *beyond(judged, samplers, calls, options)]
-    measured, notes = measure_all(judged, wanted, options, options.seed)
+    samplers = measuring.samplers_named(dict.fromkeys(("bfn", "sde-bfn-solver1", *table.solvers)))
+    wanted = [*measuring.over_calls(samplers, calls), *measuring.beyond(judged, samplers, calls, options)]
+    measured, notes = measuring.measure_all(judged, wanted, options, options.seed)
     # The paper's own row for the original sampler without drawn classes is in another table.
     undrawn = tuple(f for f in printed.printed_table("cs-ablation").figures if f.solver == "sde-bfn-solver1")
     both = dataclasses.replace(table, figures=table.figures + undrawn)
@@ -205,11 +195,11 @@ def cs_ablation(judged: JudgedModel, options: Options) -> Section:
     table = printed.printed_table("cs-ablation")
     calls = options.nfe or (10, 20, 50, 100)
     own = Sampler("sde-bfn-solver1 on the original's grid", "sde-bfn-solver1", {"grid": "uniform"})
-    wanted = over_calls(samplers_named(["bfn", "sde-bfn-solver1"]), calls)
+    wanted = measuring.over_calls(measuring.samplers_named(["bfn", "sde-bfn-solver1"]), calls)
     wanted += [Wanted(own, Column(nfe), t_start=0.0) for nfe in calls]
-    measured, notes = measure_all(judged, wanted, options, options.seed)
+    measured, notes = measuring.measure_all(judged, wanted, options, options.seed)
     section = quality_section(judged, table, measured, options, notes=notes)
-    main = main_measure(judged.judge, measured)
+    main = measuring.main_measure(judged.judge, measured)
     value = {(each.label, each.nfe): each.record.measures[main.key] for each in measured}
     words = {"agrees": "better without", "opposite": "worse without", "not told apart": "not distinguishable"}
     rows = []
@@ -240,9 +230,9 @@ def efficiency(judged: JudgedModel, options: Options) -> Section:
     """Measure the bound at n steps and the spelling accuracy at n calls."""
     accuracy, likelihood = printed.printed_table("efficiency-sa"), printed.printed_table("efficiency-bpc")
     calls = options.nfe or (20, 25, 50)
-    wanted = over_calls(samplers_named(accuracy.solvers), calls)
-    measured, notes = measure_all(judged, wanted, options, options.seed, options.n or min(judged.n, 250))
-    main = main_measure(judged.judge, measured)
+    wanted = measuring.over_calls(measuring.samplers_named(accuracy.solvers), calls)
+    measured, notes = measuring.measure_all(judged, wanted, options, options.seed, options.n or min(judged.n, 250))
+    main = measuring.main_measure(judged.judge, measured)
     real = judged.judge.held_out
     n_texts = min(options.n or TEXTS, TEXTS, len(real))
     held_out = real[torch.arange(n_texts) * len(real) // n_texts]

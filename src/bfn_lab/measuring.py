@@ -76,8 +76,7 @@ def exact(form: Form, context: int = 2) -> JudgedModel:
 def exact_points(n_points: int = POINTS) -> JudgedModel:
     """Make the distribution of the first training images of MNIST."""
     images = data.load("mnist", "train")
-    if not isinstance(images, data.Images):
-        raise TypeError("mnist: expected images")
+    assert isinstance(images, data.Images)
     model = Points(images[:n_points].to_float(), dtype=torch.float32)
     model.info.value_range = (-1.0, 1.0)
     title = f"The exact model of {n_points:,} MNIST images (`bfn.exact.Points`)"
@@ -88,13 +87,11 @@ def exact_points(n_points: int = POINTS) -> JudgedModel:
 def exact_ngram(context: int) -> JudgedModel:
     """Make the n-gram model of the training part of text8."""
     text = data.load("text8", "train")
-    if not isinstance(text, data.Text):
-        raise TypeError("text8: expected text")
+    assert isinstance(text, data.Text)
     model = NGram.from_text(text.to_classes(), context, LENGTH, dtype=torch.float32)
     model.info.alphabet = data.TEXT8.symbols
-    title = (
-        f"The exact model of text8 with contexts of {context} symbols (`bfn.exact.NGram`, {LENGTH} symbols per text)"
-    )
+    about = f"`bfn.exact.NGram`, {LENGTH} symbols per text"
+    title = f"The exact model of text8 with contexts of {context} symbols ({about})"
     return JudgedModel(
         f"ngram-{context}", title, model, judge_for(model, "text", "text8"), n=500 if context < 3 else 128, batch=64,
         identity=f"ngram-text8-{context}-{LENGTH}",
@@ -122,10 +119,8 @@ def official(checkpoint: Path, forms: Sequence[Form], settings: str | Mapping[st
 def _check_form(name: str, model: BFN, forms: Sequence[Form]) -> None:
     if model.form not in forms:
         fitting = [known for form in forms for known in BUNDLED[form]]
-        raise UserError(
-            f"{name}: a model of {model.form}, but this experiment needs {' or '.join(forms)}, "
-            f"such as {' or '.join(fitting)}"
-        )
+        needed = f"{' or '.join(forms)}, such as {' or '.join(fitting)}"
+        raise UserError(f"{name}: a model of {model.form}, but this experiment needs {needed}")
 
 
 def _parameters(model: BFN) -> int:

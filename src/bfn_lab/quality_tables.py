@@ -183,14 +183,12 @@ def quality_section(
         lines += ["", *chapter("Do the solvers have the paper's order?", summary(found, main))]
     ours = BEYOND if options.beyond is None else options.beyond
     lines += _beyond_lines(measured, main, table, ours, limits.get("ode") if judged.exact is not None else None)
+    real = _real(judged.judge, measured)
     results = {
         "measure": dataclasses.asdict(main),
         "cells": [{"row": m.label, **m.record.asdict()} for m in measured],
         "ceiling": [record.asdict() for record in limit_records],
-        "real": {
-            n: {key: value.asdict() for key, value in figures.items()}
-            for n, figures in _real(judged.judge, measured).items()
-        },
+        "real": {n: {key: value.asdict() for key, value in figures.items()} for n, figures in real.items()},
         "verdicts": [
             {"better": p.better, "worse": p.worse, "nfe": p.at.nfe, "eta": p.at.eta, "outcome": p.outcome}
             for p in found
@@ -317,9 +315,8 @@ def _gap_table(measured: Sequence[Measurement], ceiling: Mapping[str, Estimate],
     def gap(label: str, column: Column) -> str:
         value, limit = found[label, column], ceiling[label]
         missing = (main.loss(value.value) - main.loss(limit.value)) * main.scale
-        return f"{missing:+.{main.digits}f}" + (
-            " (reached)" if value.overlaps(limit) else " (beyond)" if missing < 0 else ""
-        )
+        note = " (reached)" if value.overlaps(limit) else " (beyond)" if missing < 0 else ""
+        return f"{missing:+.{main.digits}f}{note}"
 
     rows = [[f"`{label}`", *(gap(label, column) for column in columns)] for label in ceiling]
     head = (
@@ -341,9 +338,8 @@ def _beyond_lines(
     def verdict(value: Estimate, best: Estimate) -> str:
         if truth is not None and judge_pair(value, truth, main) == "agrees":
             return "beyond exact samples"
-        return {"agrees": "better", "opposite": "worse", "not told apart": "not distinguishable"}[
-            judge_pair(value, best, main)
-        ]
+        words = {"agrees": "better", "opposite": "worse", "not told apart": "not distinguishable"}
+        return words[judge_pair(value, best, main)]
 
     rows, labels = [], list[str]()
     for column in dict.fromkeys(each.column for each in measured):
@@ -378,9 +374,7 @@ def samples(judged: JudgedModel, options: Options) -> Section:
         (name, nfe): draw(model, Setting(name, nfe), n, options.seed, n).x for name in names for nfe in calls
     }
     results = {"n": n, "samplers": [{"solver": name, "nfe": nfe} for name, nfe in drawn]}
-    note = (
-        f"All solvers start from the same noise, each on its own grid. The first {n} samples of the seed, not selected."
-    )
+    note = f"All solvers start from the same noise, each on its own grid. These are the first {n} samples of the seed."
     if model.form == "text":
         return Section(judged.name, judged.title, "\n".join([note, *_texts(model, drawn)]), results)
     return Section(judged.name, judged.title, note, results, {f"{judged.name}.png": partial(_sheet, model, drawn)})

@@ -49,15 +49,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Remark:
-    """A remark on a printed table, on the row of a solver, or on one figure."""
+    """A remark on a printed table, on the row of a solver, or, if it has a number of calls, on one figure."""
 
     text: str
     solver: str | None = None
     nfe: int | None = None
-
-    def concerns(self, solver: str | None, column: Column) -> bool:
-        """Return True if the remark is about this figure, and not about its row or table."""
-        return self.nfe is not None and (self.solver, self.nfe) == (solver, column.nfe)
 
 
 @dataclass(frozen=True)
@@ -119,7 +115,9 @@ def _table(entry: Mapping[str, Any]) -> PrintedTable:
     figures = []
     for row in entry["rows"]:
         for column, value in zip(columns, row["values"], strict=True):
-            own = tuple(remark.text for remark in remarks if remark.concerns(row["solver"], column))
+            own = tuple(
+                r.text for r in remarks if r.nfe is not None and (r.solver, r.nfe) == (row["solver"], column.nfe)
+            )
             if value is not None:
                 figures.append(PrintedFigure(row["printed"], row["solver"], column, float(value), own))
     plain = ("name", "label", "place", "caption", "data", "measure", "better", "n_samples")
@@ -160,7 +158,7 @@ def quality_plot(
             name = f"{label}, {column.nfe} calls" if over_eta else str(label)
             if place is not None and name in lines:
                 lines[name][place] = value.scaled(measure.scale)
-        viz.against_calls(lines, "", axes).get_legend().remove()
+        viz.against_calls(lines, "", axes).legend().remove()
         axes.set_title(title, fontsize=10, loc="left")
         if not any(lines.values()):
             continue

@@ -110,9 +110,8 @@ def trend(measured: Mapping[float, Estimate], powers: Mapping[str, float]) -> st
         )
     if math.isnan(powers["measured"]):
         return f"{verdict}."
-    return (
-        f"{verdict}. The distances scale as step^{powers['measured']:.2f}, the paper's as step^{powers['paper']:.2f}."
-    )
+    scales = f"scale as step^{powers['measured']:.2f}, the paper's as step^{powers['paper']:.2f}"
+    return f"{verdict}. The distances {scales}."
 
 
 def _power(values: Mapping[float, float]) -> float:
@@ -160,9 +159,8 @@ def problems() -> list[Problem]:
 
 def orders(options: Options) -> list[Section]:
     """Measure the orders of all solvers of the paper, one section for each problem."""
-    return [
-        _section(problem, options.nfe or STEPS_CONVERGENCE, options.n or 16, options.seed) for problem in problems()
-    ]
+    steps, n = options.nfe or STEPS_CONVERGENCE, options.n or 16
+    return [_section(problem, steps, n, options.seed) for problem in problems()]
 
 
 def final_variance(table: Table, flow: Flow) -> float:
@@ -235,10 +233,8 @@ def _section(problem: Problem, steps: Sequence[int], n: int, seed: int) -> Secti
     rows, curves, results = [], dict[str, list[tuple[float, float]]](), dict[str, object]()
     for solver in (solver for solver in map(solvers.get, PAPER) if model.flow.leading.kind in solver.kinds):
         if solver.stochastic:
-            tables = [
-                solvers.plan(model, solver, n_steps, grid=_grid(solver), t_start=problem.t_start).table
-                for n_steps in steps
-            ]
+            planned = partial(solvers.plan, model, solver, grid=_grid(solver), t_start=problem.t_start)
+            tables = [planned(nfe=n_steps).table for n_steps in steps]
             errors = _weak_errors(tables, model.flow)
             what = "variance, classes not drawn" if tables[0].draws else "variance"
         else:
