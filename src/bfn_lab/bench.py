@@ -407,8 +407,8 @@ def _diffusers(model: BFN, batch: int, nfe: int) -> dict[str, Callable[[], objec
             eps = model.network(scheduler.scale_model_input(x, t), (t / 1000).expand(batch).float())
             x = scheduler.step(eps, t, x).prev_sample
 
-    schedulers = {"DPMSolverMultistep": DPMSolverMultistepScheduler(), "UniPC": UniPCMultistepScheduler()}
-    return {name: partial(loop, scheduler) for name, scheduler in schedulers.items()}
+    kinds: dict[str, Any] = {"DPMSolverMultistep": DPMSolverMultistepScheduler, "UniPC": UniPCMultistepScheduler}
+    return {name: partial(loop, kind()) for name, kind in kinds.items()}
 
 
 def image_model() -> BFN:

@@ -115,9 +115,8 @@ def _table(entry: Mapping[str, Any]) -> PrintedTable:
     figures = []
     for row in entry["rows"]:
         for column, value in zip(columns, row["values"], strict=True):
-            own = tuple(
-                r.text for r in remarks if r.nfe is not None and (r.solver, r.nfe) == (row["solver"], column.nfe)
-            )
+            key = row["solver"], column.nfe
+            own = tuple(remark.text for remark in remarks if remark.nfe and (remark.solver, remark.nfe) == key)
             if value is not None:
                 figures.append(PrintedFigure(row["printed"], row["solver"], column, float(value), own))
     plain = ("name", "label", "place", "caption", "data", "measure", "better", "n_samples")
