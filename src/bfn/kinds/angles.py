@@ -94,8 +94,7 @@ class VonMises(Output):
         """The direction of the component that is highest at its own centre, on the circle."""
         centres = self.nearest(self.natural)
         heights = torch.stack([self._log_density(x) for x in centres.unbind(-2)], -1)
-        index = heights.argmax(-1)[..., None, None].expand(*heights.shape[:-1], 1, 2)
-        return centres.gather(-2, index).squeeze(-2)
+        return _component(centres, heights.argmax(-1))
 
     def nearest(self, prediction: Tensor) -> Tensor:
         """Return the pairs divided by their lengths; a pair of length 0 becomes the angle 0."""
@@ -107,7 +106,7 @@ class VonMises(Output):
         uniform = torch.rand((*self.log_weights.shape[:-1], 1), generator=generator, device=self.natural.device)
         ends = self.log_weights.exp().cumsum(-1)
         k = (ends < uniform * ends[..., -1:]).sum(-1).clamp_(max=ends.shape[-1] - 1)
-        natural = self.natural.gather(-2, k[..., None, None].expand(*k.shape, 1, 2)).squeeze(-2).double()
+        natural = _component(self.natural, k).double()
         angles = angles_of(natural) + _angles_about_zero(natural.norm(dim=-1), generator)
         return pairs_of(angles).to(self.natural.dtype)
 
@@ -152,6 +151,11 @@ class VonMises(Output):
     @staticmethod
     def _shared(values: Tensor, x: Tensor) -> Tensor:
         return (values / 2).unsqueeze(-1).expand(x.shape).to(x.dtype)
+
+
+def _component(pairs: Tensor, index: Tensor) -> Tensor:
+    """Return one component of each angle, (..., components, 2) -> (..., 2)."""
+    return pairs.gather(-2, index[..., None, None].expand(*index.shape, 1, 2)).squeeze(-2)
 
 
 def _angles_about_zero(concentration: Tensor, generator: torch.Generator | None = None) -> Tensor:

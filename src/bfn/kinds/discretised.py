@@ -93,8 +93,7 @@ class Discretised(Output):
     @cached_property
     def log_probs(self) -> Tensor:
         """Log-probabilities of all bins: (batch, ..., n_bins), float64."""
-        index = torch.arange(self.n_bins, device=self.means.device)
-        return self._log_mass(index)
+        return self._log_mass(torch.arange(self.n_bins, device=self.means.device))
 
     @property
     def mode(self) -> Tensor:

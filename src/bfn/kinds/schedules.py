@@ -7,7 +7,7 @@ flow = bfn.ContinuousFlow(schedule=model.info.error_curve.even_schedule(model.fl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -72,7 +72,9 @@ class TabulatedSchedule(Schedule):
         if betas[0] != 0 or not math.isfinite(betas[-1]):
             raise UserError(f"betas from {betas[0]:g} to {betas[-1]:g}: expected them from 0 to a finite accuracy")
         for name, values in (("times", times), ("betas", betas)):
-            _check_increasing(name, values)
+            for i, (before, after) in enumerate(pairwise(values), 1):
+                if not before < after:
+                    raise UserError(f"{name}[{i}]={after:g} after {before:g}: {name} must increase")
 
     @cached_property
     def _pieces(self) -> Tensor:
@@ -166,13 +168,6 @@ def _mean_slope(piece: Tensor, start: Tensor, end: Tensor) -> Tensor:
 def _rise(piece: Tensor, start: Tensor, end: Tensor) -> Tensor:
     """Return the increase of the accuracy between two times of one piece."""
     return (end - start) * _mean_slope(piece, _place(piece, start), _place(piece, end))
-
-
-def _check_increasing(name: str, values: Sequence[float]) -> None:
-    """Raise a UserError unless the values increase."""
-    wrong = next((i for i, (a, b) in enumerate(pairwise(values), 1) if not a < b), None)
-    if wrong is not None:
-        raise UserError(f"{name}[{wrong}]={values[wrong]:g} after {values[wrong - 1]:g}: {name} must increase")
 
 
 @torch.no_grad()

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from bfn._utils.arguments import check_whole
 from bfn._utils.pieces import evaluating
-from bfn.core.conditions import Label, n_present, sum_over_present
+from bfn.core.conditions import Label
 from bfn.core.control import Model
 from bfn.core.errors import UserError
-from bfn.core.losses import continuous_time_loss_values, noised_output, squared_error
+from bfn.core.losses import continuous_time_loss_values, n_present, noised_output, squared_error, sum_over_present
 from bfn.likelihood.bits import Batch, Likelihood, batch_size, check_data, is_continuous, take
 
 

@@ -18,12 +18,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.core.conditions import rows_of, sum_over_present
+from bfn.core.conditions import rows_of
 from bfn.core.errors import NetworkError, UserError
 from bfn.core.flows import PartFlow
 from bfn.core.heads import Output
 from bfn.core.joint import SlicedPart as Part
 from bfn.core.joint import flat, sliced_parts
+from bfn.core.losses import sum_over_present
 from bfn.core.schedules import as_float64
 from bfn.core.solver import LEAST_T_START
 from bfn.likelihood.bits import Batch, Likelihood
@@ -191,9 +192,7 @@ class Ode:
             if self.levels is not None:
                 noise, log_q = self._draw_in_bin(x, s, 1 / (self.levels - 1))
                 u = u + noise
-            log_volume = (
-                log_volume + free * (math.log(s) - math.log(2 * math.pi) / 2) - sum_over_present(log_q, present)
-            )
+            log_volume = log_volume + free * (math.log(s) - LOG_ROOT_2_PI) - sum_over_present(log_q, present)
         return u / (cosh_c * math.sqrt(part.flow.kappa)), log_volume
 
     def _draw_in_bin(self, x: Tensor, s: float, edge: float) -> tuple[Tensor, Tensor]:
@@ -259,10 +258,8 @@ class Ode:
         with torch.enable_grad():
             output = self.model.output(u, level, **rows_of(self.conditions, rows))
             prediction = output.mean
-            if prediction.shape != u.shape:
-                raise NetworkError(
-                    f"the network's prediction has shape {tuple(prediction.shape)}: expected {tuple(u.shape)}"
-                )
+            if (shape := tuple(prediction.shape)) != u.shape:
+                raise NetworkError(f"the network's prediction has shape {shape}: expected {tuple(u.shape)}")
             if not bool(torch.isfinite(prediction).all()):
                 raise NetworkError(f"the network's prediction at t={float(t[0]):.6g} has NaN or infinite values")
             # Factor from d prediction / du to d(dv/dc) / dv; it is constant on each part.
