@@ -131,7 +131,8 @@ class TableNetwork(Network):
 
     def __init__(self, name: str, arguments: Mapping[str, Any], *sizes: str) -> None:
         super().__init__(name, arguments, *sizes)
-        n_numbers, class_counts = arguments["n_numbers"], tuple(arguments["class_counts"])
+        n_numbers: int = arguments["n_numbers"]
+        class_counts: tuple[int, ...] = tuple(arguments["class_counts"])
         if n_numbers < 0 or any(count < 2 for count in class_counts) or not (n_numbers or class_counts):
             found = f"n_numbers={n_numbers}, class_counts={list(class_counts)}"
             raise UserError(f"{found}: expected columns, classes of at least 2")

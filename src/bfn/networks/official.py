@@ -198,16 +198,9 @@ class OfficialFlatUNet(Network):
     time_frequency: Tensor
 
     def __init__(
-        self,
-        *,
-        channels: int,
-        width: int,
-        n_blocks: int,
-        n_heads: int,
-        groups: int,
-        n_outputs: int,
+        self, *, channels: int, width: int, n_blocks: int, n_heads: int, groups: int, n_outputs: int,
         dropout: float = 0.0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(
             "official-flat-unet", locals(), "channels", "width", "n_blocks", "n_heads", "groups", "n_outputs"
         )
@@ -286,16 +279,9 @@ class OfficialBinaryUNet(Network):
     time_frequency: Tensor
 
     def __init__(
-        self,
-        *,
-        width: int,
-        multipliers: Sequence[int],
-        n_blocks: int,
-        attention_rates: Sequence[int],
-        n_heads: int,
-        groups: int = 32,
-        dropout: float = 0.0,
-    ) -> None:
+        self, *, width: int, multipliers: Sequence[int], n_blocks: int, attention_rates: Sequence[int], n_heads: int,
+        groups: int = 32, dropout: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__("official-binary-unet", locals(), "width", "n_levels", "n_blocks", "n_heads", "groups")
         self.require_divisible(width=(width, math.lcm(2, n_heads, groups)))
         self.width, self.shrinkage = width, 2 ** (len(multipliers) - 1)
@@ -326,11 +312,12 @@ class OfficialBinaryUNet(Network):
         self.up = nn.ModuleList()
         for depth, multiplier in reversed(list(enumerate(multipliers))):
             for index in range(n_blocks + 1):
-                self.up.append(stage(channels + skips.pop(), depth))
+                own = stage(channels + skips.pop(), depth)
                 channels = multiplier * width
                 if depth and index == n_blocks:
                     conv = nn.Conv2d(channels, channels, 3, padding=1)
-                    self.up[-1].append(_resampling(repeat=nn.Upsample(scale_factor=2.0), enlarge=conv))
+                    own.append(_resampling(repeat=nn.Upsample(scale_factor=2.0), enlarge=conv))
+                self.up.append(own)
         self.norm_out = nn.GroupNorm(groups, channels)
         self.conv_out = zeroed(nn.Conv2d(channels, width, 3, padding=1))
         self.pixel_out = nn.Linear(2 * width, 1)
