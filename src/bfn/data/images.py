@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import struct
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -385,35 +384,22 @@ def load_npy(path: Path) -> NDArray[Any]:
 
 def load_npz(path: Path) -> dict[str, NDArray[Any]]:
     """Read all arrays of an ``.npz`` file, by name."""
-    arrays = {}
-    with _open_npz(path) as (archive, members):
-        for key, entry in members.items():
-            with archive.open(entry) as file:
-                _checked_shape(file, entry.file_size)
-            with archive.open(entry) as file:
-                arrays[key] = np.lib.format.read_array(file, allow_pickle=False)
-    return arrays
+    numpy_shapes(path)
+    with telling_damage(path, _NOT_PLAIN), np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def numpy_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays of a file from their headers. The array of an ``.npy`` file is called x."""
     if path.suffix.lower() == ".npy":
         return {"x": load_npy(path).shape}
-    shapes = {}
-    with _open_npz(path) as (archive, members):
-        for key, entry in members.items():
-            with archive.open(entry) as file:
-                shapes[key] = _checked_shape(file, entry.file_size)
-    return shapes
-
-
-@contextmanager
-def _open_npz(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
-    stored = regular_size(path)
+    stored, shapes = regular_size(path), {}
     with telling_damage(path, _NOT_PLAIN), zipfile.ZipFile(path) as archive:
-        members = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-        check_decoded(path, sum(entry.file_size for entry in members.values()), stored)
-        yield archive, members
+        check_decoded(path, sum(entry.file_size for entry in archive.infolist()), stored)
+        for entry in archive.infolist():
+            with archive.open(entry) as file:
+                shapes[entry.filename.removesuffix(".npy")] = _checked_shape(file, entry.file_size)
+    return shapes
 
 
 def _checked_shape(file: IO[bytes], size: int) -> tuple[int, ...]:

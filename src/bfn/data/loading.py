@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from bfn.core.conditions import Classes, Condition, Lengths, rows_of
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Shape
 from bfn.core.info import ModelInfo, Spread
+from bfn.core.model import Model
 from bfn.data.images import (
     Images,
     concatenate,
@@ -42,9 +43,6 @@ from bfn.data.sources import SOURCES, fetch, is_fetched, read_manifest
 from bfn.data.text import Sequences, Text, read_text
 from bfn.data.tokenizers import Text as TextCodec
 from bfn.data.tokenizers import Tokenizer
-
-if TYPE_CHECKING:
-    from bfn.core.model import Model
 
 Part = Literal["train", "validation", "test", "all"]
 """A part of a data set."""
@@ -535,17 +533,12 @@ def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tenso
 def _image_mask(part: ImagePart, data_shape: Shape) -> Tensor:
     """Return a mask, (channel, height, width), that is True in that part of an image."""
     _, height, width = data_shape
-    known = torch.zeros(data_shape, dtype=torch.bool)
-    parts = {
-        "top": known[:, : height // 2],
-        "bottom": known[:, height // 2 :],
-        "left": known[:, :, : width // 2],
-        "right": known[:, :, width // 2 :],
-        "border": known,
-    }
+    row, column = torch.arange(height)[:, None], torch.arange(width)
+    upper, left = row < height // 2, column < width // 2
+    edge = (torch.minimum(row, height - 1 - row) < height // 4) | (
+        torch.minimum(column, width - 1 - column) < width // 4
+    )
+    parts = {"top": upper, "bottom": ~upper, "left": left, "right": ~left, "border": edge}
     if part not in parts:
         raise UserError(f"part={part!r}: expected one of {', '.join(parts)}")
-    parts[part].fill_(True)
-    if part == "border":
-        known[:, height // 4 : height - height // 4, width // 4 : width - width // 4] = False
-    return known
+    return parts[part].expand(data_shape).clone()

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bfn._utils.arguments import require
-from bfn._utils.files import Bounded, flush, home, locked, open_file
+from bfn._utils.files import Bounded, home, locked, open_file, sync
 from bfn._utils.progress import Progress, Shown, over, style
 from bfn.core.errors import UserError
 from bfn.core.registry import Registry, registry
@@ -75,14 +75,14 @@ def from_idx_gz(archives: Archives, folder: Path, progress: Shown) -> None:
     """Unpack MNIST and similar sets from their published form: four compressed idx files."""
     for name, target in _IDX.items():
         with open_file(archives[f"{name}.gz"]) as file:
-            _save(folder / target, read_idx(file, name))
+            np.save(folder / target, read_idx(file, name))
 
 
 def from_idx_package(archives: Archives, folder: Path, progress: Shown) -> None:
     """Unpack the same four idx files from a package."""
     with _members(archives) as member:
         for name, target in over([*_IDX.items()], "unpacking", "file", progress):
-            _save(folder / target, read_idx(member(f"package/data/{name}"), name))
+            np.save(folder / target, read_idx(member(f"package/data/{name}"), name))
 
 
 def from_class_json(archives: Archives, folder: Path, progress: Shown) -> None:
@@ -150,8 +150,8 @@ def from_qm9_package(archives: Archives, folder: Path, progress: Shown) -> None:
                 positions.append(np.pad(place.reshape(len(kinds), 3), ((0, missing), (0, 0))))
                 atoms.append(np.pad(np.array(kinds, dtype=np.uint8), (0, missing)))
     _save_csv(folder / "qm9.csv", [*_QM9_COLUMNS], rows)
-    _save(folder / "positions.npy", np.stack(positions))
-    _save(folder / "atoms.npy", np.stack(atoms))
+    np.save(folder / "positions.npy", np.stack(positions))
+    np.save(folder / "atoms.npy", np.stack(atoms))
 
 
 def from_adult_wheel(archives: Archives, folder: Path, progress: Shown) -> None:
@@ -175,9 +175,8 @@ def from_magic_wheel(archives: Archives, folder: Path, progress: Shown) -> None:
 
 def from_network_wheel(name: str, archives: Archives, folder: Path, progress: Shown) -> None:
     """Copy a Bayesian network, a .bif.gz file, from the package that contains it."""
-    with _members(archives) as member, (folder / f"{name}.bif.gz").open("wb") as file:
-        file.write(member(f"pgmpy/utils/example_models/{name}.bif.gz").read())
-        flush(file)
+    with _members(archives) as member:
+        (folder / f"{name}.bif.gz").write_bytes(member(f"pgmpy/utils/example_models/{name}.bif.gz").read())
 
 
 @contextmanager
@@ -199,24 +198,16 @@ def _save_text(path: Path, pieces: Iterator[bytes], length: int, progress: Shown
     with path.open("wb") as file, Progress(length, "unpacking", "byte", progress) as bar:
         while (missing := length - file.tell()) and (piece := next(pieces, b"")):
             bar.update(file.write(piece[:missing]))
-        flush(file)
 
 
 def _save_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([header, *rows])
-        flush(file)
-
-
-def _save(path: Path, array: NDArray[Any]) -> None:
-    with path.open("wb") as file:
-        np.save(file, np.ascontiguousarray(array), allow_pickle=False)
-        flush(file)
 
 
 def _save_parts(folder: Path, part: str, images: NDArray[Any], labels: NDArray[Any]) -> None:
-    _save(folder / f"{part}-images.npy", images.astype(np.uint8))
-    _save(folder / f"{part}-labels.npy", labels.astype(np.uint8))
+    np.save(folder / f"{part}-images.npy", images.astype(np.uint8, order="C"))
+    np.save(folder / f"{part}-labels.npy", labels.astype(np.uint8, order="C"))
 
 
 # --- the sets ---------------------------------------------------------------------------------------------------------
@@ -566,9 +557,9 @@ def _build(download: Download, archives: Archives, folder: Path, progress: Shown
             raise FetchError(f"{download.where} gave files with SHA-256 {sums}, expected {dict(download.files)}")
         sizes = {name: (made / name).stat().st_size for name in sums}
         manifest = {"source": download.where, "note": download.note, "files": sums, "sizes": sizes}
-        with (made / "manifest.json").open("w") as file:
-            json.dump(manifest, file, indent=2)
-            flush(file)
+        (made / "manifest.json").write_text(json.dumps(manifest, indent=2))
+        for path in made.iterdir():
+            sync(path)
         if folder.exists():  # damaged, or to be replaced: it is removed with the scratch directory
             folder.rename(Path(scratch, "old"))
         made.rename(folder)

@@ -262,16 +262,10 @@ def clean(dump: BinaryIO) -> Iterator[bytes]:
     """Yield the visible words of a Wikipedia XML dump, by the recipe of text8. Each piece begins with a space."""
     inside = False
     for record in _records(iter(lambda: dump.read(_BLOCK), b"")):
-        if b"<text " in record:
-            inside = True
-        if inside and _REDIRECT.search(record):
-            inside = False
-        if inside:
-            if b"</text>" in record:
-                inside = False
-            words = _visible_words(record)
-            if words:
-                yield b" " + b" ".join(words)
+        inside = (inside or b"<text " in record) and not _REDIRECT.search(record)
+        if inside and (words := _visible_words(record)):
+            yield b" " + b" ".join(words)
+        inside = inside and b"</text>" not in record
 
 
 def _records(blocks: Iterable[bytes]) -> Iterator[bytes]:

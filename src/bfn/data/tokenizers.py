@@ -114,7 +114,7 @@ class Tokenizer(ABC):
         if not unknown:
             raise UserError("unknown='': expected the sign that stands for what is to be filled in, such as '_'")
         known: list[int] = []
-        places: list[int] = []
+        mask: list[bool] = []
         for number, stretch in enumerate(prompt.split(unknown)):
             try:
                 found = self.encode(stretch).tolist() if stretch else []
@@ -122,14 +122,25 @@ class Tokenizer(ABC):
                 where = repr(prompt) + (f", piece {stretch!r}" if stretch != prompt else "")
                 one = self.unit.removesuffix("s")
                 raise UserError(f"prompt {where}: {error}; {unknown!r} stands for a {one} to fill in") from None
-            known += [0] * (number > 0)
-            places += range(len(known), len(known) + len(found))
-            known += found
-        if len(known) > length:
+            gap = number > 0
+            known += [0] * gap + found
+            mask += [False] * gap + [True] * len(found)
+        rest = length - len(known)
+        if rest < 0:
             raise UserError(f"a prompt of {len(known)} {self.unit}: the model's texts have {length}; shorten it")
-        classes, mask = torch.zeros(length, dtype=torch.int64), torch.zeros(length, dtype=torch.bool)
-        classes[: len(known)], mask[places] = torch.tensor(known, dtype=torch.int64), True
-        return classes, mask
+        return torch.tensor(known + [0] * rest), torch.tensor(mask + [False] * rest)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {piece: number for number, piece in enumerate(self.pieces)}
+
+    def look_up(self, pieces: Sequence[str]) -> Tensor:
+        """Return the classes of the pieces of a text, int64. Raises a UserError for a piece that is no token."""
+        try:
+            return torch.tensor([self._numbers[piece] for piece in pieces], dtype=torch.int64)
+        except KeyError as error:
+            first = pieces.index(error.args[0])
+            raise self.outside(pieces[first], sum(map(len, pieces[:first]))) from None
 
     def outside(self, piece: str, position: int) -> UserError:
         """Return the error that a piece of a text is not in the vocabulary."""
@@ -162,17 +173,12 @@ class Alphabet(Tokenizer):
     def pieces(self) -> tuple[str, ...]:
         return tuple(self.symbols)
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {symbol: number for number, symbol in enumerate(self.symbols)}
-
     def encode(self, text: str) -> Tensor:
         check_text("text", text)
-        try:
-            return torch.tensor([self._numbers[symbol] for symbol in text], dtype=torch.int64)
-        except KeyError as error:
-            symbol, place = error.args[0], text.index(error.args[0])
-            raise UserError(f"{symbol!r} at position {place} is not among the symbols {self.symbols!r}") from None
+        return self.look_up(text)
+
+    def outside(self, piece: str, position: int) -> UserError:
+        return UserError(f"{piece!r} at position {position} is not among the symbols {self.symbols!r}")
 
 
 @dataclass(frozen=True)
@@ -234,26 +240,13 @@ class TokenList(Tokenizer):
     def notation(self) -> str | None:
         return next((name for name in NOTATIONS if PATTERNS[name] == self.pattern), None)
 
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        return {token: number for number, token in enumerate(self.tokens)}
+    def encode(self, text: str) -> Tensor:
+        check_text("text", text)
+        return self.look_up(self._longest(text) if self.pattern is None else _cut(text, _compile(self.pattern)))
 
     @cached_property
     def _lengths(self) -> list[int]:
         return sorted({len(token) for token in self.tokens}, reverse=True)
-
-    def encode(self, text: str) -> Tensor:
-        check_text("text", text)
-        pieces = self._longest(text) if self.pattern is None else _cut(text, self._expression)
-        try:
-            return torch.tensor([self._numbers[piece] for piece in pieces], dtype=torch.int64)
-        except KeyError as error:
-            first = pieces.index(error.args[0])
-            raise self.outside(pieces[first], sum(map(len, pieces[:first]))) from None
-
-    @cached_property
-    def _expression(self) -> re.Pattern[str]:
-        return _compile(self.pattern or "")
 
     def _longest(self, text: str) -> list[str]:
         """Cut a text into the longest token at each position, or single characters where none fits."""
