@@ -216,6 +216,28 @@ def test_steering_by_a_linear_function_tilts_a_gaussian_exactly(s) -> None:
     assert torch.allclose(got, tilted.output(u, level).mean, atol=1e-12)
 
 
+def test_steering_by_the_likelihood_of_a_measurement_gives_the_posterior_mean() -> None:
+    """c = a x + noise on a Gaussian: p(c | u) = N(c; a x_hat, a Cov[x|u] a + variance), a function of x_hat."""
+    a, c, variance, s = torch.tensor([1.0, 0.5, -0.2], dtype=torch.float64), 0.9, 0.1, 0.8
+    precision = torch.linalg.inv(COVARIANCES[0]) + s * s * torch.eye(3).double()
+    total = variance + a @ torch.linalg.inv(precision) @ a
+    model = GaussianMixture(MEANS[:1], COVARIANCES[:1])
+    u = torch.randn(5, 3, generator=seeded(), dtype=torch.float64)
+    level = NoiseLevel(torch.full((5,), 0.5).double(), s)
+    got = Steering(lambda x: -((c - x @ a).square()) / (2 * total))._steered(model.output, model.flow, u, level).mean
+    informed = torch.linalg.inv(precision + torch.outer(a, a) / variance)
+    expected = (torch.linalg.inv(COVARIANCES[0]) @ MEANS[0] + s * u + a * c / variance) @ informed
+    assert torch.allclose(got, expected, atol=1e-12)
+
+
+def test_axis_aligned_and_rotated_mixtures_agree_on_levels_of_each_variable() -> None:
+    stds = torch.rand(2, 3, generator=seeded(4), dtype=torch.float64) + 0.2
+    aligned, rotated = GaussianMixture(MEANS, stds=stds), GaussianMixture(MEANS, torch.diag_embed(stds.square()))
+    u = torch.randn(4, 3, generator=seeded(5), dtype=torch.float64)
+    level = NoiseLevel(torch.ones(4).double(), torch.rand(4, 3, generator=seeded(6), dtype=torch.float64) * 3)
+    assert torch.allclose(aligned.output(u, level).mean, rotated.output(u, level).mean, atol=1e-12)
+
+
 @pytest.mark.parametrize("s", [0.2, 1.5])
 def test_steering_by_the_log_probability_of_a_class_equals_known_data(s) -> None:
     model = strings()
