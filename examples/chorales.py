@@ -84,7 +84,7 @@ class Choir(nn.Module):
     def __init__(self, width: int = 96, n_blocks: int = 2) -> None:
         super().__init__()
         features = len(VOICES) * PITCHES
-        self.transformer = bfn.networks.transformer.Transformer(
+        self.transformer = bfn.networks.Transformer(
             features, width=width, n_blocks=n_blocks, max_length=LENGTH
         )
 
@@ -164,8 +164,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figures[calls] = judged(drawn[solver, calls])
             print(f"{solver}, {calls} calls: {figures[calls]} of the harmonies occur in other chorales")
     print(f"Bach himself: {truth}")
-    bfn.viz.plots.save(
-        bfn.viz.plots.against_calls(curves, "share of harmonies found in chorales", real=truth),
+    bfn.viz.save(
+        bfn.viz.against_calls(curves, "share of harmonies found in chorales", real=truth),
         options.out / "chorales.png",
     )
     axes = on(None, "a melody harmonised by Bach, by auto and by bfn (5 calls)", size=(8.0, 3.2))
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_midi(options.out / f"{('bach', 'auto', 'bfn')[column]}.mid", voices)
         for i, voice in enumerate(voices):
             axes.step(torch.arange(LENGTH) + 36 * column, voice.where(voice > 0, torch.nan) + LOWEST, color=colour(i))
-    bfn.viz.plots.save(axes, options.out / "voices.png")
+    bfn.viz.save(axes, options.out / "voices.png")
     return 0
 
 

@@ -160,7 +160,7 @@ def make_model(seed: int) -> bfn.BFN:
     """Make the model: positions and charges are continuous parts, elements are a discrete part."""
     torch.manual_seed(seed)
     flow = bfn.JointFlow(x=bfn.ContinuousFlow(SIGMA_1), kind=bfn.DiscreteFlow(5), charge=bfn.ContinuousFlow(0.05))
-    heads = {"x": "data", "kind": "logits", "charge": bfn.core.heads.PreconditionedHead(1.0)}
+    heads = {"x": "data", "kind": "logits", "charge": bfn.heads.PreconditionedHead(1.0)}
     return bfn.BFN(EGNN(), flow, heads, {"x": (MOST, 3), "kind": (MOST,), "charge": (MOST,)})
 
 
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
 
-    parts, present = read_qm9(options.data or bfn.data.fetching.fetch("qm9"))
+    parts, present = read_qm9(options.data or bfn.data.fetch("qm9"))
     train, test = split(len(present), options.n)
     model = make_model(options.seed)
     there = dict.fromkeys(parts, present[train])
@@ -209,14 +209,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             out = drawn[solver, calls] = model.sample(options.n, solver, calls, seed=options.seed)
             figures[calls], molecules = stability(out.x, out.present["kind"])
             print(f"{solver}, {calls} calls: {figures[calls]} of the atoms are stable, {molecules} of the molecules")
-    axes = bfn.viz.plots.against_calls(curves, "share of stable atoms", real=real[0])
-    bfn.viz.plots.save(axes, options.out / "stability.png")
+    axes = bfn.viz.against_calls(curves, "share of stable atoms", real=real[0])
+    bfn.viz.save(axes, options.out / "stability.png")
     axes = bfn.viz.plots.on(
         None, f"five molecules by auto, {options.calls[-1]} calls; unstable atoms in red", size=(9.0, 2.4)
     )
     out = drawn["auto", options.calls[-1]]
     draw(axes, {name: values[:5] for name, values in out.x.items()}, out.present["kind"][:5])
-    bfn.viz.plots.save(axes, options.out / "molecules.png")
+    bfn.viz.save(axes, options.out / "molecules.png")
     return 0
 
 

@@ -44,7 +44,7 @@ def make_model(width: int) -> bfn.BFN:
     shapes = {"at": (MOST, 2), "kind": (MOST,)}
     head = JointHead.make({"at": PreconditionedHead(0.5), "kind": "logits"}, flow, flat=True)
     size = flow.for_shape(shapes).state_shape(shapes)[0]
-    network = bfn.networks.mlp.MLP(size, width=width, conditions={"radius": {"shape": [], "mean": 0.7, "std": 0.17}})
+    network = bfn.networks.MLP(size, width=width, conditions={"radius": {"shape": [], "mean": 0.7, "std": 0.17}})
     return bfn.BFN(network, flow, head, shapes)
 
 

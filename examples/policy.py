@@ -74,8 +74,8 @@ def make_model(observations: Tensor, actions: Tensor, seed: int) -> bfn.BFN:
     """Make a perceptron over AHEAD actions that is conditioned on the observation."""
     torch.manual_seed(seed)
     told = {"shape": [6], "mean": observations.mean(0).tolist(), "std": observations.std(0).clamp(min=0.1).tolist()}
-    network = bfn.networks.mlp.MLP(2 * AHEAD, width=128, conditions={"observation": told})
-    head = bfn.core.heads.PreconditionedHead(float(actions.std()))
+    network = bfn.networks.MLP(2 * AHEAD, width=128, conditions={"observation": told})
+    head = bfn.heads.PreconditionedHead(float(actions.std()))
     return bfn.BFN(network, bfn.ContinuousFlow.for_data(actions, rest=0.02), head, (2 * AHEAD,))
 
 
@@ -108,8 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path, good = paths[solver, calls] = rollout(policy_of(solver, calls), options.n, seed=options.seed + 1)
             figures[calls] = share_estimate(int(good.sum()), options.n)
             print(f"{solver}, {calls} calls: {figures[calls]} of the episodes succeed")
-    bfn.viz.plots.save(
-        bfn.viz.plots.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png"
+    bfn.viz.save(
+        bfn.viz.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png"
     )
 
     shown = Figure(figsize=(9.0, 2.8), layout="constrained", dpi=120).subplots(1, 3, sharey=True)
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path, good = paths[solver, calls]
         for way, fine in zip((path - disc.unsqueeze(1))[:60], good[:60], strict=True):
             axes.plot(*way.T, color=colour(0 if fine else 1), linewidth=0.6, alpha=0.7)
-    bfn.viz.plots.save(shown[0], options.out / "paths.png")
+    bfn.viz.save(shown[0], options.out / "paths.png")
     return 0
 
 

@@ -77,8 +77,8 @@ def loop(x: Tensor, generator: torch.Generator) -> Tensor:
 def make_model(seed: int) -> bfn.BFN:
     """Make a small transformer over amino acids."""
     torch.manual_seed(seed)
-    network = bfn.networks.transformer.Transformer(n_classes=20, width=64, n_blocks=3, n_heads=4, max_length=LONGEST)
-    info = bfn.ModelInfo(text_tokenizer=bfn.data.tokenizers.AMINO_ACIDS)
+    network = bfn.networks.Transformer(n_classes=20, width=64, n_blocks=3, n_heads=4, max_length=LONGEST)
+    info = bfn.ModelInfo(text_tokenizer=bfn.data.AMINO_ACIDS)
     return bfn.BFN(network, bfn.DiscreteFlow(20), "logits", (LONGEST,), info)
 
 
@@ -117,8 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(*model.decode(draws[10].x[:2], draws[10].present[:2]))
 
     print(f"real sequences: log-likelihood per residue {truth}, identity {likeness(real, there).value:.1%}")
-    axes = bfn.viz.plots.against_calls(curves, "log-likelihood per residue, nats", real=truth)
-    bfn.viz.plots.save(axes, options.out / "proteins.png")
+    axes = bfn.viz.against_calls(curves, "log-likelihood per residue, nats", real=truth)
+    bfn.viz.save(axes, options.out / "proteins.png")
     return 0
 
 

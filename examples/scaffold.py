@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     model = bfn.load(options.out / "model", network=EGNN())
-    parts, present = read_qm9(options.data or bfn.data.fetching.fetch("qm9"))
+    parts, present = read_qm9(options.data or bfn.data.fetch("qm9"))
     _, order = split(len(present), options.n)
     parts, present = {name: values[order] for name, values in parts.items()}, present[order]
     there = dict.fromkeys(parts, present)
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [parts, *(pictures["heavy atoms", way].x for way in ways)]
     chosen = {name: torch.stack([row[name][0] for row in rows]) for name in parts}
     draw(axes, chosen, present[:1].expand(3, MOST))
-    bfn.viz.plots.save(axes, options.out / "scaffold.png")
+    bfn.viz.save(axes, options.out / "scaffold.png")
     return 0
 
 
