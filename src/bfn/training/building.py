@@ -24,7 +24,7 @@ from bfn.core.heads import HEADS, Head
 from bfn.core.info import ModelInfo
 from bfn.core.joint import JointFlow, JointHead
 from bfn.core.losses import WEIGHTINGS, Weighting, weighting_of
-from bfn.core.model import BFN, load
+from bfn.core.model import BFN
 from bfn.core.plain import from_plain
 from bfn.core.schedules import Schedule
 from bfn.data.images import Images, concatenate
@@ -34,6 +34,7 @@ from bfn.data.text import Text
 from bfn.networks.ngram_posterior import NGramPosterior
 from bfn.networks.transformer import Transformer
 from bfn.storage import models as storage
+from bfn.storage.models import load
 from bfn.training.settings import Settings
 from bfn.training.source import ImageSource, RecordSource, Source, TextSource
 
@@ -406,12 +407,13 @@ class Muon(torch.optim.AdamW):
         self, matrices: Iterable[nn.Parameter], rest: Iterable[nn.Parameter] = (), lr: float = 1e-3,
         momentum: float = 0.95, betas: tuple[float, float] = (0.9, 0.99), eps: float = 1e-8, weight_decay: float = 0.0,
     ) -> None:  # fmt: skip
-        own, others = ({"params": list(each), "matrices": own} for each, own in ((matrices, True), (rest, False)))
-        for parameter in own["params"]:
-            if parameter.ndim < 2:
-                shape = tuple(parameter.shape)
-                raise UserError(f"a parameter of shape {shape} among the matrices: give it as one of the rest")
-        groups = [{**own, "momentum": momentum, "weight_decay": weight_decay}, {**others, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [
+            {"params": list(matrices), "matrices": True, "momentum": momentum, "weight_decay": weight_decay},
+            {"params": list(rest), "matrices": False, "weight_decay": 0.0},
+        ]
+        vector = next((tuple(each.shape) for each in groups[0]["params"] if each.ndim < 2), None)
+        if vector is not None:
+            raise UserError(f"a parameter of shape {vector} among the matrices: give it as one of the rest")
         super().__init__([group for group in groups if group["params"]], lr, betas, eps)
 
     @torch.no_grad()

@@ -85,17 +85,12 @@ class Paths:
         return Paths(self.times, self.u[rows], self.x[rows], rows_of(self.conditions, rows))
 
     def batch(self, flow: Flow, node: Tensor, index: Tensor, device: torch.device) -> Batch:
-        """Return the states of some paths at some of their nodes, as noise that leads to the ends of the paths."""
-        t, x = self.times[node], self.x[index]
-        eps = coupled_noise(flow, self.u[index, node].float(), x, t).to(device)
+        """Return some paths at some of their nodes, with the noise for which the state is s w(x) + sqrt(kappa) eps."""
+        t, x, u = self.times[node], self.x[index], self.u[index, node].float()
+        s = flow.noise_level(t, len(u), u.ndim - 1, like=u).s
+        eps = ((u - flow.noised(x, s, torch.zeros_like(u))) / flow.noise_scale(u)).to(device)
         moved = {name: value.to(device) for name, value in rows_of(self.conditions, index).items()}
         return Batch(x.to(device), t.to(device), eps, torch.ones_like(t).to(device), moved)
-
-
-def coupled_noise(flow: Flow, u: Tensor, x: Tensor, t: Tensor) -> Tensor:
-    """Return the eps for which the state is u = s w(x) + sqrt(kappa) eps."""
-    s = flow.noise_level(t, len(u), u.ndim - 1, like=u).s
-    return (u - flow.noised(x, s, torch.zeros_like(u))) / flow.noise_scale(u)
 
 
 def draw_paths(
@@ -391,8 +386,7 @@ class Distillation:
     ) -> None:  # fmt: skip
         self.teacher, self.settings = teacher, settings
         self.progress = progress and devices.is_main_process
-        n, sampling = settings.data["paths"], dict(settings.data)
-        del sampling["paths"], sampling["name"]
+        n, sampling = settings.data["paths"], {key: settings.data[key] for key in SAMPLING if key in settings.data}
         with devices.main_process_first():
             self.paths = draw_paths(
                 teacher, n + N_HELD_OUT, sampling, seed=settings.seed, dropout=settings.label_dropout,
@@ -436,15 +430,17 @@ class Distillation:
     def finish(self, calls: int) -> BFN:
         """Return the student with tables of up to that many calls."""
         model, paths, times = self.trainer.average.model, self.held_out, self.paths.times[1:].tolist()
-        options = {"seed": self.settings.seed, "progress": self.progress}
-        tables = choose_tables(model, self.teacher, paths.x, paths.conditions, times, calls, **options)
+        tables = choose_tables(
+            model, self.teacher, paths.x, paths.conditions, times, calls, seed=self.settings.seed,
+            progress=self.progress,
+        )  # fmt: skip
         model.info = model.info.replace(tables=tables)
         return model
 
     def save(self, model: BFN, folder: Path) -> BFN:
         """Store the student, with the length of the run in its card."""
-        length = {"step": self.trainer.step, "minutes": self.trainer.seconds / 60}
-        return stored_with(model, folder, card={**model.info[CARD], **length})
+        card, trainer = model.info[CARD], self.trainer
+        return stored_with(model, folder, card={**card, "step": trainer.step, "minutes": trainer.seconds / 60})
 
 
 def _student(teacher: Model, first: BFN, settings: Settings) -> BFN:

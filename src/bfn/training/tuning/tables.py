@@ -404,8 +404,6 @@ class _Problem:
     @torch.no_grad()
     def value(self, fitted: TableParameters | Table, n: int, index: int = -1) -> float:
         """Return the objective of parameters or of a table on a batch, by default that of the held-out starts."""
-        if isinstance(fitted, Table) and not fitted.parts:
-            fitted = TableParameters(self.model.flow, fitted, noisy=False)
         draws = self.draws(n, index)
         summaries = self.objective.summary(self.finals(fitted, draws))
         return float(self.objective.loss(summaries, self.target(draws, index)))
