@@ -14,7 +14,12 @@ from bfn.core.errors import UserError
 MOST_COUNT = 10**9
 """Maximum of counts such as steps, samples or paths. A larger one is a mistake and would never finish."""
 
-EXTRAS = {"records": ("pandas", "pyarrow", "tokenizers"), "chem": ("rdkit", "selfies", "fcd"), "tables": ("xgboost",)}
+EXTRAS = {
+    "records": ("pandas", "pyarrow", "tokenizers"),
+    "chem": ("rdkit", "selfies", "fcd"),
+    "tables": ("xgboost",),
+    "metrics": ("spylls",),
+}
 """Extras of this distribution and the optional packages that they install; all other packages come with ``data``."""
 
 

@@ -13,7 +13,8 @@ import math
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from bfn.core.flows import Flow
 from bfn.core.grids import Grid
 from bfn.core.model import Model
 from bfn.core.samples import Samples
-from bfn.core.sampling import Request, Step
+from bfn.core.sampling import Request
 from bfn.core.solver import Solver
 from bfn.core.table import Table
 from bfn.quality.judge import Judge, Measure
@@ -45,6 +46,8 @@ USUAL = {
     "joint": ("auto", "bfn", "fast-ode"),
 }
 """Solvers that are compared by default, by kind of data: the default solver, the original sampler, the paper's."""
+
+VERSIONS = {"torch": torch.__version__, "python": platform.python_version()}
 
 BETTER = {"low": "Lower is better.", "high": "Higher is better.", "real": "Nearer to real data is better."}
 
@@ -96,9 +99,9 @@ class Setting:
 
     def asdict(self) -> dict[str, Any]:
         """Return the options that are set, as plain values for JSON."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        plain = {key: str(value) if isinstance(value, Grid) else value for key, value in values.items()}
-        return {**{key: value for key, value in plain.items() if value is not None}, "solver": self.name}
+        given = {key: value for key, value in vars(self).items() if value is not None}
+        plain = {key: str(value) if isinstance(value, Grid) else value for key, value in given.items()}
+        return {**plain, "solver": self.name}
 
 
 def _leading_solver(solver: str | Solver, flow: Flow, nfe: int) -> Solver:
@@ -140,15 +143,15 @@ def crossed(
         starts = t_start if used.stops_short or used.needs_start else ()
         pairs = product(starts or (None,), (g if solver.has_dial else ()) or (None,))
         found += [Setting(name, calls, start, dial, grid, guidance=guidance) for start, dial in pairs]
-    _check_taken("t_start", t_start, [setting.t_start for setting in found], names)
-    _check_taken("g", g, [setting.g for setting in found], names)
+    _check_taken(found, names, t_start=t_start, g=g)
     return found
 
 
-def _check_taken(option: str, values: Sequence[float], used: Sequence[float | None], names: Sequence[str]) -> None:
+def _check_taken(settings: Sequence[Setting], names: Sequence[str], **options: Sequence[float]) -> None:
     """Raise a UserError if no solver takes the values of an option."""
-    if values and all(value is None for value in used):
-        raise UserError(f"{option}={values[0]:g}: none of {', '.join(dict.fromkeys(names))} takes it; leave it out")
+    for option, values in options.items():
+        if values and all(getattr(setting, option) is None for setting in settings):
+            raise UserError(f"{option}={values[0]:g}: none of {', '.join(dict.fromkeys(names))} takes it; leave it out")
 
 
 def draw(
@@ -179,19 +182,13 @@ def draw(
     Returns:
         The samples. Padding of sequences of classes is -1.
     """
-    arguments = setting.arguments()
-    request = Request.from_options(
-        **arguments, guidance=setting.guidance, condition=conditions_in_turn(model.info, n)
-    ).bind(model, n)
-
-    def after_step(step: Step) -> None:
-        on_calls(len(step.u))
+    request = Request.from_options(**vars(setting), condition=conditions_in_turn(model.info, n)).bind(model, n)
 
     drawn = []
     for index, first in processes.own(enumerate(range(0, n, batch))):
         noise, classes = (_generator(model.device, seed, index, what) for what in ("noise", "classes"))
         rows = request.rows(slice(first, min(n, first + batch)))
-        drawn.append(rows.draw(generator=noise, class_generator=classes, on_step=after_step))
+        drawn.append(rows.draw(generator=noise, class_generator=classes, on_step=lambda step: on_calls(len(step.u))))
     samples = Samples.joined(processes.gather(drawn))
     present = samples.present
     if isinstance(present, Tensor) and not samples.x.is_floating_point():
@@ -215,16 +212,12 @@ def default_store() -> Path:
 
 def read_store(store: Path | None) -> dict[str, dict[str, Any]]:
     """Read the lines of a store by their keys. Damaged lines, which a killed run may leave, are skipped."""
-    if store is None or not store.exists():
-        return {}
     lines: dict[str, dict[str, Any]] = {}
-    for text in store.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and "key" in line:
-            lines[line["key"]] = line
+    if store is not None and store.exists():
+        for text in store.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, TypeError, KeyError):
+                line = json.loads(text)
+                lines[line["key"]] = line
     return lines
 
 
@@ -258,21 +251,6 @@ class Record:
     measures: Mapping[str, Estimate]
     seconds: float
     each: tuple[Mapping[str, Estimate], ...]
-
-    @classmethod
-    def of(
-        cls,
-        setting: Setting,
-        n: int,
-        seeds: tuple[int, ...],
-        lines: Sequence[Mapping[str, Any]],
-        measures: Sequence[Measure],
-    ) -> Record:
-        """Make the record from the lines of a store, one for each seed."""
-        each = tuple({key: _figure(values) for key, values in line["measures"].items()} for line in lines)
-        highest = {measure.key: measure.highest for measure in measures}
-        pooled = {key: pool([some[key] for some in each], highest.get(key, math.inf)) for key in each[0]}
-        return cls(setting, n, seeds, pooled, sum(line["seconds"] for line in lines), each)
 
     def asdict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -354,7 +332,11 @@ def measure(
             for k, key in own.items():
                 if key not in known:
                     known[key] = processes.from_main(measured(setting, k, key))
-            records.append(Record.of(setting, n, seeds, [known[key] for key in own.values()], judge.measures))
+            lines = [known[key] for key in own.values()]
+            each = tuple({name: _figure(values) for name, values in line["measures"].items()} for line in lines)
+            taken = [of for of in judge.measures if of.key in each[0]]
+            pooled = {of.key: pool([some[of.key] for some in each], of.highest) for of in taken}
+            records.append(Record(setting, n, seeds, pooled, sum(line["seconds"] for line in lines), each))
             if on_record is not None:
                 on_record(records[-1])
     return records
@@ -490,7 +472,7 @@ class Comparison:
             f"# Samplers of {self.model} compared",
             "",
             f"{first.n} samples for each cell and seed, {seeds}; 95 % intervals; judged by `{self.metric}`; "
-            f"torch {torch.__version__}, Python {platform.python_version()}. Every sampler starts from the same noise.",
+            f"torch {VERSIONS['torch']}, Python {VERSIONS['python']}. Every sampler starts from the same noise.",
             *(f"\n{note}." for note in self.notes),
             "",
             f"Best by {self.main.label}:",
@@ -512,7 +494,7 @@ class Comparison:
             "measures": [{name: getattr(of, name) for name in keys} for of in self.measures], "main": self.main.key,
             **ends, "records": [record.asdict() for record in self.records],
             "advice": [advice.asdict() for advice in self.advice], "notes": list(self.notes),
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            "versions": VERSIONS,
         }  # fmt: skip
 
     @property

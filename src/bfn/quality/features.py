@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import safetensors
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfn.core.errors import UserError
 from bfn.quality.frechet import FeatureStatistics
+from bfn.storage.models import read_header, read_weights
 
 Extractor = Callable[[Tensor], Tensor]
 
@@ -158,22 +158,15 @@ def classify(images: Tensor, classifier: DigitClassifier | None = None, *, batch
 
 def load_classifier(path: Path | str = BUNDLED_CLASSIFIER) -> DigitClassifier:
     """Load the bundled classifier, or one that ``tools/train_classifier.py`` wrote, in float32 and evaluation mode."""
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("format") != FORMAT:
-                raise UserError(f"{path}: not a digit classifier")
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  a safetensors file is no mapping
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: not a whole safetensors file ({error})") from error
+    if read_header(Path(path)).metadata.get("format") != FORMAT:
+        raise UserError(f"{path}: not a digit classifier")
+    state = read_weights(Path(path))
     model = DigitClassifier(n_features=state["head.weight"].shape[1])
     model.load_state_dict(state)
     return model.eval()
 
 
 def check_images(images: Tensor) -> None:
-    """Raise a UserError unless these are finite images of 28 x 28 pixels, (n, 1, 28, 28)."""
+    """Raise a UserError unless these are images of 28 x 28 pixels, (n, 1, 28, 28)."""
     if images.ndim != 4 or images.shape[1:] != (1, 28, 28):
         raise UserError(f"images of shape {tuple(images.shape)}: the MNIST classifier needs (batch, 1, 28, 28)")
-    if len(images) == 0:
-        raise UserError("no images: expected at least 1")
-    check_finite(images)

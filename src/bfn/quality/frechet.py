@@ -105,6 +105,16 @@ class FeatureStatistics:
         """Mean and covariance."""
         return Gaussian(self.mean, self.covariance)
 
+    def problem(self, n: int, what: str = "samples") -> str | None:
+        """Return in one line why n samples cannot be compared with these, or None if they can."""
+        d = self.n_features
+        if n > d:
+            return None
+        return (
+            f"n={n}: the Frechet distance of {d} features needs more than {d} {what}, else their covariance is "
+            f"singular; it would come out about {expected_bias(self.covariance, n, self.n):.3g} too large"
+        )
+
     def save(self, path: Path | str) -> None:
         """Write a safetensors file, atomically."""
         metadata = {"format": _FORMAT, "n": str(self.n), "extractor": self.extractor}

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -25,6 +24,7 @@ from bfn.data.images import Images, concatenate
 from bfn.data.loading import ModelData, columns_of, from_card, load, read_model_data
 from bfn.data.records import Records
 from bfn.data.text import Text
+from bfn.data.tokenizers import Tokenizer
 
 Better = Literal["low", "high", "real"]
 """Figures that are better: low ones, high ones, or those near the figure of real data."""
@@ -81,11 +81,9 @@ class JudgePart(ABC):
 
     Attributes:
         least: minimum number of samples.
-        by_construction: figures that real data have by the definition of the measure.
     """
 
     least: ClassVar[int] = 1
-    by_construction: Mapping[str, Estimate] = MappingProxyType({})
 
     @property
     def baseline(self) -> tuple[str, Mapping[str, Estimate]] | None:
@@ -104,11 +102,11 @@ class JudgePart(ABC):
 
     def problem(self, n: int) -> str | None:
         """Return why n samples cannot be judged, in one line, or None if they can."""
-        return None if n >= self.least else f"n={n}: an interval needs at least {self.least} samples"
+        return None if n >= self.least else f"n={n}: expected at least {self.least} samples to judge"
 
     def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         """Return the figures of held-out real data."""
-        return {**self(x, labels), **self.by_construction}
+        return self(x, labels)
 
     @abstractmethod
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
@@ -270,7 +268,7 @@ def read_images(model: Model, source: str | Path, n_features: int | None) -> Ref
 
 def read_texts(model: Model, source: str | Path) -> ReferenceData:
     """Read pieces of a text as classes, (n, length). The test part is the reference, the validation part held out."""
-    tokenizer, length = model.info.text_tokenizer, model.data_shape[0]
+    tokenizer, length = tokenizer_of(model), model.data_shape[0]
     columns = columns_of(model.info.trained_on)
     test, validation = (load(source, part, tokenizer=tokenizer, columns=columns) for part in ("test", "validation"))
     if isinstance(test, Records):
@@ -280,6 +278,14 @@ def read_texts(model: Model, source: str | Path) -> ReferenceData:
         raise UserError(f"{source}: images, and the model is one of text")
     most = max(1, min(len(test), MOST_CHARACTERS) // length)
     return ReferenceData(test.tiles(length, most), validation.tiles(length))
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """Return the tokenizer of a model of text. Raises UserError if it has none."""
+    tokenizer: Tokenizer | None = model.info.text_tokenizer
+    if tokenizer is None:
+        raise UserError("a model without a tokenizer: its samples are no text; take another metric")
+    return tokenizer
 
 
 def without_padding(read: ModelData) -> Tensor:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -26,10 +25,10 @@ from bfn.core.registry import Registry, registry
 from bfn.data.loading import read_model_data
 from bfn.data.tokenizers import Tokenizer
 from bfn.quality import features, judge, metrics
-from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
+from bfn.quality.frechet import FeatureStatistics, frechet_estimate
 from bfn.quality.judge import Judge, JudgePart, Measure, ReferenceData, generator
 from bfn.quality.molecules import is_of_molecules, molecule_parts, read_molecules
-from bfn.quality.table_report import table_columns, table_judge
+from bfn.quality.table_report import table_judge
 
 N_CLASSIFIER_FEATURES = 64
 
@@ -114,14 +113,7 @@ class Frechet(JudgePart):
         return digest("frechet", self.label, str(self.n_resamples), self.reference.mean, self.reference.covariance)
 
     def problem(self, n: int) -> str | None:
-        d = self.reference.n_features
-        if n > d:
-            return None
-        bias = expected_bias(self.reference.covariance, n, self.reference.n)
-        return (
-            f"n={n}: the Frechet distance of {d} features needs more than {d} samples, else their covariance is "
-            f"singular; it would come out about {bias:.3g} too large"
-        )
+        return self.reference.problem(n)
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         found = features.extract(x, self.extractor, batch_size=self.batch_size)
@@ -214,7 +206,6 @@ class NearCopies(JudgePart):
     train: Tensor
     held_out: Tensor
     measures = (Measure.share("near_copies", "near-copies of training images", "low", headline=False),)
-    by_construction = MappingProxyType({"near_copies": Estimate(COPY_SHARE)})
 
     @property
     def key(self) -> str:
@@ -224,6 +215,9 @@ class NearCopies(JudgePart):
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         ratios = self._ratios(x[:COPY_SAMPLES])
         return {"near_copies": share_estimate(int((ratios < self._threshold).sum()), len(ratios))}
+
+    def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        return {"near_copies": Estimate(COPY_SHARE)}  # by definition
 
     @cached_property
     def _threshold(self) -> float:
@@ -280,13 +274,9 @@ class Texts(JudgePart):
             [figure.within(0) for figure in bootstrap_estimates(items.statistics, len(texts), generator=generator())]
             for items in (ngrams, words)
         )
-        figures = (
-            *([metrics.spelling_estimate(texts)] if self.english else []),
-            ngram,
-            word,
-            ngram_entropy,
-            word_entropy,
-        )
+        figures = [ngram, word, ngram_entropy, word_entropy]
+        if self.english:
+            figures.insert(0, metrics.spelling_estimate(texts))
         return {measure.key: figure for measure, figure in zip(self.measures, figures, strict=True)}
 
 
@@ -328,11 +318,7 @@ def features_for(metric: str, device: torch.device | str = "cpu") -> features.Ex
     """
     if metric == "mnist":
         return features.load_classifier().to(device).features
-    known: dict[str, features.Extractor] = {
-        "pixels": features.pooled_pixels,
-        "values": partial(torch.flatten, start_dim=1),
-    }
-    return known[metric]
+    return features.pooled_pixels if metric == "pixels" else torch.nn.Flatten()
 
 
 def near_copies(real: ReferenceData) -> list[JudgePart]:
@@ -356,9 +342,7 @@ def parts_with_classes(model: Model, real: ReferenceData, frechet: Frechet) -> l
 
 def text_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
     """Return the part that judges texts."""
-    tokenizer = model.info.text_tokenizer
-    if tokenizer is None:
-        raise UserError("a model without a tokenizer: metric 'text' judges models of text; take another metric")
+    tokenizer = judge.tokenizer_of(model)
     return [Texts.against(tokenizer, tokenizer.decode(real.reference))]
 
 
@@ -376,18 +360,17 @@ def _value_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
     return parts_with_classes(model, real, _frechet("values", "Frechet distance", real))
 
 
-def _of_form(*forms: str) -> Callable[[Model], bool]:
-    """Return a function that says whether decoded samples of a model have one of these forms."""
-    return lambda model: model.form in forms
+def _of_form(form: str) -> Callable[[Model], bool]:
+    """Return a function that says whether decoded samples of a model have this form."""
+    return lambda model: model.form == form
 
 
-_is_text, _is_images = _of_form("text"), _of_form("images")
+_is_text = _of_form("text")
 
 
-def _n_pixels(model: Model) -> int:
-    """Return the number of features of pooled images."""
-    pooled: int = min(math.prod(model.data_shape), model.data_shape[0] * features.POOLED**2)
-    return pooled
+def _read_pixels(model: Model, source: str | Path) -> ReferenceData:
+    n_pooled = min(math.prod(model.data_shape), model.data_shape[0] * features.POOLED**2)
+    return judge.read_images(model, source, n_pooled)
 
 
 BUILT_IN: dict[str, Metric] = {
@@ -401,7 +384,7 @@ BUILT_IN: dict[str, Metric] = {
     ),
     "pixels": Metric(
         "Frechet distance of images pooled to 8 x 8, class by nearest neighbours",
-        _is_images, _pixel_parts, lambda model, source: judge.read_images(model, source, _n_pixels(model)),
+        _of_form("images"), _pixel_parts, _read_pixels,
     ),
     "mnist": Metric(
         "the bundled classifier's features and verdict on 28 x 28 digits",
@@ -443,7 +426,7 @@ def judge_for(
             before all real images go through it.
         train: for a table, the rows that the model was trained on; ``data`` are then held-out rows.
     """
-    if table_columns(model) is not None and metric in (None, "table") and not isinstance(data, Tensor):
+    if model.info.columns is not None and metric in (None, "table") and not isinstance(data, Tensor):
         return table_judge(model, data, train)
     source = judge.data_of(model, data)
     name = metric_for(model, metric, source)

@@ -8,24 +8,22 @@ too. Compare them with the value of a real sample that has the same number of te
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from bfn._utils.arguments import as_tensor, check_whole
+from bfn._utils.arguments import as_tensor, check_whole, require
 from bfn._utils.estimate import Estimate, mean_estimate, share_estimate
 from bfn._utils.files import atomic_write, home
+from bfn._utils.pieces import digest
 from bfn.core.errors import UserError
 from bfn.quality.frechet import frechet_distance
 
@@ -155,6 +153,7 @@ _LOWER_CASE = re.compile(r"[a-z']+")
 _LOWER_CASE_TEXT = re.compile(r"[a-z'\s]*")
 _CAPITALISED = re.compile(r"[A-Z]'*[a-z][a-z']*")
 _NUMBER = re.compile(r"\d+(\.\d+)?")
+PURPOSE = "to check spelling"
 # spylls does not analyse words with more hyphens than this.
 _MAX_BREAKS = 10
 
@@ -165,8 +164,7 @@ def spelling_accuracy(texts: str | Iterable[str]) -> float:
     >>> spelling_accuracy(["the cat sat", "on teh mat"])
     0.8333333333333334
     """
-    n_correct, n_words = (sum(column) for column in zip(*word_verdicts(texts), strict=True))
-    return n_correct / n_words if n_words else 0.0
+    return spelling_estimate(texts).value
 
 
 def spelling_estimate(texts: str | Iterable[str]) -> Estimate:
@@ -200,10 +198,8 @@ def word_verdicts(texts: str | Iterable[str]) -> list[tuple[int, int]]:
 def is_word(word: str) -> bool:
     """Return True if hunspell's en_US accepts the word, as ``Dictionary.lookup`` of spylls decides it."""
     forms = _surface_forms()
-    if word in forms:
-        return True
-    if _LOWER_CASE.fullmatch(word):
-        return False
+    if word in forms or _LOWER_CASE.fullmatch(word):
+        return word in forms
     if _CAPITALISED.fullmatch(word):
         return word.lower() in forms
     return _analyse(word)
@@ -221,29 +217,26 @@ def as_texts(texts: str | Iterable[str]) -> list[str]:
 
 @cache
 def _dictionary() -> Any:
-    return import_module("spylls.hunspell").Dictionary.from_files(str(_dictionary_path().with_suffix("")))
+    return require("spylls.hunspell", PURPOSE).Dictionary.from_files(str(_dictionary_path().with_suffix("")))
 
 
 def _dictionary_path() -> Path:
-    spec = find_spec("spylls")
-    if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("spelling accuracy needs the dictionary of spylls: pip install spylls==0.1.7")
-    return Path(spec.submodule_search_locations[0]) / "hunspell" / "data" / "en" / "en_US.dic"
+    return Path(*require("spylls", PURPOSE).__path__, "hunspell", "data", "en", "en_US.dic")
 
 
 @cache
 def _surface_forms() -> frozenset[str]:
     """Return all words that the dictionary accepts without compounding; they are kept in the cache directory."""
     path = _dictionary_path()
-    key = hashlib.sha256(path.read_bytes() + path.with_suffix(".aff").read_bytes()).hexdigest()
-    cached = home() / "spelling" / f"en_US-{key[:16]}.txt"
+    key = digest(*(file.read_text(encoding="utf-8") for file in (path, path.with_suffix(".aff"))))
+    cached = home() / "spelling" / f"en_US-{key}.txt"
     if cached.is_file():
-        digest, _, body = cached.read_text(encoding="utf-8").partition("\n")
-        if digest == _digest(body):
+        stored, _, body = cached.read_text(encoding="utf-8").partition("\n")
+        if stored == digest(body):
             return frozenset(body.split("\n"))
     forms = frozenset(_expand(_dictionary()))
     body = "\n".join(sorted(forms))
-    atomic_write(cached, f"{_digest(body)}\n{body}")
+    atomic_write(cached, f"{digest(body)}\n{body}")
     return forms
 
 
@@ -288,7 +281,3 @@ def _analyse(word: str) -> bool:
         return any(is_correct(rest[:start]) and breaks(rest[end:], depth + 1) for start, end in hyphens)
 
     return breaks(word, 0)
-
-
-def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()

@@ -13,15 +13,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import safetensors
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from bfn._utils.arguments import require
 from bfn._utils.estimate import Estimate, bootstrap_estimates, share_estimate
@@ -34,8 +34,9 @@ from bfn.core.model import Model
 from bfn.data.loading import read_model_data
 from bfn.data.tokenizers import Tokenizer
 from bfn.quality.features import cached_statistics
-from bfn.quality.frechet import FeatureStatistics, expected_bias, frechet_estimate
-from bfn.quality.judge import JudgePart, Measure, ReferenceData, generator, without_padding
+from bfn.quality.frechet import FeatureStatistics, frechet_estimate
+from bfn.quality.judge import JudgePart, Measure, ReferenceData, generator, tokenizer_of, without_padding
+from bfn.storage.models import read_header, read_weights
 
 DESCRIPTORS = ("logP", "weight", "QED", "rings")
 """Descriptors of molecules: octanol-water partition, mass in daltons, drug-likeness, number of rings."""
@@ -243,16 +244,12 @@ def molecule_judge(name: Any) -> MoleculeJudge | None:
     path = JUDGES / f"{name}.safetensors"
     if not isinstance(name, str) or "/" in name or not path.is_file():
         return None
-    with safetensors.safe_open(path, framework="pt") as file:
-        metadata, keys = file.metadata() or {}, list(file.keys())
-        if "known" not in keys:
-            return None
-        networks = {}
-        for own in sorted({key.partition(".")[0] for key in keys if "." in key}):
-            state = {key.partition(".")[2]: file.get_tensor(key).float() for key in keys if key.startswith(f"{own}.")}
-            networks[own] = PropertyNetwork(width=len(state["layers.0.bias"]))
-            networks[own].load_state_dict(state)
-        return MoleculeJudge(KnownMolecules(file.get_tensor("known")), networks, metadata)
+    weights, networks = read_weights(path), {}
+    for own in sorted({key.partition(".")[0] for key in weights if "." in key}):
+        state = {key.removeprefix(f"{own}."): value for key, value in weights.items() if key.startswith(f"{own}.")}
+        networks[own] = PropertyNetwork(width=len(state["layers.0.bias"]))
+        networks[own].load_state_dict(state)
+    return MoleculeJudge(KnownMolecules(weights["known"]), networks, read_header(path).metadata)
 
 
 # --- measures ---------------------------------------------------------------------------------------------------------
@@ -271,14 +268,11 @@ def chemnet_features(canonical: Sequence[str], *, progress: bool = False) -> Ten
     depend on it.
     """
     fcd, utils = (require(name, "for the Frechet ChemNet distance") for name in ("fcd", "fcd.utils"))
-    network, pieces = fcd.load_ref_model(), []
-    batches = [canonical[i : i + CHEMNET_BATCH] for i in range(0, len(canonical), CHEMNET_BATCH)]
-    for some in over(batches, "ChemNet", "batch", progress):
-        data = utils.SmilesDataset(list(some))
-        x = torch.stack([torch.from_numpy(data[i]).float() for i in range(len(data))])
-        with torch.no_grad():
-            pieces.append(network(x.transpose(1, 2)))
-    return torch.cat(pieces) if pieces else torch.empty(0, N_CHEMNET)
+    if not canonical:
+        return torch.empty(0, N_CHEMNET)
+    network, batches = fcd.load_ref_model(), DataLoader(utils.SmilesDataset(list(canonical)), CHEMNET_BATCH)
+    with torch.no_grad():
+        return torch.cat([network(x.float().transpose(1, 2)) for x in over(batches, "ChemNet", "batch", progress)])
 
 
 def _read(x: Tensor, tokenizer: Tokenizer) -> Molecules:
@@ -304,13 +298,7 @@ class ChemNetDistance(JudgePart):
         return digest("chemnet", self.reference.mean, self.reference.covariance)
 
     def problem(self, n: int) -> str | None:
-        if n > N_CHEMNET:
-            return None
-        bias = expected_bias(self.reference.covariance, n, self.reference.n)
-        return (
-            f"n={n}: the Frechet ChemNet distance needs more than {N_CHEMNET} valid samples, its number of features; "
-            f"it would come out about {bias:.3g} too large"
-        )
+        return self.reference.problem(n, "valid samples")
 
     def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
         return {"frechet": self.distance(_read(x, self.tokenizer).valid)}
@@ -370,7 +358,7 @@ def read_molecules(model: Model, source: str | Path) -> ReferenceData:
 
 def molecule_parts(model: Model, real: ReferenceData) -> list[JudgePart]:
     """Return both parts. The statistics of real molecules are kept in the cache directory."""
-    tokenizer = _tokenizer(model)
+    tokenizer = tokenizer_of(model)
     version, cache = require("rdkit", PURPOSE).__version__, home() / "features"
     seen, held_out = (digest(*tokenizer.pieces, version, x) for x in (real.train, real.reference))
 
@@ -390,8 +378,6 @@ def _evenly_spaced(molecules: Any) -> Any:
 
 def _canonical(x: Tensor, tokenizer: Tokenizer) -> tuple[str, ...]:
     """Return the canonical SMILES of real molecules. Raises UserError if RDKit cannot read one of them."""
-    if not len(x):
-        return ()
     found = _read(x, tokenizer)
     wrong = next((text for text, one in zip(found.texts, found.canonical, strict=True) if one is None), None)
     if wrong is not None:
@@ -417,11 +403,7 @@ def is_of_molecules(model: Model) -> bool:
     return tokenizer is not None and tokenizer.notation is not None
 
 
-def _tokenizer(model: Model) -> Tokenizer:
-    tokenizer: Tokenizer | None = model.info.text_tokenizer
-    if tokenizer is None:
-        raise UserError("a model without a tokenizer: its samples are no strings that could stand for molecules")
-    return tokenizer
+CORRELATION = Measure("correlation", "correlation", "high")
 
 
 @dataclass(frozen=True)
@@ -454,7 +436,7 @@ class PropertyReport:
         elif low == high:
             wish = f"asked {low:g}, "
         else:
-            wish = f"asked {low:g} to {high:g}, correlation {_short(self.correlation())}, "
+            wish = f"asked {low:g} to {high:g}, correlation {CORRELATION.show(self.correlation())}, "
         return (
             f"{self.name}: {wish}estimated {estimated.mean().item():.3f} on average{spread}; the estimate itself is "
             f"off by {self.error} on average"
@@ -475,7 +457,7 @@ class MoleculeReport:
     molecules: Molecules
     n_new: int | None = None
     n_known: int | None = None
-    properties: tuple[PropertyReport, ...] = field(default=())
+    properties: tuple[PropertyReport, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the report in words."""
@@ -503,30 +485,21 @@ def report_molecules(model: Model, x: Tensor, present: Tensor | None, conditions
         present: bool, like x, False for padding.
         conditions: conditions that the samples were drawn with, by name.
     """
-    molecules = Molecules.read(model.decode(x, present), _tokenizer(model).notation or "smiles")
+    molecules = Molecules.read(model.decode(x, present), tokenizer_of(model).notation or "smiles")
     judge = molecule_judge(model.info.trained_on.get("name"))
     if judge is None:
         return MoleculeReport(molecules)
-    rows = torch.tensor([one is not None for one in molecules.canonical])
+    rows, nothing = torch.tensor([one is not None for one in molecules.canonical]), torch.full((len(x),), torch.nan)
     properties = [
         PropertyReport(
-            name, tuple(_asked(conditions, name, rows)), tuple(judge.estimate(name, molecules.valid).tolist()),
+            name, tuple(conditions.get(name, nothing).cpu()[rows].tolist()),
+            tuple(judge.estimate(name, molecules.valid).tolist()),
             judge.metadata.get(f"{name} mean absolute error", "an unknown amount"),
         )
         for name in judge.networks
     ]  # fmt: skip
     n_new = sum(not found for found in judge.known.contain(molecules.unique))
     return MoleculeReport(molecules, n_new, len(judge.known), tuple(properties))
-
-
-def _short(figure: Estimate) -> str:
-    return f"{figure.value:.2f}" + ("" if math.isnan(figure.low) else f" [{figure.low:.2f}, {figure.high:.2f}]")
-
-
-def _asked(conditions: Mapping[str, Tensor], name: str, rows: Tensor) -> list[float]:
-    given = conditions.get(name)
-    values: list[float] = (torch.full(rows.shape, torch.nan) if given is None else given.cpu())[rows].tolist()
-    return values
 
 
 def correlation_estimate(a: Tensor, b: Tensor) -> Estimate:

@@ -55,10 +55,9 @@ class JudgedColumn:
     def of(cls, series: Any) -> JudgedColumn:
         """Read the column. Numbers, times and durations are numbers; texts, categories and booleans are categories."""
         cells = CellType.of(series)
-        if cells.kind in ("whole", "real"):
-            return cls(series.name, replace(cells, kind="real"))  # rows to judge need not be rounded
-        if cells.kind in ("time", "duration"):
-            return cls(series.name, cells)
+        if cells.kind in ("whole", "real", "time", "duration"):
+            # Rows to judge need not be rounded.
+            return cls(series.name, replace(cells, kind="real") if cells.kind == "whole" else cells)
         return cls(series.name, None, tuple(sorted(series.dropna().astype(str).unique())))
 
     @property
@@ -76,11 +75,9 @@ class JudgedColumn:
             raw, missing = self.cells.raw(series)
             found: Floats = np.where(missing, np.nan, raw.astype(np.float64))
             return found
-        missing = series.isna().to_numpy(dtype=bool)
-        numbers = {level: float(number) for number, level in enumerate(self.levels)}
-        values = np.full(len(series), np.nan)
-        values[~missing] = [numbers.get(str(value), len(self.levels)) for value in series[~missing].tolist()]
-        return values
+        numbers = {level: number for number, level in enumerate(self.levels)}
+        known = series.astype(object).map(lambda value: numbers.get(str(value), len(numbers)))
+        return np.where(series.isna(), np.nan, known.to_numpy(np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,13 +182,9 @@ def two_sample(features: TableFeatures, rows: Floats, real: Floats, generator: t
     # Folds share training rows, so their errors are correlated: if the sets have the same distribution, the variance
     # of the mean is twice that of independent folds.
     area, reach = float(np.mean(areas)), Z * math.sqrt(2 * sum(variances)) / FOLDS
-    return _score_of_area(area, area - reach, area + reach)
-
-
-def _score_of_area(area: float, low: float, high: float) -> Estimate:
-    """Return 1 - 2 |area - 1/2| with its interval, which reaches 1 if the interval of the area contains 1/2."""
-    value, ends = 1 - 2 * abs(area - 0.5), sorted(1 - 2 * abs(end - 0.5) for end in (low, high))
-    return Estimate(value, ends[0], 1.0 if low <= 0.5 <= high else ends[1]).within(0, 1)
+    value, low, high = (1 - 2 * abs(some - 0.5) for some in (area, area - reach, area + reach))
+    # The interval reaches 1 if that of the area contains 1/2.
+    return Estimate(value, min(low, high), 1.0 if abs(area - 0.5) <= reach else max(low, high)).within(0, 1)
 
 
 def learned(
@@ -409,8 +402,8 @@ class ShapesAndTrends:
         self._columns = [_Counts(rows[:, j], real[:, j], by_rank=bool(numbers[j])) for j in range(len(numbers))]
         own, others = (self._bins(matrix, real) for matrix in (rows, real))
         self._tables = {
-            pair: _Counts(_paired(own, *pair), _paired(others, *pair), by_rank=False)
-            for pair, of_numbers in zip(self.pairs, self._of_numbers, strict=True)
+            (i, j): _Counts(*(bins[:, i] * 1_000_003 + bins[:, j] for bins in (own, others)), by_rank=False)
+            for (i, j), of_numbers in zip(self.pairs, self._of_numbers, strict=True)
             if not of_numbers
         }
         self._index = {int(place): k for k, place in enumerate(np.flatnonzero(numbers))}
@@ -454,19 +447,13 @@ class ShapesAndTrends:
         return found
 
 
-def _paired(bins: NDArray[np.int64], i: int, j: int) -> Floats:
-    """Return one number for each pair of values of two columns."""
-    found: Floats = (bins[:, i] * 1_000_003 + bins[:, j]).astype(np.float64)
-    return found
-
-
 class _Counts:
     """Distance of two distributions of values: Kolmogorov-Smirnov, or total variation.
 
     NaN stands for a missing cell, which is not counted.
     """
 
-    def __init__(self, rows: Floats, real: Floats, by_rank: bool) -> None:
+    def __init__(self, rows: NDArray[Any], real: NDArray[Any], by_rank: bool) -> None:
         self.present, self.by_rank, real = ~np.isnan(rows), by_rank, real[~np.isnan(real)]
         both = np.unique(np.concatenate([rows[self.present], real]))
         counts = np.bincount(np.searchsorted(both, real), minlength=len(both))

@@ -10,9 +10,8 @@ import base64
 import html
 import io
 import json
-import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,10 @@ from bfn.core.model import Model
 from bfn.data.sources import SOURCES
 from bfn.data.table_columns import TableColumns
 from bfn.data.table_files import as_frame, read_table
-from bfn.quality.comparison import markdown_table
+from bfn.quality import table_measures
+from bfn.quality.comparison import VERSIONS, markdown_table
 from bfn.quality.judge import Judge, JudgePart, Measure, data_of
-from bfn.quality.table_measures import (
-    MOST_ROWS,
-    Floats,
-    ShapesAndTrends,
-    TableFeatures,
-    copies,
-    learned,
-    nearer_to_training,
-    precision_and_recall,
-    two_sample,
-)
+from bfn.quality.table_measures import MOST_ROWS, Floats, ShapesAndTrends, TableFeatures, subsample
 
 LEAST_ROWS = 30
 """Minimum number of rows of each table."""
@@ -53,7 +43,7 @@ _score = partial(Measure, better="high", digits=3, highest=1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class TableQuality:
+class TableQuality(JudgePart):
     """Measures of rows, compared with the training rows and with held-out rows of the same table.
 
         quality = TableQuality.of(train, held_out, target="income")
@@ -64,25 +54,25 @@ class TableQuality:
         train, held_out: matrices of their rows.
         target: the column that is predicted.
         seed: seed of everything that is chosen at random.
+        decode: function from packed samples to a table. Real rows are given by their numbers among the held-out ones.
     """
 
+    least = LEAST_ROWS
     features: TableFeatures
     train: Floats
     held_out: Floats
     target: str
     seed: int = 0
+    decode: Callable[[Tensor], Any] = lambda rows: rows
 
     @classmethod
     def of(cls, train: Any, held_out: Any, target: str | None = None, seed: int = 0) -> TableQuality:
         """Read two DataFrames, pyarrow Tables or paths. The target is the last column by default."""
-        train, held_out = as_frame(train), as_frame(held_out)
+        train = as_frame(train)
         features = TableFeatures.of(train)
-        tables = {"training": train, "held-out": held_out}
-        few = next((name for name, table in tables.items() if len(table) < LEAST_ROWS), None)
-        if few is not None:
-            raise UserError(f"{len(tables[few])} {few} rows: expected at least {LEAST_ROWS} to judge others by")
-        name = features.names[-1] if target is None else features.names[features.place(target)]
-        return cls(features, features.matrix(train), features.matrix(held_out), name, seed)
+        target = features.names[features.place(target or features.names[-1])]
+        matrices = _matrix(features, train, "training rows"), _matrix(features, held_out, "held-out rows")
+        return cls(features, *matrices, target, seed)
 
     @cached_property
     def measures(self) -> tuple[Measure, ...]:
@@ -104,7 +94,7 @@ class TableQuality:
 
     def figures(self, rows: Any) -> dict[str, Estimate]:
         """Return all measures of a table of rows."""
-        return self._figures(self.matrix(rows))
+        return self._figures(_matrix(self.features, rows, "rows to judge"))
 
     @cached_property
     def real(self) -> Mapping[str, Estimate]:
@@ -114,16 +104,9 @@ class TableQuality:
     @cached_property
     def independent(self) -> Mapping[str, Estimate]:
         """Figures of rows in which every column is right and all columns are independent."""
-        return self._figures(self.independent_rows)
-
-    @property
-    def independent_rows(self) -> Floats:
-        """The training rows with each column shuffled."""
         generator = self._generator()
-        found = self.train.copy()
-        for j in range(found.shape[1]):
-            found[:, j] = found[torch.randperm(len(found), generator=generator).numpy(), j]
-        return found
+        orders = [torch.randperm(len(self.train), generator=generator).numpy() for _ in self.features.columns]
+        return self._figures(np.take_along_axis(self.train, np.stack(orders, 1), 0))
 
     @cached_property
     def key(self) -> str:
@@ -131,16 +114,15 @@ class TableQuality:
         matrices = [torch.from_numpy(np.nan_to_num(matrix, nan=-1e300)) for matrix in (self.train, self.held_out)]
         return digest("table-1", self.target, str(self.seed), str(self.features.names), *matrices)
 
-    def shapes_and_trends(self, rows: Any) -> ShapesAndTrends:
-        """Compare rows with training rows, column by column and pair by pair."""
-        return ShapesAndTrends(self.features, self.matrix(rows), self.train)
+    @property
+    def baseline(self) -> tuple[str, Mapping[str, Estimate]]:
+        return "independent columns", self.independent
 
-    def matrix(self, rows: Any) -> Floats:
-        """Return rows to judge as a matrix."""
-        matrix = self.features.matrix(rows)
-        if len(matrix) < LEAST_ROWS:
-            raise UserError(f"{len(matrix)} rows to judge: expected at least {LEAST_ROWS}")
-        return matrix
+    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        return self.figures(self.decode(x))
+
+    def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
+        return dict(self.real)
 
     def _figures(self, rows: Floats) -> dict[str, Estimate]:
         found = {**self._against_training(rows), **self._against_held_out(rows)}
@@ -149,10 +131,10 @@ class TableQuality:
     def _against_training(self, rows: Floats) -> dict[str, Estimate]:
         own, train = self._vectors(rows), self._vectors(self.train)
         return {
-            "two_sample": two_sample(self.features, rows, self.train, self._generator()),
+            "two_sample": table_measures.two_sample(self.features, rows, self.train, self._generator()),
             **ShapesAndTrends(self.features, rows, self.train).estimates(self._generator()),
-            **precision_and_recall(own, train, self._generator()),
-            "copies": copies(rows, self.train),
+            **table_measures.precision_and_recall(own, train, self._generator()),
+            "copies": table_measures.copies(rows, self.train),
         }
 
     def _against_held_out(self, rows: Floats, real: bool = False) -> dict[str, Estimate]:
@@ -161,10 +143,10 @@ class TableQuality:
         nearness = Estimate(0.5)
         if not real:
             own, train, held_out = (self._vectors(matrix) for matrix in (rows, self.train, self.held_out))
-            nearness = nearer_to_training(own, train, held_out, self._generator())
+            nearness = table_measures.nearer_to_training(own, train, held_out, self._generator())
         return {
-            "two_sample_held_out": two_sample(self.features, rows, self.held_out, self._generator()),
-            "learned": learned(
+            "two_sample_held_out": table_measures.two_sample(self.features, rows, self.held_out, self._generator()),
+            "learned": table_measures.learned(
                 self.features, rows, self.held_out, target, self._target_is_class, self._generator()
             ),
             "nearer_to_training": nearness,
@@ -172,8 +154,7 @@ class TableQuality:
 
     def _vectors(self, matrix: Floats) -> Tensor:
         """Return vectors of a subsample: the one-hot vectors of all rows of a large table would need much memory."""
-        some = torch.randperm(len(matrix), generator=self._generator())[:MOST_ROWS].numpy()
-        return self.features.vectors(matrix if len(matrix) <= MOST_ROWS else matrix[some])
+        return self.features.vectors(subsample(torch.from_numpy(matrix), MOST_ROWS, self._generator()).numpy())
 
     @cached_property
     def _target_is_class(self) -> bool:
@@ -183,49 +164,22 @@ class TableQuality:
         return torch.Generator().manual_seed(self.seed)
 
 
+def _matrix(features: TableFeatures, table: Any, what: str) -> Floats:
+    """Return the matrix of a table. Raises UserError if its rows are too few to judge."""
+    matrix = features.matrix(table)
+    if len(matrix) < LEAST_ROWS:
+        raise UserError(f"{len(matrix)} {what}: expected at least {LEAST_ROWS}")
+    return matrix
+
+
 # --- the judge of a model ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class TableRows(JudgePart):
-    """All measures of a table, of packed samples. Real rows are given by their numbers among the held-out ones."""
-
-    model: Model
-    quality: TableQuality
-
-    @property
-    def measures(self) -> tuple[Measure, ...]:
-        return self.quality.measures
-
-    @property
-    def key(self) -> str:
-        return self.quality.key
-
-    @property
-    def baseline(self) -> tuple[str, Mapping[str, Estimate]]:
-        return "independent columns", self.quality.independent
-
-    def problem(self, n: int) -> str | None:
-        return None if n >= LEAST_ROWS else f"n={n}: a table is judged by at least {LEAST_ROWS} rows"
-
-    def __call__(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        return self.quality.figures(self.model.decode(self.model.flow.unpack(x)))
-
-    def figures_of_real(self, x: Tensor, labels: Tensor | None) -> dict[str, Estimate]:
-        return dict(self.quality.real)
 
 
 def table_judge(model: Model, data: Any = None, train: Any = None, target: str | None = None) -> Judge:
     """Return the judge of a model of tables. For ``data`` and ``train`` see :func:`table_parts`."""
     quality = TableQuality.of(*table_parts(model, data, train), target)
-    numbers = torch.arange(len(quality.held_out))
-    return Judge("table", (TableRows(model, quality),), numbers, prepare=model.as_data)
-
-
-def table_columns(model: Model) -> TableColumns | None:
-    """Return the columns of a model of tables, None for other models."""
-    columns: TableColumns | None = model.info.columns
-    return columns
+    part = replace(quality, decode=lambda x: model.decode(model.flow.unpack(x)))
+    return Judge("table", (part,), torch.arange(len(quality.held_out)), prepare=model.as_data)
 
 
 def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any, Any]:
@@ -237,11 +191,11 @@ def table_parts(model: Model, data: Any = None, train: Any = None) -> tuple[Any,
             parts. By default, the table that the model was trained on.
         train: training rows, a DataFrame or a file.
     """
-    columns = table_columns(model)
+    columns = model.info.columns
     if columns is None:
         raise UserError("a model of something else than a table: its samples are judged by other metrics")
     source = data_of(model, data)
-    if train is None and isinstance(source, str | Path) and _is_standard(str(source)):
+    if train is None and str(source) in SOURCES and SOURCES[str(source)].is_table:
         tables = [read_table(str(source), "train"), read_table(str(source), "test")]
     elif train is None or source is None:
         lacking = "held-out rows: data=FILE" if source is None else "rows it was trained on: train=FILE"
@@ -260,10 +214,6 @@ def _with_columns(table: Any, columns: TableColumns, what: str) -> Any:
     texts = [column.name for column in columns.columns if column.cells.kind == "text"]
     numbers = [name for name in texts if table[name].dtype.kind in "iufb"]
     return table.assign(**{name: table[name].astype(object).map(str, na_action="ignore") for name in numbers})
-
-
-def _is_standard(name: str) -> bool:
-    return name in SOURCES and SOURCES[name].is_table
 
 
 # --- the report -------------------------------------------------------------------------------------------------------
@@ -330,7 +280,7 @@ class TableReport:
         n, train, held_out = self.sizes.values()
         return [
             f"{n} rows against {train} training rows and {held_out} held-out rows; 95 % intervals; seed "
-            f"{self.quality.seed}; torch {torch.__version__}, Python {platform.python_version()}.",
+            f"{self.quality.seed}; torch {VERSIONS['torch']}, Python {VERSIONS['python']}.",
             "Two-sample score: 1 - 2 |AUC - 1/2| of boosted trees that tell rows from real ones, 1 where they cannot. "
             f"Learned from the rows: trees that predict {self.quality.target} are trained on the rows and tested on "
             "held-out ones. Real rows: the held-out rows in place of synthetic ones, or training rows where held-out "
@@ -366,7 +316,7 @@ class TableReport:
             "trends": [
                 [names[i], names[j], None if np.isnan(value) else value] for (i, j), value in self.trends.items()
             ],
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            "versions": VERSIONS,
         }  # fmt: skip
 
     def pictures(self) -> dict[str, str]:
@@ -435,10 +385,11 @@ def table_report(
     """
     rows, train = as_frame(rows), as_frame(train)
     quality = TableQuality.of(train, held_out, target, seed)
-    alike, ones = quality.shapes_and_trends(rows), np.ones(len(rows))
+    figures, ones = quality.figures(rows), np.ones(len(rows))
+    alike = ShapesAndTrends(quality.features, quality.features.matrix(rows), quality.train)
     shapes = dict(zip(quality.features.names, alike.shapes(ones).tolist(), strict=True))
     trends = dict(zip(alike.pairs, alike.trends(ones).tolist(), strict=True))
-    return TableReport(name, quality, quality.figures(rows), shapes, trends, rows, train)
+    return TableReport(name, quality, figures, shapes, trends, rows, train)
 
 
 def _svg(figure: Any) -> str:
