@@ -51,18 +51,10 @@ def test_preference_is_counted_with_wilson_s_interval(tmp_path) -> None:
     assert "no preference" in blind.score(answer(tmp_path, half), tmp_path / "pairs-key.json").sentence()
 
 
-def test_texts_are_quoted(tmp_path) -> None:
-    x = torch.tensor([[3, 1, 20]])
-    settings = [Setting("bfn", 5), Setting("auto", 5)]
-    blind.write_pairs(tmp_path / "p", tiny.build("text"), settings, [x, x + 1])
-    text = (tmp_path / "p" / "pairs.md").read_text()
-    assert "> cat" in text
-    assert "> dbu" in text
-
-
 def test_a_study_is_written_and_scored(tmp_path) -> None:
     settings = [Setting("bfn", 2), Setting("auto", 2)]
-    said = blind.write_study(tiny.build("images"), settings, tmp_path / "new", 3, 0, 2)
+    said = blind.write_study(tiny.build("text"), settings, tmp_path / "new", 3, 0, 2)
+    assert (tmp_path / "new" / "pairs.md").read_text().count("> ") == 6
     assert said.startswith("3 pairs written to")
     (tmp_path / "new" / "answers.csv").write_text("pair,answer\n1,left\n")
     assert " of 1 pairs, 2 skipped" in blind.score_answers(tmp_path / "new" / "answers.csv")

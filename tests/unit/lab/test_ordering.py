@@ -23,7 +23,6 @@ def about(value: float, half: float = 0.01) -> Estimate:
         (about(0.4), about(0.5), SPELLING, "opposite"),
         (about(0.4), about(0.5), DISTANCE, "agrees"),
         (about(0.5), about(0.4), DISTANCE, "opposite"),
-        (about(0.4, 0.06), about(0.5, 0.06), SPELLING, "not told apart"),
         (about(0.4, 0.05), about(0.5, 0.05), SPELLING, "not told apart"),
     ],
 )
@@ -33,15 +32,9 @@ def test_a_pair_differs_where_its_intervals_do_not_meet(better, worse, measure, 
 
 def test_the_papers_order_is_looked_for_at_every_column() -> None:
     table = printed.printed_table("sa-nfe")
-    ten, five = Column(10), Column(5)
-    cells = {
-        ("bfn", ten): about(0.36),
-        ("bfn-solver1", ten): about(0.42),
-        ("bfn-solver2", ten): about(0.40),
-        ("bfn", five): about(0.30),
-        ("bfn-solver2", five): about(0.305),
-        ("auto", ten): about(0.51),
-    }
+    values = {("bfn", 10): 0.36, ("bfn-solver1", 10): 0.42, ("bfn-solver2", 10): 0.40, ("auto", 10): 0.51,
+              ("bfn", 5): 0.30, ("bfn-solver2", 5): 0.305}  # fmt: skip
+    cells = {(name, Column(nfe)): about(value) for (name, nfe), value in values.items()}
     found = {(v.better, v.worse, v.at.nfe): v for v in compare_pairs(table, cells, SPELLING)}
     outcomes = {key: v.outcome for key, v in found.items()}
     assert outcomes == {
@@ -70,10 +63,8 @@ def test_the_ceiling_is_given_as_the_reason() -> None:
     below = compare_pairs(table, cells, SPELLING, {"bfn": about(0.55), "bfn-solver1": about(0.55)})
     assert at_ceiling[0].reason == "both at the limit"
     assert below[0].reason == ""
-    row = "| 100 | `bfn` | 84.64 | 44.0 [43.0, 45.0] %"
     for found, result in ((at_ceiling, "not distinguishable, both at the limit"), (below, "not distinguishable")):
         (line,) = [line for line in summary(found, SPELLING) if line.startswith("| 100 | `bfn`")]
-        assert line.startswith(row.partition(" | 84")[0])
         assert line.endswith(f"| {result} |")
 
 
@@ -83,9 +74,3 @@ def test_columns_are_matched_by_eta_and_calls() -> None:
     assert nearest(table, Column(400, 0.001)) == Column(500, 0.001)
     assert nearest(table, Column(10, 0.05)) is None
     assert nearest(printed.printed_table("cs-trajectories"), Column(step=0.1)) is None
-
-
-def test_lower_is_better_for_distances() -> None:
-    table = printed.printed_table("fid-nfe")
-    cells = {("bfn", Column(10)): about(5.4, 0.2), ("bfn-solver++2", Column(10)): about(3.1, 0.2)}
-    assert [v.outcome for v in compare_pairs(table, cells, DISTANCE)] == ["agrees"]

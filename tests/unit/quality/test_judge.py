@@ -1,5 +1,7 @@
 """Judges: figures on data whose answers are known, real data beside them, and wrong input."""
 
+import random
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from bfn._utils.estimate import Estimate
 from bfn.core.conditions import Classes
 from bfn.exact.numbers import Points
 from bfn.quality.features import pooled_pixels
-from bfn.quality.frechet import FeatureStatistics, expected_bias
+from bfn.quality.frechet import FeatureStatistics
 from bfn.quality.judge import Judge, Measure
 from bfn.quality.judge_choice import COPY_SHARE, Frechet, NearCopies, NearestClasses, Texts, judge_for
 from bfn.quality.metrics import entropy, jensen_shannon, ngram_counts, spelling_accuracy
@@ -39,25 +41,8 @@ def test_frechet_of_known_gaussians(vectors: Judge) -> None:
     assert figure.low < 11 < figure.high
     assert figure.high - figure.low < 1.5
     assert vectors.real(4000)["frechet"].value < 0.01
-
-
-def test_real_data_are_held_out_and_counted(vectors: Judge) -> None:
-    assert vectors.n_real(100) == 100
-    assert vectors.n_real(10_000) == 4000
+    assert [vectors.n_real(n) for n in (100, 10_000)] == [100, 4000]
     assert vectors.real(10_000) == vectors.real(4000)
-
-
-def test_equal_samples_get_equal_figures(vectors: Judge) -> None:
-    x = normal(50, 2, seed=2)
-    assert vectors(x) == vectors(x)
-
-
-def test_too_few_samples_are_told_with_the_bias() -> None:
-    model = tiny.build("vectors")
-    judge = judge_for(model, None, normal(200, 2))
-    bias = expected_bias(judge.parts[0].reference.covariance, 2, 100)
-    assert f"singular; it would come out about {bias:.3g} too large" in judge.parts[0].problem(2)
-    assert judge.parts[0].problem(3) is None
 
 
 def test_a_judge_leaves_out_what_few_samples_cannot_tell() -> None:
@@ -92,17 +77,13 @@ def test_copies_are_found_and_blur_is_none() -> None:
     assert copies.value == 1
     assert fresh.low <= COPY_SHARE <= fresh.high
     assert blurred.value <= 0.05
-    assert part.by_construction["near_copies"].value == COPY_SHARE
 
 
 def test_text_beside_real_text() -> None:
     alphabet = data.Alphabet(tiny.ALPHABET)
     words = ["the", "cat", "sat", "on", "mat", "and", "dog", "ran", "fast"]
-    order = torch.randint(len(words), (4000,), generator=torch.Generator().manual_seed(0)).tolist()
-    text = alphabet.encode(" ".join(words[i] for i in order))
-    windows = text[: len(text) // 20 * 20].view(-1, 20)
-    model = tiny.build("text")
-    judge = judge_for(model, None, windows)
+    text = alphabet.encode(" ".join(random.Random(0).choices(words, k=4000)))
+    judge = judge_for(tiny.build("text"), None, text[: len(text) // 20 * 20].view(-1, 20))
     real, noise = judge.real(100), judge(torch.randint(27, (100, 20), generator=torch.Generator().manual_seed(1)))
     assert judge.name == "text"
     assert [m.key for m in judge.measures] == [
@@ -128,22 +109,6 @@ def test_text_divergences_are_those_of_the_metrics() -> None:
     assert figures["ngram_divergence"].value == pytest.approx(jensen_shannon(grams, ngram_counts(reference, 4)))
     assert figures["ngram_entropy"].value == pytest.approx(entropy(torch.tensor(list(grams.values()))).item())
     assert figures["spelling"].value == spelling_accuracy(texts)
-
-
-def test_samples_of_real_text_s_own_distribution_are_as_far_from_it_as_real_text() -> None:
-    def texts(n: int, seed: int, symbols: str = "abcd ") -> torch.Tensor:
-        drawn = torch.randint(len(symbols), (n, 100), generator=torch.Generator().manual_seed(seed))
-        return torch.tensor([tiny.ALPHABET.index(symbol) for symbol in symbols])[drawn]
-
-    model = tiny.build("text")
-    judge = judge_for(model, None, texts(4000, 0))
-    real, same, other = judge.real(200), judge(texts(200, 1)), judge(texts(200, 2, "abce "))
-    assert real["ngram_divergence"].value > 0.005
-    # Over seeds the standard deviation is a tenth of the value.
-    assert same["ngram_divergence"].value == pytest.approx(real["ngram_divergence"].value, rel=0.5)
-    assert same["ngram_divergence"].overlaps(real["ngram_divergence"])
-    assert same["ngram_entropy"].value == pytest.approx(real["ngram_entropy"].value, abs=0.05)
-    assert other["ngram_divergence"].value > 3 * real["ngram_divergence"].value
 
 
 def test_all_or_nothing_right_is_not_certain() -> None:
@@ -183,12 +148,7 @@ def test_classes_are_seen_as_pixels() -> None:
     assert judge(classes)["frechet"].value < judge(torch.ones_like(classes))["frechet"].value
 
 
-def test_an_exact_model_needs_no_config() -> None:
-    points = Points(normal(20, 3))
-    assert judge_for(points, None, normal(100, 3)).name == "values"
-
-
 def test_the_key_names_the_reference() -> None:
-    model = tiny.build("vectors")
-    keys = [judge_for(model, None, normal(100, 2, seed=seed)).key for seed in (0, 0, 1)]
+    points = Points(normal(20, 3))  # an exact model, which has no config
+    keys = [judge_for(points, None, normal(100, 3, seed=seed)).key for seed in (0, 0, 1)]
     assert keys[0] == keys[1] != keys[2]

@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import partial
 
 import pytest
 import torch
@@ -21,7 +20,6 @@ class Mean:
     """The mean of the samples, with a count of how often it was asked."""
 
     measures = (Measure("mean", "mean", "low"),)
-    by_construction: dict[str, Estimate] = {}
 
     def __init__(self, key: str = "mean") -> None:
         self.key = key
@@ -45,76 +43,53 @@ def model():
     return tiny.build("vectors")
 
 
-SEED_OF_BATCH = 0x6474F6AC3598282
 SETTINGS = [Setting("bfn", 3), Setting("bfn-solver++2", 3, t_start=0.01)]
 
 
-def watched_draw(draw_rows, keep, *arguments, **settings):
-    return draw_rows(*arguments, **{**settings, "on_step": keep})
-
-
 def test_every_setting_starts_from_the_same_noise(model, monkeypatch) -> None:
-    starts = []
-    for setting in (*SETTINGS, Setting("auto", 7)):
-        first: list[torch.Tensor] = []
+    draw_rows, starts = BoundRequest.draw, []
 
-        def keep(step, first=first):
+    def watched(rows, **settings):
+        def keep(step) -> None:
             if step.index == 0:
-                first.append(step.u)
+                starts.append(step.u)
 
-        with monkeypatch.context() as patched:
-            watched = partial(watched_draw, BoundRequest.draw, keep)
-            patched.setattr(BoundRequest, "draw", lambda rows, watched=watched, **given: watched(rows, **given))
-            draw(model, setting, 10, seed=4, batch=4)
-        starts.append(torch.cat(first))
-    assert len(starts[0]) == 10
-    assert torch.equal(starts[0], starts[1])
-    assert torch.equal(starts[0], starts[2])
-    assert len(starts[0].unique(dim=0)) == 10
+        return draw_rows(rows, **{**settings, "on_step": keep})
 
-
-def test_samples_with_and_without_drawn_classes_share_their_noise() -> None:
-    text = tiny.build("text")
-    x = draw(text, Setting("bfn", 3), 4, seed=1).x
-    again = draw(text, Setting("bfn", 3), 4, seed=1).x
-    other = draw(text, Setting("bfn", 3), 4, seed=2).x
-    assert torch.equal(x, again)
-    assert not torch.equal(x, other)
+    monkeypatch.setattr(BoundRequest, "draw", watched)
+    for setting in (*SETTINGS, Setting("auto", 7)):
+        draw(model, setting, 10, seed=4, batch=4)
+    first, *others = (torch.cat(starts[i : i + 3]) for i in (0, 3, 6))
+    assert len(first.unique(dim=0)) == 10
+    assert all(torch.equal(first, other) for other in others)
 
 
 def test_classes_come_in_turn() -> None:
-    images = tiny.build("images")
-    drawn = draw(images, Setting("bfn", 2), 7, batch=3)
-    x, labels = drawn.x, drawn.label
-    assert labels is not None
-    assert labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert x.shape == (7, 1, 8, 8)
-    assert x.abs().max() <= 1
+    drawn = draw(tiny.build("images"), Setting("bfn", 2), 7, batch=3)
+    assert drawn.label is not None
+    assert drawn.label.tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert drawn.x.shape == (7, 1, 8, 8)
+    assert drawn.x.abs().max() <= 1
 
 
-def test_what_is_measured_is_not_measured_again(model, tmp_path) -> None:
+def test_what_is_measured_is_not_measured_again_even_after_an_interrupt(model, tmp_path) -> None:
     store, first, second = tmp_path / "store.jsonl", judge(), judge()
-    whole = measure(model, SETTINGS, first, 6, repeats=2, store=store)
-    assert first.parts[0].calls == 4
-    again = measure(model, [*SETTINGS, Setting("auto", 3)], second, 6, repeats=2, store=store)
-    assert second.parts[0].calls == 2
-    assert again[:2] == whole
-    assert [r.setting for r in again] == [*SETTINGS, Setting("auto", 3)]
-
-
-def test_an_interrupted_run_keeps_what_it_has(model, tmp_path) -> None:
-    store = tmp_path / "store.jsonl"
 
     def stop(_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure(model, SETTINGS, judge(), 6, store=store, on_record=stop)
-    rest = judge()
-    records = measure(model, SETTINGS, rest, 6, store=store)
-    assert rest.parts[0].calls == 1
-    fresh = measure(model, SETTINGS, judge(), 6)
-    assert [record.measures for record in records] == [record.measures for record in fresh]
+        measure(model, SETTINGS, first, 6, repeats=2, store=store, on_record=stop)
+    assert first.parts[0].calls == 2
+    again = measure(model, [*SETTINGS, Setting("auto", 3)], second, 6, repeats=2, store=store)
+    assert second.parts[0].calls == 4
+    assert [r.setting for r in again] == [*SETTINGS, Setting("auto", 3)]
+    fresh = measure(model, SETTINGS, judge(), 6, repeats=2)
+    assert [record.measures for record in again[:2]] == [record.measures for record in fresh]
+    plain = json.loads(json.dumps(again[0].asdict(), allow_nan=False))
+    assert plain["seeds"] == [0, 1]
+    assert plain["measures"]["mean"]["value"] == fresh[0].measures["mean"].value
+    assert plain["each"][0]["mean"]["high"] is None
 
 
 def test_a_line_that_was_cut_is_measured_again_and_spoils_no_other(model, tmp_path) -> None:
@@ -141,17 +116,13 @@ def test_all_that_matters_is_in_the_key(model, tmp_path) -> None:
     clipped = tiny.build("vectors")
     clipped.info.value_range = (-1.0, 1.0)
     changed = [
-        lambda j: measure(model, one, j, 7, store=store),
-        lambda j: measure(model, one, j, 6, store=store, seed=1),
-        lambda j: measure(model, one, j, 6, store=store, batch=5),
-        lambda j: measure(clipped, one, j, 6, store=store),
-        lambda j: measure(other, one, j, 6, store=store),
-        lambda j: measure(model, [Setting("bfn", 4)], j, 6, store=store),
-        lambda j: measure(model, [Setting("bfn-solver++2", 3, t_start=0.02)], j, 6, store=store),
-    ]
-    for call in changed:
+        (model, one, 7, {}), (model, one, 6, {"seed": 1}), (model, one, 6, {"batch": 5}), (clipped, one, 6, {}),
+        (other, one, 6, {}), (model, [Setting("bfn", 4)], 6, {}),
+        (model, [Setting("bfn-solver++2", 3, t_start=0.02)], 6, {}),
+    ]  # fmt: skip
+    for measured, settings, n, options in changed:
         fresh = judge()
-        call(fresh)
+        measure(measured, settings, fresh, n, store=store, **options)
         assert fresh.parts[0].calls == 1
     measure(model, one, judge("another reference"), 6, store=store)
     assert len(store.read_text().strip().splitlines()) == 2 + len(changed)
@@ -185,20 +156,9 @@ def test_repeats_have_student_s_interval_of_known_values() -> None:
     assert pooled.high == pytest.approx(2 + 4.302653 / math.sqrt(3), abs=1e-5)
     assert pooled.low == 0.0
     assert pool([Estimate(0.5, 0.4, 0.6)]) == Estimate(0.5, 0.4, 0.6)
-
-
-def test_seeds_that_agree_by_chance_keep_their_own_intervals() -> None:
-    pooled = pool([Estimate(0.0, 0.0, 0.04)] * 4, highest=1.0)
-    assert pooled == Estimate(0.0, 0.0, pytest.approx(0.02))
+    # Seeds that agree by chance keep their own intervals.
+    assert pool([Estimate(0.0, 0.0, 0.04)] * 4, highest=1.0) == Estimate(0.0, 0.0, pytest.approx(0.02))
     assert pool([Estimate(0.9, 0.8, 1.0), Estimate(1.0, 0.9, 1.0)], highest=1.0).high == 1.0
-
-
-def test_coverage_of_pooled_intervals_is_95_percent() -> None:
-    generator = torch.Generator().manual_seed(0)
-    values = 5 + torch.randn(2000, 5, generator=generator, dtype=torch.float64)
-    hits = sum(p.low <= 5 <= p.high for p in (pool([Estimate(v) for v in row]) for row in values.tolist()))
-    # Binomial with standard deviation 0.5 %: four of them.
-    assert abs(hits / 2000 - 0.95) < 0.02
 
 
 def test_settings_in_words() -> None:
@@ -214,12 +174,4 @@ def test_batches_have_the_seeds_that_they_always_had() -> None:
     x = draw(tiny.build("vectors"), Setting("bfn", 1), 1, seed=3, batch=1).x
     torch.manual_seed(0)
     assert torch.equal(x, draw(tiny.build("vectors"), Setting("bfn", 1), 1, seed=3, batch=7).x)
-    assert measurements._generator(torch.device("cpu"), 3, 2, "noise").initial_seed() == SEED_OF_BATCH
-
-
-def test_records_are_json(model) -> None:
-    (record,) = measure(model, [Setting("bfn", 2)], judge(), 5, repeats=2)
-    plain = json.loads(json.dumps(record.asdict(), allow_nan=False))
-    assert plain["seeds"] == [0, 1]
-    assert plain["measures"]["mean"]["value"] == record.measures["mean"].value
-    assert plain["each"][0]["mean"]["high"] is None
+    assert measurements._generator(torch.device("cpu"), 3, 2, "noise").initial_seed() == 0x6474F6AC3598282

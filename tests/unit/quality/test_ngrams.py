@@ -5,7 +5,6 @@ import torch
 
 from bfn.quality.metrics import (
     TextItems,
-    character_ngrams,
     class_ngram_counts,
     divergence,
     entropy,
@@ -65,11 +64,6 @@ def test_items_give_the_statistics_of_any_choice_of_texts() -> None:
         assert divergence == pytest.approx(jensen_shannon(chosen, reference), abs=1e-12)
         assert information == pytest.approx(bits(chosen), abs=1e-12)
     assert items.statistics(torch.tensor([3, 3, 3, 3])).tolist() == [1.0, 0.0]
-
-
-def test_character_ngrams_in_order() -> None:
-    assert character_ngrams("abcde", 4) == ["abcd", "bcde"]
-    assert character_ngrams("abc", 4) == []
 
 
 def test_ngrams_do_not_reach_beyond_the_end_of_a_shorter_text():

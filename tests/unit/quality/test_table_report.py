@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
+import re
 from pathlib import Path
 
 import numpy as np
@@ -69,17 +69,8 @@ def test_the_page_stands_alone_and_writes_names_as_text(report: TableReport, tmp
     assert "<b>people</b>" not in page
     assert "&lt;b&gt;people&lt;/b&gt;" in page
 
-    found: list[tuple[str, dict[str, str | None]]] = []
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            found.append((tag, dict(attrs)))
-
-    Tags().feed(page)
-    pictures = [attributes["src"] or "" for tag, attributes in found if tag == "img"]
-    assert len(pictures) == 3
-    assert all(source.startswith("data:image/svg+xml;base64,") for source in pictures)
-    assert not [tag for tag, _ in found if tag in ("script", "link")]
+    assert page.count("<img ") == page.count(' src="data:image/svg+xml;base64,') == page.count("src=") == 3
+    assert not re.search("<(script|link)", page)
     assert all((tmp_path / "new" / f"{name}.svg").exists() for name in ("scales", "columns", "pairs"))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import bfn
 from bfn import viz
@@ -22,12 +22,8 @@ def test_pixels_map_the_ends_of_the_range_and_clip_beyond():
     assert pixels(x).flatten().tolist() == [0, 255, 128, 255]
     classes = torch.tensor([0, 1, 2, 1]).view(1, 1, 2, 2)
     assert pixels(bfn.DiscreteFlow(3).values(classes)).flatten().tolist() == [0, 128, 255, 128]
-
-
-def test_colours_stay_in_their_channels():
-    x = torch.full((1, 3, 64, 64), -1.0)
-    x[:, 1] = 1
-    assert np.asarray(viz.sheet(x))[10, 10].tolist() == [0, 255, 0]
+    green = torch.tensor([-1.0, 1.0, -1.0]).view(1, 3, 1, 1).expand(1, 3, 64, 64)
+    assert np.asarray(viz.sheet(green))[10, 10].tolist() == [0, 255, 0]
 
 
 def test_lines_are_text_or_numbers():
@@ -65,12 +61,7 @@ def test_animations_play_every_frame_and_hold_the_last(suffix, tmp_path):
     frames = [viz.sheet(torch.full((1, 1, 8, 8), value)) for value in (-1.0, 0.0, 1.0)]
     path = viz.write_animation(tmp_path / f"a{suffix}", frames, seconds=0.6)
     with Image.open(path) as animation:
-        assert animation.n_frames == 3
-        durations = []
-        for i in range(3):
-            animation.seek(i)
-            durations.append(animation.info["duration"])
-    assert durations == [200, 200, 600]
+        assert [frame.info["duration"] for frame in ImageSequence.Iterator(animation)] == [200, 200, 600]
 
 
 def test_the_recorder_keeps_inputs_and_predictions():

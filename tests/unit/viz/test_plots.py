@@ -78,6 +78,6 @@ def test_loss_by_t_draws_what_is_stored() -> None:
     assert np.allclose(axes.lines[0].get_xydata(), [[0.1, 1.0], [0.9, 0.1]])
 
 
-def test_saved_pictures_are_pictures(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_saved_pictures_are_pictures(tmp_path) -> None:
     plot.save(plot.nodes(bfn.ContinuousFlow(), {"fast-ode": rows("fast-ode", 5)}), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
