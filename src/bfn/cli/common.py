@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
+import bfn
 from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
     from bfn._utils.progress import Shown
-    from bfn.core.model import BFN
     from bfn.core.sampling import Request
     from bfn.data.loading import ModelData
 
@@ -191,13 +191,13 @@ class HeldOut:
     network: Network = None
     device: Device = "auto"
 
-    def read(self, model: BFN, as_json: bool, n: int | None = None) -> ModelData:
+    def read(self, model: bfn.BFN, as_json: bool, n: int | None = None) -> ModelData:
         """Return the data in the form of the model; n: number of samples, if not ``self.n``."""
         from bfn.data.loading import read_model_data
 
         return read_model_data(model, self.data, self.part, n or self.n, seed=self.seed, progress=shown(as_json))
 
-    def describe(self, name: str, model: BFN, read: ModelData) -> tuple[dict[str, Any], str]:
+    def describe(self, name: str, model: bfn.BFN, read: ModelData) -> tuple[dict[str, Any], str]:
         """Return a description of the data and of the unit of the figures, as values for JSON and as a line."""
         tokenizer = model.info.text_tokenizer
         unit = f"bits per {tokenizer.unit.removesuffix('s') if tokenizer else 'dimension'}"
@@ -216,7 +216,7 @@ class HeldOut:
 # --- models and results -----------------------------------------------------------------------------------------------
 
 
-def load(name: str, device: str = "cpu", network: str | None = None) -> BFN:
+def load(name: str, device: str = "cpu", network: str | None = None) -> bfn.BFN:
     """Load a stored or bundled model on a device.
 
     Args:
@@ -226,7 +226,6 @@ def load(name: str, device: str = "cpu", network: str | None = None) -> BFN:
     """
     import torch
 
-    import bfn
     from bfn._utils.pieces import Processes
 
     if device == "auto":
@@ -245,7 +244,7 @@ def load(name: str, device: str = "cpu", network: str | None = None) -> BFN:
     return load_with_network(name, network).to(device)
 
 
-def is_table(model: BFN) -> bool:
+def is_table(model: bfn.BFN) -> bool:
     """Return True for a model of rows of a table."""
     return model.info.columns is not None
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import arg
 
+import bfn
 from bfn.cli import INTERRUPTED, common, complain
 from bfn.core.errors import UserError
 from bfn.core.registry import registry
 
 if TYPE_CHECKING:
-    from bfn.core.model import BFN
     from bfn.quality import Comparison, Judge, Record, Setting
 
 
@@ -160,7 +160,7 @@ def compare(
     return exit_code
 
 
-def _default_solvers(model: BFN) -> Sequence[str]:
+def _default_solvers(model: bfn.BFN) -> Sequence[str]:
     """Return the names of the solvers that are compared by default."""
     from bfn import quality
 
@@ -168,14 +168,14 @@ def _default_solvers(model: BFN) -> Sequence[str]:
     return quality.USUAL["joint" if others else part.kind]
 
 
-def _check_guidance(model: BFN, guidance: float | None) -> None:
+def _check_guidance(model: bfn.BFN, guidance: float | None) -> None:
     """Raise a UserError for guidance of a model without conditions."""
     if guidance is not None and model.info.classes is None and not model.info.conditions:
         raise UserError(f"--guidance {guidance:g}: this model knows no classes nor other conditions; leave it out")
 
 
 def _judge(
-    model: BFN, metric: str | None, data: str | None, features: Path | None, train: Path | None, n: int | None
+    model: bfn.BFN, metric: str | None, data: str | None, features: Path | None, train: Path | None, n: int | None
 ) -> tuple[Judge, int, list[str]]:
     """Return the judge, the number of samples, and notes on measures that are left out."""
     from bfn import quality
@@ -195,7 +195,7 @@ def _judge(
 
 
 def _measure(
-    model: BFN, settings: list[Setting], judge: Judge, n: int, options: dict[str, Any]
+    model: bfn.BFN, settings: list[Setting], judge: Judge, n: int, options: dict[str, Any]
 ) -> tuple[Comparison | None, int]:
     """Compare the settings. Returns the comparison, after an interrupt of what is measured, and the exit code."""
     from bfn import quality

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import UseAppendAction, arg
 
+import bfn
 from bfn.cli import common
 from bfn.core.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from bfn.core.model import BFN
     from bfn.core.samples import Samples
     from bfn.core.sampling import BoundRequest, Step
     from bfn.viz.pictures import Recorder
@@ -56,7 +56,7 @@ class KnownData:
         if self.known is None and self.keep is not None:
             raise UserError(f"--keep {self.keep} without --known: say what images to keep a part of")
 
-    def options(self, model: BFN, n: int, seed: int, json: bool) -> dict[str, Any]:
+    def options(self, model: bfn.BFN, n: int, seed: int, json: bool) -> dict[str, Any]:
         """Return the options ``known``, ``known_mask`` and ``start_from`` of ``bfn.sample`` for n samples."""
         import torch
 
@@ -209,7 +209,7 @@ def sample(
         common.tell(values, lines, json)
 
 
-def _check(model: BFN, options: common.SampleOptions, rows: RowOptions, steps_gif: bool) -> None:
+def _check(model: bfn.BFN, options: common.SampleOptions, rows: RowOptions, steps_gif: bool) -> None:
     """Raise a UserError for options that do not apply to the model."""
     if rows != ANY_ROWS:
         raise UserError("--given, --constraint, --tries: this model has no columns; see --condition and --known")
@@ -220,7 +220,7 @@ def _check(model: BFN, options: common.SampleOptions, rows: RowOptions, steps_gi
 
 
 def _write(
-    model: BFN, samples: Samples, bound: BoundRequest, out: Path, recorder: Recorder | None
+    model: bfn.BFN, samples: Samples, bound: BoundRequest, out: Path, recorder: Recorder | None
 ) -> tuple[list[Path], list[str], dict[str, Any]]:
     """Write samples to files. Returns the files, and a description of the samples as lines and as values for JSON."""
     from bfn.quality import is_of_molecules
@@ -250,7 +250,7 @@ def _write(
     return files, lines, values
 
 
-def _draw_molecules(path: Path, model: BFN, samples: Samples) -> tuple[list[Path], list[str], Any]:
+def _draw_molecules(path: Path, model: bfn.BFN, samples: Samples) -> tuple[list[Path], list[str], Any]:
     """Draw the valid molecules. Returns the files, and a report as lines and as values for JSON."""
     from bfn.quality import report_molecules
     from bfn.viz.pictures import molecule_sheet, write_picture
@@ -268,7 +268,7 @@ def _draw_molecules(path: Path, model: BFN, samples: Samples) -> tuple[list[Path
 
 
 def _sample_rows(
-    name: str, model: BFN, n: int, seed: int, out: Path, rows: RowOptions, options: dict[str, Any], json: bool
+    name: str, model: bfn.BFN, n: int, seed: int, out: Path, rows: RowOptions, options: dict[str, Any], json: bool
 ) -> None:
     """Draw rows of a table, write them to a file and print how the conditions were met."""
     from bfn._utils.pieces import Processes

@@ -284,19 +284,29 @@ def _positive(number: str, name: str) -> float:
     return value
 
 
-def check_times(times: Sequence[float] | Tensor, name: str = "grid") -> Tensor:
-    """Return the times as float64, checked to be increasing and within [0, 1]. ``name`` is for messages."""
+def check_times(times: Sequence[float] | Tensor, grid: Grid | None = None) -> Tensor:
+    """Return the times as float64, checked to be increasing and within [0, 1].
+
+    Args:
+        times: the times.
+        grid: the grid that made them, for messages.
+    """
     try:
         times = torch.as_tensor(times, dtype=torch.float64).cpu()
     except (TypeError, ValueError, RuntimeError):
-        raise UserError(f"{name}={times!r:.60}: expected a vector of times") from None
+        raise UserError(f"grid={times!r:.60}: expected a vector of times") from None
     if times.ndim != 1 or times.numel() == 0:
-        raise UserError(f"{name} of shape {tuple(times.shape)}: expected a vector of times")
+        raise UserError(f"grid of shape {tuple(times.shape)}: expected a vector of times")
+    if not (times[0] >= 0 and times[-1] <= 1 and (times[1:] > times[:-1]).all()):
+        name = "grid" if grid is None else f"grid {str(grid)!r} of {len(times)} times"
+        raise UserError(f"{name}: {_first_wrong_time(times)}")
+    return times
+
+
+def _first_wrong_time(times: Tensor) -> str:
+    """Say which time of a grid is outside of [0, 1] or does not increase."""
     outside = (~((times >= 0) & (times <= 1))).nonzero()
     if len(outside):
-        raise UserError(f"{name}: time {float(times[outside[0]])}: expected times within [0, 1]")
-    backward = (times[1:] <= times[:-1]).nonzero()
-    if len(backward):
-        i = int(backward[0])
-        raise UserError(f"{name}: time {float(times[i + 1])} follows {float(times[i])}: expected increasing times")
-    return times
+        return f"time {float(times[outside[0]])}: expected times within [0, 1]"
+    i = int((times[1:] <= times[:-1]).nonzero()[0])
+    return f"time {float(times[i + 1])} follows {float(times[i])}: expected increasing times"

@@ -357,6 +357,11 @@ def make_head(predicts: str | Head | Mapping[str, str | Head], flow: Flow) -> He
         if predicts.kind != own:
             raise UserError(f"predicts={predicts}: it is for {predicts.kind} data, the flow is {own}")
         return predicts
+    return _made_heads(predicts, flow)
+
+
+def _made_heads(predicts: str | Mapping[str, str | Head], flow: Flow) -> Head:
+    """Make heads by their names."""
     named = flow.by_part("predicts", predicts)
     if set(named) != set(flow.parts):
         raise UserError(f"predicts={dict(named)}: expected a head for each of the parts {', '.join(flow.parts)}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import pi, sqrt
+from math import pi, prod, sqrt
 from typing import ClassVar
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bfn._utils.arguments import as_tensor, check_real, check_whole
 from bfn._utils.pieces import evaluating
-from bfn.core.conditions import ConditionTensors, mean_over_present
+from bfn.core.conditions import ConditionTensors
 from bfn.core.control import Model
 from bfn.core.errors import NetworkError, UserError, did_you_mean
 from bfn.core.flows import Flow, NoiseLevel
@@ -154,7 +154,7 @@ def continuous_time_loss_values(
     conditions: ConditionTensors | None = None,
 ) -> Tensor:
     """Return the continuous-time loss of each variable, like x, whose mean is the loss of a sample."""
-    t = _times(model.flow, x, t, generator)
+    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _checked_times(model.flow, x, t)
     output, _ = noised_output(model, x, t, generator, conditions)
     errors = model.flow.errors(x, _at_least_float32(output.mean))
     return errors * (model.flow.rate(t, x.ndim - 1) / 2).to(errors.dtype)
@@ -172,7 +172,7 @@ def n_step_loss(
     if isinstance(n_steps, int) and n_steps < 1:
         raise UserError(f"n_steps={n_steps}: expected at least 1 step")
     check_whole("n_steps", n_steps, 1, 10**9)
-    t = _times(model.flow, x, t, generator)
+    t = model.flow.draw_times(len(x), generator, x.device) if t is None else _checked_times(model.flow, x, t)
     start = (t.double() * n_steps).floor().clamp(max=n_steps - 1) / n_steps
     output, level = noised_output(model, x, start, generator, conditions)
     accuracy = model.flow.gain(start, start + 1 / n_steps, x.ndim - 1).to(level.t.dtype)
@@ -193,16 +193,31 @@ def reconstruction_loss(
     return -mean_over_present(output.log_prob(x), (conditions or {}).get("present"))
 
 
+def mean_over_present(values: Tensor, present: Tensor | None) -> Tensor:
+    """Return the mean over the variables of each sample that exist, (batch, ...) -> (batch,)."""
+    if present is None:
+        return values.flatten(1).mean(1) if values.ndim > 1 else values
+    return sum_over_present(values, present) / present.reshape(len(present), -1).sum(1)
+
+
+def sum_over_present(values: Tensor, present: Tensor | None) -> Tensor:
+    """Return the sum over the variables of each sample that exist, (batch, ...) -> (batch,)."""
+    flat = values.reshape(len(values), -1)
+    return flat.sum(1) if present is None else torch.where(present.reshape(flat.shape), flat, 0.0).sum(1)
+
+
+def n_present(x: Tensor, present: Tensor | None) -> Tensor | int:
+    """Return the number of variables of a sample that exist: a number, or (batch,)."""
+    return prod(x.shape[1:]) if present is None else present.reshape(len(present), -1).sum(1)
+
+
 def _at_least_float32(prediction: Tensor) -> Tensor:
     return prediction.to(torch.promote_types(prediction.dtype, torch.float32))
 
 
-def _times(flow: Flow, x: Tensor, t: Tensor | None, generator: torch.Generator | None) -> Tensor:
-    """Return the times of a batch, checked if they are given and drawn if not."""
-    n = len(x)
-    if t is None:
-        return flow.draw_times(n, generator, x.device)
-    t = as_tensor("t", t)
+def _checked_times(flow: Flow, x: Tensor, t: Tensor) -> Tensor:
+    """Return times that are given for a batch."""
+    n, t = len(x), as_tensor("t", t)
     t = t.expand(n) if t.ndim == 0 else t
     if tuple(t.shape) not in {(n,), (n, *flow.time_shape)}:
         own = f", or one a part, {(n, *flow.time_shape)}" if flow.time_shape else ""

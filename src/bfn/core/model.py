@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from bfn._utils.arguments import as_tensor
 from bfn.core import losses
-from bfn.core.codec import Codec, codec_for
-from bfn.core.conditions import LENGTHS, Classes, as_values, n_present, pack_present
+from bfn.core.codec import CODEC, Codec, codec_for
+from bfn.core.conditions import CLASSES, LENGTHS, Classes, as_values, pack_present
 from bfn.core.errors import NetworkError, UserError
 from bfn.core.flows import Flow, NoiseLevel, Shape
 from bfn.core.heads import Categorical, Head, Output, PreconditionedHead, make_head
 from bfn.core.info import VALUE_RANGE, ModelInfo
-from bfn.core.losses import Weighting, weighted_loss, weighting_of
+from bfn.core.losses import Weighting, n_present, weighted_loss, weighting_of
 from bfn.core.registry import room_function
 from bfn.core.samples import Samples
 from bfn.core.sampling import sample
@@ -154,6 +154,14 @@ class Model(ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return a batch of data, packed, and its conditions by name."""
         x = self.as_data(x)
+        if label is None and condition is None and present is None:
+            return x, {}
+        return x, self._conditions_of(x, label, condition, present)
+
+    def _conditions_of(
+        self, x: Tensor, label: Tensor | None, condition: Mapping[str, Tensor] | None, present: Any
+    ) -> dict[str, Tensor]:
+        """Return the conditions of packed data by name."""
         n, device = len(x), x.device
         if condition is not None and not isinstance(condition, Mapping):
             raise UserError(f"condition of type {type(condition).__name__}: expected {{name: values}}")
@@ -163,27 +171,23 @@ class Model(ABC):
         if present is not None:
             shape = self.flow.shape_of(x, self.data_shape)
             conditions["present"] = pack_present(self.flow, present, shape, n, device)
-        return x, conditions
+        return conditions
 
     def as_data(self, x: Data) -> Tensor:
         """Return a batch of data as one tensor; arrays are converted, floats to the model's type."""
-        if not isinstance(x, Tensor | Mapping):
-            x = as_tensor("data", x, device=self.device)
-            x = x.to(self.dtype) if x.is_floating_point() else x
+        x = x if isinstance(x, Tensor | Mapping) else self._from_array(x)
         shape = self.data_shape
         if self.info[LENGTHS] is not None and isinstance(x, Tensor) and 1 < x.ndim == len(shape) + 1:
             # Batches of short sequences need not be padded to the longest of all.
             shape = (min(x.shape[1], shape[0]), *shape[1:])
         packed = self.flow.pack(x, shape)
-        value_range = self.info[VALUE_RANGE]
-        if value_range is not None and packed.numel():
-            low, high = value_range
-            least, most = float(packed.min()), float(packed.max())
-            if least < low - (high - low) / 2 or most > high + (high - low) / 2:
-                raise UserError(
-                    f"data from {least:g} to {most:g}: the model was made for {low:g} to {high:g}; scale them first"
-                )
+        if (value_range := self.info[VALUE_RANGE]) is not None and packed.numel():
+            _check_range(packed, *value_range)
         return packed
+
+    def _from_array(self, x: Any) -> Tensor:
+        values = as_tensor("data", x, device=self.device)
+        return values.to(self.dtype) if values.is_floating_point() else values
 
     # ``model.sample(n, ...)`` is ``bfn.sample(model, n, ...)``: one signature for both.
     sample = sample
@@ -270,13 +274,14 @@ class BFN(Model, nn.Module):
         self.info = ModelInfo() if info is None else info
         config = getattr(network, "config", None)
         n_labels = config.get("n_labels") if isinstance(config, Mapping) else None
-        if isinstance(n_labels, int):
-            if n_labels and self.info.classes is None:
-                self.info.classes = Classes.equal(n_labels)
-            if len(self.info.classes or ()) != n_labels:
-                raise UserError(f"{len(self.info.classes or ())} classes: the network was made for {n_labels}")
+        classes = self.info[CLASSES]
+        if isinstance(n_labels, int) and n_labels != (0 if classes is None else len(classes.names)):
+            if classes is not None:
+                raise UserError(f"{len(classes)} classes: the network was made for {n_labels}")
+            self.info[CLASSES] = Classes.equal(n_labels)
         self._in_half = self._own_dtype() == torch.float16
-        self.codec.check(self.flow)
+        if (codec := self.info[CODEC]) is not None:
+            codec.check(self.flow)
 
     def __repr__(self) -> str:
         n_weights = sum(parameter.numel() for parameter in self.parameters())
@@ -315,22 +320,25 @@ class BFN(Model, nn.Module):
         return head.data_std if isinstance(head, PreconditionedHead) else None
 
     def output(self, u: Tensor, level: NoiseLevel, **conditions: Tensor) -> Output:
-        present = conditions.pop("present", None)
-        if present is not None:
-            # The padding of the state is set to 0, so that networks that know no padding see the same there.
-            u = torch.where(self.flow.over_variables(present, u), u, torch.zeros((), dtype=u.dtype, device=u.device))
-            if takes(self.network, "present"):
-                conditions["present"] = self.head.shown_presence(self.flow, present, u)
+        if "present" in conditions:
+            u, conditions = self._without_padding(u, **conditions)
         inputs = self.head.inputs(self.flow, u, level)
         raw = self._call(inputs, level.t, conditions, u.dtype)
         wrong = self.head.check_raw(self.flow, raw, tuple(u.shape[1:]), len(u))
         if wrong is not None:
             raise NetworkError(f"the network's output at t={float(level.t.flatten()[0]):.6g} {wrong}")
         output = self.head.output(self.flow, raw, u, level)
-        draw = getattr(self.network, "draw_whole", None)
-        if draw is None or not isinstance(output, Categorical):
-            return output
-        return replace(output, together=partial(draw, inputs, raw, conditions.get("present")))
+        if isinstance(output, Categorical) and (draw := getattr(self.network, "draw_whole", None)) is not None:
+            return replace(output, together=partial(draw, inputs, raw, conditions.get("present")))
+        return output
+
+    def _without_padding(self, u: Tensor, present: Tensor, **conditions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the state with zeros as padding, and the conditions that the network takes."""
+        # Networks that know no padding see the same there in every sample.
+        u = torch.where(self.flow.over_variables(present, u), u, torch.zeros((), dtype=u.dtype, device=u.device))
+        if takes(self.network, "present"):
+            conditions["present"] = self.head.shown_presence(self.flow, present, u)
+        return u, conditions
 
     def _call(self, inputs: Any, t: Tensor, conditions: dict[str, Tensor], dtype: torch.dtype) -> Any:
         """Call the network; float16 networks get float16 inputs, and their output is converted."""
@@ -340,13 +348,16 @@ class BFN(Model, nn.Module):
             inputs, conditions = _cast(inputs, torch.float16), _cast(conditions, torch.float16)
             return _cast(self.network(inputs, t.half(), **conditions), dtype)
         except TypeError:
-            unknown = next((name for name in conditions if not takes(self.network, name)), None)
-            if unknown is None:
-                raise
-            raise NetworkError(
-                f"{unknown} given: the network {_class_name(self.network)} takes no argument {unknown!r}; leave "
-                f"{unknown} out"
-            ) from None
+            for name in conditions:
+                self._check_takes(name)
+            raise
+
+    def _check_takes(self, name: str) -> None:
+        """Raise a NetworkError if the network takes no argument of that name."""
+        if not takes(self.network, name):
+            network = _class_name(self.network)
+            message = f"{name} given: the network {network} takes no argument {name!r}; leave {name} out"
+            raise NetworkError(message) from None
 
     def save(self, directory: Path | str, *, dtype: str = "float32") -> Path:
         """Write ``model.safetensors`` and ``config.json`` into a directory and return it.
@@ -358,15 +369,13 @@ class BFN(Model, nn.Module):
         return path
 
 
-def load(name: Path | str, network: nn.Module | None = None) -> BFN:
-    """Load a model from a directory, or a bundled one by its name; in evaluation mode, float32.
-
-    Args:
-        name: the directory, or a name that ``bfn models`` lists.
-        network: the network, if the model was stored with one that is not registered.
-    """
-    model: BFN = room_function("load-model")(name, network)
-    return model
+def _check_range(x: Tensor, low: float, high: float) -> None:
+    """Raise a UserError for data that are far outside of the range that a model was made for."""
+    least, most = float(x.min()), float(x.max())
+    if least < low - (high - low) / 2 or most > high + (high - low) / 2:
+        raise UserError(
+            f"data from {least:g} to {most:g}: the model was made for {low:g} to {high:g}; scale them first"
+        )
 
 
 def takes(network: Any, name: str) -> bool:

@@ -13,12 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from numbers import Real
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from bfn._utils.arguments import check_real
 from bfn.core.errors import UserError
 from bfn.core.registry import Registry, registry
 
@@ -38,6 +38,12 @@ def stratified_times(n: int, generator: torch.Generator | None = None, device: t
     """Draw n times in [0, 1), one in each interval of width 1/n, with a shared random shift. Each one is uniform."""
     shift = torch.rand((), generator=generator, dtype=torch.float64, device=device)
     return (torch.arange(n, dtype=torch.float64, device=device) / n + shift) % 1
+
+
+def is_between(low: float, value: Any, high: float) -> bool:
+    """Return True if a value is a number, or a tensor with one number, between two others; bools are not numbers."""
+    number = value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, Real) and value is not True
+    return number and bool(low < value < high)
 
 
 class Schedule(ABC):
@@ -90,9 +96,8 @@ class ExponentialSchedule(Schedule):
     sigma_1: float
 
     def __post_init__(self) -> None:
-        check_real("sigma_1", self.sigma_1)
-        if not 0 < self.sigma_1 < 1:
-            raise UserError(f"sigma_1={self.sigma_1}: expected a standard deviation in (0, 1), such as 1e-3")
+        if not is_between(0, self.sigma_1, 1):
+            raise UserError(f"sigma_1={self.sigma_1!r:.60}: expected a standard deviation in (0, 1), such as 1e-3")
 
     @property
     def _rate(self) -> float:
@@ -119,9 +124,8 @@ class QuadraticSchedule(Schedule):
     beta_1: float
 
     def __post_init__(self) -> None:
-        check_real("beta_1", self.beta_1)
-        if not 0 < self.beta_1 < float("inf"):
-            raise UserError(f"beta_1={self.beta_1}: expected a positive, finite final accuracy, such as 0.75**2")
+        if not is_between(0, self.beta_1, math.inf):
+            raise UserError(f"beta_1={self.beta_1!r:.60}: expected a positive, finite final accuracy, such as 0.75**2")
 
     def beta(self, t: Time) -> Tensor:
         return self.beta_1 * as_float64(t).square()
@@ -158,9 +162,9 @@ class LogarithmicSchedule(Schedule):
 
     def __post_init__(self) -> None:
         for name in ("beta_1", "rate"):
-            value = check_real(name, getattr(self, name))
-            if value is None or not 0 < value < float("inf"):
-                raise UserError(f"{name}={value}: expected a positive, finite number")
+            value = getattr(self, name)
+            if not is_between(0, value, math.inf):
+                raise UserError(f"{name}={value!r:.60}: expected a positive, finite number")
         if not self.rate * self.beta_1 < 600:
             raise UserError(f"rate * beta_1 = {self.rate * self.beta_1:g}: expected less than 600, such as 5")
 

@@ -28,16 +28,8 @@ from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Shape
 from bfn.core.info import ModelInfo, Spread
 from bfn.core.model import Model
-from bfn.data.images import (
-    Images,
-    concatenate,
-    numpy_shapes,
-    read_cifar_folder,
-    read_folder,
-    read_idx_images,
-    read_npy,
-    read_npz,
-)
+from bfn.data import images as image_files
+from bfn.data.images import Images, concatenate, read_npy
 from bfn.data.records import Categories, Columns, Numbers, Records, is_record_file, read_records
 from bfn.data.sources import SOURCES, fetch, is_fetched, read_manifest
 from bfn.data.text import Sequences, Text, read_text
@@ -55,7 +47,7 @@ COLUMN_OPTIONS = tuple(field.name for field in fields(Columns))
 
 _HELD_OUT = 0.05  # share of a set for validation and again for the test: the standard division of text8
 _PICKLE_SUFFIXES = frozenset({".pkl", ".pickle", ".pt", ".pth", ".joblib"})
-_NUMPY_READERS = {".npy": read_npy, ".npz": read_npz}
+_NUMPY_READERS = {".npy": read_npy, ".npz": image_files.read_npz}
 _PATHS = "trained-on.json"
 
 
@@ -142,8 +134,7 @@ def _read_digits() -> Images:
 
 def _image_part(folder: Path, part: Part) -> Images:
     """Read a part of a fetched set of images, which has its own test part."""
-    stored = (read_npy(folder / f"{own}-images.npy", folder / f"{own}-labels.npy") for own in ("train", "test"))
-    train, test = stored
+    train, test = (read_npy(folder / f"{own}-images.npy", folder / f"{own}-labels.npy") for own in ("train", "test"))
     if part == "test":
         return test
     if part == "all":
@@ -175,23 +166,23 @@ def _read_path(
     if numpy_reader is not None:
         return numpy_reader(path)
     if "-idx" in path.name or ".idx" in path.name:
-        return read_idx_images(path)
+        return image_files.read_idx_images(path)
     _check_text_file(path)
     return read_text(path, tokenizer)
 
 
 def _read_directory(path: Path, progress: Shown) -> Images:
     if any(path.glob("data_batch_*.bin")):
-        return read_cifar_folder(path)
+        return image_files.read_cifar_folder(path)
     if (path / "data_batch_1").exists():
         raise _pickle_error(path)
-    return read_folder(path, progress)
+    return image_files.read_folder(path, progress)
 
 
 def _has_images(path: Path) -> bool:
     """Return True if an array has the axes of images. Damaged files are left to the reader of images."""
     try:
-        return any(len(shape) > 2 for shape in numpy_shapes(path).values())
+        return any(len(shape) > 2 for shape in image_files.numpy_shapes(path).values())
     except UserError:
         return True
 
@@ -527,12 +518,7 @@ def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tenso
     """Return the arguments ``known`` and ``known_mask`` of :func:`bfn.sample` for a known part of images."""
     if model.form != "images":
         raise UserError(f"a known part of images: the model is one of {model.form}, not of images; leave it out")
-    return {"known": images, "known_mask": _image_mask(part, model.data_shape)}
-
-
-def _image_mask(part: ImagePart, data_shape: Shape) -> Tensor:
-    """Return a mask, (channel, height, width), that is True in that part of an image."""
-    _, height, width = data_shape
+    _, height, width = model.data_shape
     row, column = torch.arange(height)[:, None], torch.arange(width)
     upper, left = row < height // 2, column < width // 2
     edge = (torch.minimum(row, height - 1 - row) < height // 4) | (
@@ -541,4 +527,4 @@ def _image_mask(part: ImagePart, data_shape: Shape) -> Tensor:
     parts = {"top": upper, "bottom": ~upper, "left": left, "right": ~left, "border": edge}
     if part not in parts:
         raise UserError(f"part={part!r}: expected one of {', '.join(parts)}")
-    return parts[part].expand(data_shape).clone()
+    return {"known": images, "known_mask": parts[part].expand(model.data_shape).clone()}

@@ -18,7 +18,7 @@ from bfn.core.errors import UserError
 from bfn.core.flows import PartFlow
 from bfn.core.grids import Grid, Log1p, Log1pEarly, Power, Uniform
 from bfn.core.info import ERROR_CURVE, EXACT, SPREADS, VALUE_RANGE, Fact, ModelInfo, Spread
-from bfn.core.solver import PartSolvers, Planned, Sharing, Solver, SolverOptions
+from bfn.core.solver import Planned, Sharing, Solver, SolverOptions
 from bfn.core.table import MAPS_TO_END, TABLES, Table
 from bfn.solvers.multistep import Multistep
 
@@ -291,17 +291,17 @@ class Auto(Rule):
     4. the few-step rule of the model's calibration or kind of data
     """
 
-    def prepare(self, model: Planned, options: SolverOptions) -> PartSolvers | Table:
-        """Choose the solver of each part of the model's data, or a tuned table."""
-        no_options = not options.given
+    def prepare(self, model: Planned, options: SolverOptions) -> Solver | Table:
+        """Return the solver for a model, or a tuned table."""
+        no_options = all(value is None for value in (options.grid, options.t_start, options.g, options.path))
         if no_options and options.calls in model.info[TABLES]:
             return model.info[TABLES][options.calls]
         if model.info[MAPS_TO_END]:
-            return RENOISING.prepare(model, options)
+            return RENOISING
         may_draw_whole = no_options and options.plain and options.calls <= MOST_WHOLE
         if may_draw_whole and getattr(model, "draws_whole", False):
-            return WHOLE.prepare(model, options)
-        return super().prepare(model, options)
+            return WHOLE
+        return self
 
 
 NOISY: dict[str, Any] = {

@@ -98,8 +98,13 @@ class Multistep(Solver):
                 raise UserError(f"{name}={value!r}: expected one of {', '.join(map(str, known))}")
         if not self.g >= 0 or self.quiet < 0:
             raise UserError(f"g={self.g}, quiet={self.quiet}: expected numbers from 0 up")
+        if self.interpolates == "noise" or self.extrapolates_end:
+            self._check_rule_for_ode()
+
+    def _check_rule_for_ode(self) -> None:
+        """Raise a UserError for rules that contradict each other."""
         noise = self.interpolates == "noise"
-        if self.g and (noise or self.extrapolates_end):
+        if self.g:
             what = "interpolates='noise'" if noise else "extrapolates_end=True"
             raise UserError(f"g={self.g:g} with {what}: that is a rule for the ODE, g = 0")
         if self.corrector and noise:

@@ -30,7 +30,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bfn._utils.files import atomic, atomic_write, locked, read_text, sweep
-from bfn.core.codec import CODEC
 from bfn.core.conditions import Classes
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.flows import Flow
@@ -323,9 +322,7 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
     try:
         flow = from_plain(Flow, config["flow"], "flow")
         head = from_plain(Head, config["head"], "head")
-        info = from_plain(ModelInfo, config.get("info", {}), "info")
-        if info[CODEC] is not None:
-            info[CODEC].check(flow)
+        info = ModelInfo.from_plain(config.get("info", {}), "info")
         if network is not None:
             check_weights(network, weights)
         loaded = build_for(config["network"], weights) if network is None else network
@@ -340,7 +337,12 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
 
 
 def load(name: Path | str, network: nn.Module | None = None) -> BFN:
-    """Load a stored model, see :func:`bfn.load`."""
+    """Load a model from a directory, or a bundled one by its name; in evaluation mode, float32.
+
+    Args:
+        name: the directory, or a name that ``bfn models`` lists.
+        network: the network, if the model was stored with one that is not registered.
+    """
     parts = read_parts(name, network)
     try:
         model = BFN(*parts)
@@ -364,18 +366,24 @@ def read_config(name: Path | str) -> dict[str, Any]:
     weights = config.pop("weights", None)
     header = read_header(directory / WEIGHTS) if (directory / WEIGHTS).is_file() else None
     if header is not None and weights != header.digest:
-        if header.digest is None:
-            raise StorageError(
-                f"{directory / WEIGHTS}: not the weights that {CONFIG} was stored with: restore them, or delete "
-                f'the line "weights" in {CONFIG} to use these'
-            )
-        advice = f"using the copy in {WEIGHTS}; bfn info {directory} --repair writes it there"
-        warnings.warn(f"{path}: of other weights, as a save that was killed leaves it: {advice}", stacklevel=2)
-        path, config = directory / WEIGHTS, json.loads(header.metadata.get("config", "null"))
+        path, config = directory / WEIGHTS, _config_in(header, directory)
     try:
         return check_config(config)
     except StorageError as error:
         raise StorageError(f"{path}: {error}") from None
+
+
+def _config_in(header: Header, directory: Path) -> Any:
+    """Return the copy of the config in the weights, with a warning, for weights that are not those of the config."""
+    if header.digest is None:
+        raise StorageError(
+            f"{directory / WEIGHTS}: not the weights that {CONFIG} was stored with: restore them, or delete "
+            f'the line "weights" in {CONFIG} to use these'
+        )
+    advice = f"using the copy in {WEIGHTS}; bfn info {directory} --repair writes it there"
+    killed = f"{directory / CONFIG}: of other weights, as a save that was killed leaves it: {advice}"
+    warnings.warn(killed, stacklevel=3)
+    return json.loads(header.metadata.get("config", "null"))
 
 
 def repair(name: Path | str, copies: Iterable[Path] = ()) -> str:
@@ -557,8 +565,6 @@ def _check_finite(network: nn.Module, weights: Mapping[str, Tensor], place: str)
     """Raise a StorageError for NaN, and for infinite parameters. Buffers may be infinite: some are masks."""
     parameters = {name for name, _ in network.named_parameters()}
     for name, value in weights.items():
-        if not value.is_floating_point():
-            continue
         wrong = ~value.isfinite() if name in parameters else value.isnan()
         if wrong.any():
             what = f"{int(wrong.sum())} of its {value.numel()} values are NaN or infinite"

@@ -20,11 +20,12 @@ from bfn._utils.files import atomic, atomic_write
 from bfn._utils.progress import Progress, Shown, say
 from bfn.core.errors import UserError, did_you_mean
 from bfn.core.info import ModelInfo
-from bfn.core.model import BFN, load
+from bfn.core.model import BFN
 from bfn.core.sampling import MOST_NUMBERS, Request
 from bfn.data import table_files as files
 from bfn.data.table_columns import TableColumns, pandas
 from bfn.networks.conditioning import MOST_BLOCKS
+from bfn.storage.models import load
 from bfn.tables.conditions import columns_of
 from bfn.tables.sampling import CALLS, ROWS, TRIES, Gaps, RowRequest, SamplingReport, draw_rows
 from bfn.tables.training import TableObjective, check_network, table_model, table_trainer
