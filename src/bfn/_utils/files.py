@@ -62,7 +62,7 @@ def write_arrays(path: Path | str, /, **arrays: Any) -> Path:
 
 
 def sweep(*paths: Path) -> None:
-    """Remove temporary files of :func:`atomic` that killed processes left. Call it while the directory is locked."""
+    """Remove temporary files of ``atomic`` that killed processes left. Call it while the directory is locked."""
     for path in paths:
         for left in path.parent.glob(f".{path.name}.*.tmp"):
             left.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ def check_decoded(name: Path | str, n_bytes: int, stored: int) -> None:
 
 
 class Bounded(io.RawIOBase):
-    """A stream that raises a UserError once more was read than :func:`check_decoded` allows.
+    """A stream that raises a UserError once more was read than ``check_decoded`` allows.
 
     Args:
         stream: the decompressed stream.

@@ -42,7 +42,7 @@ def derived_seed(*parts: int | str) -> int:
 
 
 def derived_generator(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """Return a generator seeded by :func:`derived_seed`."""
+    """Return a generator seeded by ``derived_seed``."""
     return torch.Generator(device).manual_seed(derived_seed(*parts))
 
 
@@ -211,7 +211,7 @@ def write_pieces(
 
     Args:
         pieces: the files.
-        write: writes one of them. An item must depend on its number alone, see :func:`block_generator`.
+        write: writes one of them. An item must depend on its number alone, see ``block_generator``.
         request: plain values that the items depend on. They are kept in ``folder/stem.json``; the same request goes on
             where it stopped, with any number of processes.
         processes: the processes that share the work.

@@ -32,7 +32,7 @@ class Progress:
             ...
             progress.update(256)
 
-    Lines are printed at most every :data:`INTERVAL`, and once more at the end if any was printed.
+    Lines are printed at most every ``INTERVAL``, and once more at the end if any was printed.
 
     Args:
         total: units of work; None if unknown.

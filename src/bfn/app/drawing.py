@@ -416,7 +416,7 @@ MIXTURES = {"eight on a ring": _ring, "a spiral": _spiral, "two that cross": _cr
 
 @dataclass(frozen=True)
 class SolverErrors:
-    """Errors of a solver at :data:`CALLS`.
+    """Errors of a solver at ``CALLS``.
 
     Args:
         names: the solver, or several with the same tables.

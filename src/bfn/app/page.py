@@ -243,7 +243,7 @@ def _options(models: Models, name: str) -> dict[str, dict[str, Any]]:
 
 
 def _panel_widgets(side: str, usual: str, limits: Limits) -> list[Any]:
-    """Return the widgets of a panel, in the order of the fields of :class:`Panel`."""
+    """Return the widgets of a panel, in the order of the fields of ``Panel``."""
     solver = gr.Dropdown(**_solver_options(limits, usual), label=f"solver {side}", elem_id=f"solver-{side}")
     with gr.Row():
         calls = gr.Slider(

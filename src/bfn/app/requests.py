@@ -150,7 +150,7 @@ ROWS = tuple(field.name for field in fields(RowsRequest))
 
 
 def read_draw(values: Sequence[object], known: Mapping[str, Limits]) -> DrawRequest:
-    """Read the values of a request for samples, in the order of :data:`DRAW`."""
+    """Read the values of a request for samples, in the order of ``DRAW``."""
     given = _named(DRAW, values)
     model = choice(given, "model", known)
     limits = known[model]
@@ -191,7 +191,7 @@ def _panel(given: Mapping[str, object], side: str, limits: Limits) -> Panel:
 
 
 def read_mixture(values: Sequence[object], mixtures: Collection[str], solvers: Collection[str]) -> MixtureRequest:
-    """Read the values of a request for paths, in the order of :data:`MIXTURE`."""
+    """Read the values of a request for paths, in the order of ``MIXTURE``."""
     given = _named(MIXTURE, values)
     chosen = given["solvers"]
     if not isinstance(chosen, list) or not 1 <= len(chosen) <= MAX_PATHS:
@@ -206,7 +206,7 @@ def read_mixture(values: Sequence[object], mixtures: Collection[str], solvers: C
 
 
 def read_rows(values: Sequence[object], tables: Collection[str]) -> RowsRequest:
-    """Read the values of a request for rows, in the order of :data:`ROWS`. Conditions are separated by semicolons."""
+    """Read the values of a request for rows, in the order of ``ROWS``. Conditions are separated by semicolons."""
     given = _named(ROWS, values)
     conditions = [one.strip() for one in text(given, "given", MAX_GIVEN).split(";")]
     return RowsRequest(

@@ -297,7 +297,7 @@ def _with_headers(send: Send) -> Send:
 def protect(blocks: gr.Blocks, host: str, port: int) -> None:
     """Put the protection around a running server, from the next connection on.
 
-    Gradio listens before this can be done; until then the :class:`OwnHost` within the app refuses other hosts.
+    Gradio listens before this can be done; until then the ``OwnHost`` within the app refuses other hosts.
     """
     config = blocks.server.config
     config.loaded_app = Protection(config.loaded_app, blocks, host, port)

@@ -1,7 +1,7 @@
 """The command ``bfn``: finds a command, parses its arguments with tyro and turns errors of the user into one line.
 
 A command is a function in the registry "command": its docstring is its help, its parameters are its options, and it
-returns the exit code. Installed packages add commands by entry points, see :mod:`bfn.core.registry`.
+returns the exit code. Installed packages add commands by entry points, see ``bfn.core.registry``.
 
 Exit codes: 0 for success, 2 for an error that the user can correct (one line on standard error), 130 for an interrupt.
 Errors that the user can correct are a UserError, a missing package, and a file that cannot be read or written. All

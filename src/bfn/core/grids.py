@@ -1,7 +1,7 @@
 """Time grids: the times of the network calls.
 
-A grid is a small object whose :meth:`Grid.times` turns (flow, intervals, t_start) into ``intervals + 1`` increasing
-float64 times. :func:`parse` makes one from a name such as "karras:5".
+A grid is a small object whose ``Grid.times`` turns (flow, intervals, t_start) into ``intervals + 1`` increasing
+float64 times. ``parse`` makes one from a name such as "karras:5".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Grid(ABC):
     """A rule for times. Its dataclass fields are the numbers that may follow its name: "power:2:0.9".
 
     Attributes:
-        name: name for :func:`parse`.
+        name: name for ``parse``.
         stops_short: the last interval is not stepped, as in the released code: its first point is the last call.
         needs_start: the rule has no point at t = 0.
         in_t: the times are the same for every schedule, so that parts of joint data may share them.
@@ -60,7 +60,7 @@ class Grid(ABC):
         return self.times(flow, intervals, t_start)
 
     def __str__(self) -> str:
-        """Return the name that :func:`parse` reads."""
+        """Return the name that ``parse`` reads."""
         numbers = [getattr(self, key) for key in _numbers(type(self))]
         while numbers and numbers[-1] is None:
             numbers.pop()
@@ -155,7 +155,7 @@ class Log1p(Grid):
 
 @dataclass(frozen=True)
 class Log1pEarly(Log1p):
-    """:class:`Log1p` to s = 2.5 sqrt(calls), beyond which a trained network's errors are larger than the details.
+    """``Log1p`` to s = 2.5 sqrt(calls), beyond which a trained network's errors are larger than the details.
 
     This follows the best ends for the bundled models: s = 6 with 5 calls, 8 with 10, and 15 to 20 with 50.
     """
@@ -205,7 +205,7 @@ class Information(Grid):
 
 @dataclass(frozen=True)
 class Mean(Grid):
-    """Weighted mean of the times that the parts of joint data have alone. It has no name for :func:`parse`."""
+    """Weighted mean of the times that the parts of joint data have alone. It has no name for ``parse``."""
 
     grids: tuple[Grid, ...]
     flows: tuple[PartFlow, ...]

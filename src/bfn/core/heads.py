@@ -31,7 +31,7 @@ class Output(ABC):
 
     @property
     def is_density(self) -> bool:
-        """True if :meth:`log_prob` is the log of a density, not of a probability."""
+        """True if ``log_prob`` is the log of a density, not of a probability."""
         return False
 
     @property
@@ -94,7 +94,7 @@ class Output(ABC):
 
 @dataclass(frozen=True)
 class Point(Output):
-    """All mass on x_hat. :meth:`log_prob` is that of a normal about x_hat with the scale that is still unknown."""
+    """All mass on x_hat. ``log_prob`` is that of a normal about x_hat with the scale that is still unknown."""
 
     x_hat: Tensor
     scale: float | Tensor

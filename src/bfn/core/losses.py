@@ -462,7 +462,7 @@ def weighted_loss(
 class LossByTime:
     """The loss as a function of t, measured in training: moving means in equal bins of t.
 
-    :meth:`add` collects values without reading them, so that a GPU does not wait; :meth:`fold` adds what was collected
+    ``add`` collects values without reading them, so that a GPU does not wait; ``fold`` adds what was collected
     to the estimate. Rows of the estimate: counts, squared errors, and squares of the bound's integrand
     beta'/2 * squared error.
     """

@@ -30,7 +30,7 @@ Data = Tensor | np.ndarray[Any, Any] | Mapping[str, Any]
 
 
 class Model(ABC):
-    """Anything that predicts data from a state: :class:`BFN`, and the exact models of ``bfn.exact``.
+    """Anything that predicts data from a state: ``BFN``, and the exact models of ``bfn.exact``.
 
     Attributes:
         flow: how the data are noised.
@@ -124,7 +124,7 @@ class Model(ABC):
         condition: Mapping[str, Tensor] | None = None,
         present: Any = None,
     ) -> dict[str, Tensor]:
-        """Return the share of each part in the continuous-time loss, (batch,), nats. Their sum is :meth:`loss`."""
+        """Return the share of each part in the continuous-time loss, (batch,), nats. Their sum is ``loss``."""
         x, conditions = self.as_batch(x, label, condition, present)
         mask = conditions.get("present")
         values = losses.continuous_time_loss_values(self, x, t, generator, conditions)
@@ -145,7 +145,7 @@ class Model(ABC):
         return losses.reconstruction_loss(self, x, generator, conditions)
 
     def even_flow(self, x: Data, n_times: int = 64, generator: torch.Generator | None = None) -> Flow:
-        """Return a flow on which information about each part grows evenly in t: :func:`bfn.schedules.even_flow`."""
+        """Return a flow on which information about each part grows evenly in t: ``bfn.schedules.even_flow``."""
         flow: Flow = room_function("even-flow")(self, self.as_data(x), n_times, generator)
         return flow
 
@@ -198,7 +198,7 @@ class Model(ABC):
         return codec_for(self.info, self.flow, self.data_shape)
 
     def encode(self, data: Any) -> dict[str, Any]:
-        """Return data as people have them, such as strings or a DataFrame, in the form of :meth:`loss`.
+        """Return data as people have them, such as strings or a DataFrame, in the form of ``loss``.
 
         Returns:
             ``x``, and ``present`` if samples have different lengths: ``model.loss(**model.encode(data))``.
@@ -210,7 +210,7 @@ class Model(ABC):
         """Return samples as people look at them.
 
         Args:
-            x: samples as :meth:`sample` returns them, or their tensors.
+            x: samples as ``sample`` returns them, or their tensors.
             present: bool, like x, True where a sample has data, if x are tensors. Padding is not decoded. If it is left
                 out and the model has lengths, the class 0 at the end of a sequence counts as padding.
 
@@ -239,7 +239,7 @@ class Model(ABC):
         return self.codec.decode(self.flow.from_parts(parts), present)
 
     def log_likelihood(self, x: Data, method: str = "ode", nfe: int | None = None, **settings: Any) -> Any:
-        """Return log p(x) of each sample, or a bound; see :func:`bfn.likelihood.log_likelihood` for the settings."""
+        """Return log p(x) of each sample, or a bound; see ``bfn.likelihood.log_likelihood`` for the settings."""
         return room_function("log-likelihood")(self, self.as_data(x), method, nfe, **settings)
 
 
@@ -252,7 +252,7 @@ class BFN(Model, nn.Module):
             as ``label=``, and so is the mask of the data that exist, if the network takes ``present=``.
         flow: how the data are noised.
         predicts: "noise", "data" or "preconditioned" for numbers, "logits" for classes, or a
-            :class:`bfn.core.heads.Head`; a mapping for joint data.
+            ``bfn.core.heads.Head``; a mapping for joint data.
         data_shape: shape of one sample, or a mapping of shapes.
         info: facts such as classes. A network whose config says how many classes it knows gets equally frequent ones.
     """

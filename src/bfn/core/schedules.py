@@ -75,17 +75,17 @@ class Schedule(ABC):
         return self.beta(t).sqrt()
 
     def s_of(self, times: Sequence[float]) -> list[float]:
-        """Return :meth:`s` of several times as numbers, for the table of a solver."""
+        """Return ``s`` of several times as numbers, for the table of a solver."""
         values: list[float] = self.s(torch.tensor(times, dtype=torch.float64)).tolist()
         return values
 
     @cached_property
     def s_first(self) -> float:
-        """:meth:`s` at :data:`FIRST_TIME`."""
+        """``s`` at ``FIRST_TIME``."""
         return float(self.s(FIRST_TIME))
 
     def time_of_s(self, s: Time) -> Tensor:
-        """Return the time at which :meth:`s` has this value."""
+        """Return the time at which ``s`` has this value."""
         return self.inverse(as_float64(s).square())
 
 

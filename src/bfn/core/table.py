@@ -5,7 +5,7 @@ Every explicit method is linear in the state, the predicted messages so far, and
     u_next = a u + sum_j b_j w_hat[-1-j] + c xi          xi ~ N(0, I)
 
 a, b, c are float64 numbers that are known before the first network call. A solver makes the rows from a flow and a
-grid. A row is applied here, by :meth:`BoundRow.__call__`; the loop over the rows is in :mod:`bfn.core.sampling`.
+grid. A row is applied here, by ``BoundRow.__call__``; the loop over the rows is in ``bfn.core.sampling``.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _add(x: Tensor, weight: Number, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class BoundTable:
-    """A table bound to a flow and a batch, see :class:`Table`. Everything that the loop needs is computed before it.
+    """A table bound to a flow and a batch, see ``Table``. Everything that the loop needs is computed before it.
 
     Attributes:
         times, levels: time and noise level of each call.

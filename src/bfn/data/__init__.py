@@ -1,6 +1,6 @@
 """Data: images, texts, records and tables, from files or from the standard sets.
 
-:func:`load` takes the name of a standard set or a path and returns :class:`Images`, :class:`Text` or :class:`Records`.
+``load`` takes the name of a standard set or a path and returns ``Images``, ``Text`` or ``Records``.
 These are kept as they are stored, and become floats or int64 classes a batch at a time:
 
     images = bfn.data.load("mnist")               # or a folder, .npz, .npy, an idx file

@@ -182,7 +182,7 @@ def check_held_out(held_out: float | int, n: int, unit: str) -> int:
 
 
 def random_split(n: int, held_out: float | int, seed: int, unit: str) -> tuple[Tensor, Tensor]:
-    """Return the positions of (the rest, held-out items) among n, both increasing; see :meth:`Images.split`."""
+    """Return the positions of (the rest, held-out items) among n, both increasing; see ``Images.split``."""
     count = check_held_out(held_out, n, unit)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return order[count:].sort().values, order[:count].sort().values

@@ -1,7 +1,7 @@
 """Load data: standard sets and files, as they are or as a model takes them.
 
-:func:`load` returns :class:`Images`, :class:`Text` or :class:`Records`, and :func:`read_model_data` returns tensors for
-a model. :func:`info_of_records` and :func:`encode_records` do the same for records that a model is trained on.
+``load`` returns ``Images``, ``Text`` or ``Records``, and ``read_model_data`` returns tensors for
+a model. ``info_of_records`` and ``encode_records`` do the same for records that a model is trained on.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _PATHS = "trained-on.json"
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of the standard sets that :func:`load` knows."""
+    """Return the names of the standard sets that ``load`` knows."""
     return ("digits", *(name for name, source in SOURCES.items() if not source.is_network))
 
 
@@ -72,11 +72,11 @@ def load(
     columns: Columns | None = None,
     progress: Shown = True,
 ) -> Images | Text | Records:
-    """Load a part of a standard set (:func:`names`) or of the data at a path.
+    """Load a part of a standard set (``names``) or of the data at a path.
 
     Paths may be a folder of images (sub-folders are classes) or of the binary version of CIFAR-10, a ``.npy`` or
     ``.npz`` file, an MNIST idx file (also with ``.gz``), a text file, or a file of records: CSV, TSV, Parquet, FASTA or
-    a list of SMILES (:func:`bfn.data.read_records`). Arrays of one or two axes are records. If ``columns`` are
+    a list of SMILES (``bfn.data.read_records``). Arrays of one or two axes are records. If ``columns`` are
     given, every file is read as records; a ``.txt`` file then has one record in each line.
 
     Sets with a test part keep it; of all others, 5 % are held out for the test. Another 5 % are held out for
@@ -466,7 +466,7 @@ def read_model_data(
 
     Args:
         model: the model.
-        source: as :func:`load` takes it; if None, the data that the model was trained on, which are not downloaded.
+        source: as ``load`` takes it; if None, the data that the model was trained on, which are not downloaded.
         part: part of the data.
         n: maximum number of samples. Images are chosen at random, windows of a text are evenly spread.
         seed: seed of the choice of images; None to spread them evenly.
@@ -515,7 +515,7 @@ def as_model_data(model: Model, images: Images) -> Tensor:
 
 
 def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tensor]:
-    """Return the arguments ``known`` and ``known_mask`` of :func:`bfn.sample` for a known part of images."""
+    """Return the arguments ``known`` and ``known_mask`` of ``bfn.sample`` for a known part of images."""
     if model.form != "images":
         raise UserError(f"a known part of images: the model is one of {model.form}, not of images; leave it out")
     _, height, width = model.data_shape

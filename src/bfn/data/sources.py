@@ -258,8 +258,8 @@ class Source:
         alphabet: symbols of a text; None for those found in it.
         columns: default roles of the columns of records.
         tokenizer: default tokenizer of the sequences of records.
-        is_table: whether it is a table, for :func:`bfn.data.read_table`.
-        is_network: whether it is a Bayesian network, which :func:`bfn.data.load` does not read.
+        is_table: whether it is a table, for ``bfn.data.read_table``.
+        is_network: whether it is a Bayesian network, which ``bfn.data.load`` does not read.
     """
 
     downloads: tuple[Download, ...]
@@ -339,7 +339,7 @@ BUILT_IN: dict[str, Source] = {
 """The standard sets of this library by name, for the registry."""
 
 SOURCES: Registry[Source] = registry("dataset")
-"""The standard sets by name: what :func:`bfn.data.load` and ``bfn data fetch`` know."""
+"""The standard sets by name: what ``bfn.data.load`` and ``bfn data fetch`` know."""
 
 
 # --- fetching ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Columns of a table: the type of their cells, and the parts of joint data that the cells become.
 
-:class:`CellType` turns the cells of a pandas Series into plain values and back. :class:`TableColumn` turns plain values
-into states and numbers on a normal scale, and :class:`TableColumns` does so for all columns of a table.
+``CellType`` turns the cells of a pandas Series into plain values and back. ``TableColumn`` turns plain values
+into states and numbers on a normal scale, and ``TableColumns`` does so for all columns of a table.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SPREAD_SAMPLES = 500
 
 
 class ContinuousSettings(TypedDict, total=False):
-    """Settings of exact models of continuous data, see :class:`ContinuousExactModel`."""
+    """Settings of exact models of continuous data, see ``ContinuousExactModel``."""
 
     sigma_1: float
     flow: ContinuousFlow | None
@@ -29,7 +29,7 @@ class ContinuousSettings(TypedDict, total=False):
 
 
 class DiscreteSettings(TypedDict, total=False):
-    """Settings of exact models of discrete data, see :class:`DiscreteExactModel`."""
+    """Settings of exact models of discrete data, see ``DiscreteExactModel``."""
 
     beta_1: float
     flow: DiscreteFlow | None

@@ -37,7 +37,7 @@ class _Normals(nn.Module):
         return _log_density(u.unsqueeze(1) - s * self.mean, 1 + s * s * self.variance)
 
     def log_factor(self, u: Tensor, s: Any) -> Tensor:
-        """Return the log of the factor of the state's density that :meth:`log_state` leaves out, (batch,)."""
+        """Return the log of the factor of the state's density that ``log_state`` leaves out, (batch,)."""
         return u.new_zeros(len(u))
 
     def output(self, u: Tensor, level: NoiseLevel, weights: Tensor) -> Output:
@@ -56,7 +56,7 @@ class _Normals(nn.Module):
 
 
 class _Categoricals(nn.Module):
-    """Distributions of the variables of a discrete part, in each of M components. See :class:`_Normals`."""
+    """Distributions of the variables of a discrete part, in each of M components. See ``_Normals``."""
 
     log_probs: Tensor
 
@@ -98,7 +98,7 @@ class JointMixture(ExactModel):
         classes: probabilities of each discrete part, (M, *shape, K).
         weights: (M,), equal if None.
         flows: of the parts; parts that are left out have the default flow of their kind.
-        times: see :class:`bfn.JointFlow`.
+        times: see ``bfn.JointFlow``.
         dtype: type of the parameters and of the states.
 
     >>> model = JointMixture({"x": ([[0.0], [1.0]], [[0.1], [0.2]])}, {"kind": [[0.9, 0.1], [0.2, 0.8]]})

@@ -31,7 +31,7 @@ class GaussianMixture(ContinuousExactModel):
         stds: instead of covariances, (M,) for isotropic components or (M, D) for axis-aligned ones. A component with
             std 0 is a point; the mixture then has a posterior but no density.
         weights: (M,), equal if None.
-        settings: see :class:`bfn.exact.base.ContinuousExactModel`.
+        settings: see ``bfn.exact.base.ContinuousExactModel``.
     """
 
     means: Tensor
@@ -146,7 +146,7 @@ class Points(ContinuousExactModel):
         bandwidth: standard deviation of the Gaussians; 0 for the points themselves.
         weights: (N,), equal if None.
         chunk: number of points to work on at a time; this takes 4 * batch * chunk bytes in float32.
-        settings: see :class:`bfn.exact.base.ContinuousExactModel`.
+        settings: see ``bfn.exact.base.ContinuousExactModel``.
     """
 
     centred: Tensor
@@ -239,7 +239,7 @@ class VonMisesMixture(ContinuousExactModel):
         centres: (M, D), in radians.
         concentrations: (M, D), 0 for a uniform angle.
         weights: (M,), equal if None.
-        settings: see :class:`bfn.exact.base.ContinuousExactModel`; the default of ``sigma_1`` is 0.01.
+        settings: see ``bfn.exact.base.ContinuousExactModel``; the default of ``sigma_1`` is 0.01.
 
     >>> model = VonMisesMixture([[0.0], [2.0]], [[20.0], [5.0]])
     >>> bool((model.sample_data(3).norm(dim=-1) - 1).abs().max() < 1e-12)

@@ -23,7 +23,7 @@ class StringSet(DiscreteExactModel):
         strings: classes, (N, L).
         weights: (N,), equal if None.
         n_classes: number of classes.
-        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
+        settings: see ``bfn.exact.base.DiscreteExactModel``.
     """
 
     strings: Tensor
@@ -76,7 +76,7 @@ class MixtureOfProducts(DiscreteExactModel):
     Args:
         weights: (M,), equal if None.
         probs: class probabilities, (M, L, K).
-        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
+        settings: see ``bfn.exact.base.DiscreteExactModel``.
     """
 
     log_probs: Tensor
@@ -113,7 +113,7 @@ class ProductOfCategoricals(MixtureOfProducts):
 
     Args:
         probs: class probabilities, (L, K).
-        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
+        settings: see ``bfn.exact.base.DiscreteExactModel``.
     """
 
     def __init__(self, probs: Tensor, **settings: Unpack[DiscreteSettings]) -> None:
@@ -133,7 +133,7 @@ class MarkovChain(DiscreteExactModel):
         initial: (K,).
         transition: (K, K), each row a distribution.
         length: number of variables.
-        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
+        settings: see ``bfn.exact.base.DiscreteExactModel``.
     """
 
     log_initial: Tensor
@@ -190,13 +190,13 @@ class MarkovChain(DiscreteExactModel):
 
 
 class NGram(DiscreteExactModel):
-    """An n-gram model, see :mod:`bfn.networks.ngram_counts`. :meth:`from_text` estimates one from a text.
+    """An n-gram model, see ``bfn.networks.ngram_counts``. ``from_text`` estimates one from a text.
 
     Args:
         tables: parameters of the model.
         length: number of variables.
         memory: bytes that a posterior may use in addition to the model. Batches are divided into parts that fit.
-        settings: see :class:`bfn.exact.base.DiscreteExactModel`.
+        settings: see ``bfn.exact.base.DiscreteExactModel``.
     """
 
     def __init__(

@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Configuration:
-    """A model of the original paper, as arguments of :func:`bfn.networks.build` and :class:`bfn.BFN`.
+    """A model of the original paper, as arguments of ``bfn.networks.build`` and ``bfn.BFN``.
 
     Attributes:
         network: config of the network.
-        flow, head, data_shape: arguments of :class:`bfn.BFN`.
+        flow, head, data_shape: arguments of ``bfn.BFN``.
         data: the data that the model was trained on, as in the settings of a training run; without a name if it is not
             known. Evaluation prepares images by it.
         alphabet: symbols of a text model in the order of their classes.
@@ -118,7 +118,7 @@ class _Section:
         settings: the original settings.
         name: name of the section.
         class_names: class names that it may have.
-        fixed: parameters that must have these values, see :meth:`fixed`.
+        fixed: parameters that must have these values, see ``fixed``.
     """
 
     def __init__(self, settings: dict[str, Any], name: str, *class_names: str, **fixed: Any) -> None:
@@ -389,7 +389,7 @@ def convert(path: str | Path, settings: str | Mapping[str, Any], out_dir: str | 
     """Load a published file and save it in the format of this library. Nothing is written unless all of it fits.
 
     Args:
-        path, settings: see :func:`load_official`.
+        path, settings: see ``load_official``.
         out_dir: directory to write.
     """
     model = load_official(path, settings)

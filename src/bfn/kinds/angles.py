@@ -33,7 +33,7 @@ def pairs_of(angles: Tensor) -> Tensor:
 
 
 def angles_of(pairs: Tensor) -> Tensor:
-    """Return the angles in (-pi, pi] of pairs of any length, (..., 2) -> (...); the inverse of :func:`pairs_of`."""
+    """Return the angles in (-pi, pi] of pairs of any length, (..., 2) -> (...); the inverse of ``pairs_of``."""
     return torch.atan2(pairs[..., 1], pairs[..., 0])
 
 
@@ -183,7 +183,7 @@ class AngleHead(Head):
     The evidence s u of the angle's own state is added to them. A network that returns 0 is therefore exact for uniform
     and independent angles, and else has to learn only the prior and the dependence on other variables.
 
-    Data and output of the network are pairs, (batch, ..., 2), see :func:`pairs_of`.
+    Data and output of the network are pairs, (batch, ..., 2), see ``pairs_of``.
     """
 
     kind: ClassVar[str] = "continuous"

@@ -74,7 +74,7 @@ class Settings:
             computing a density.
         dequantise: distribution of the draws around a value: "uniform", or the "noise" of the flow at the data end, for
             models that have learned the grid itself. Both bound the same probability.
-        variance: (n_steps,), from :func:`receiver_variance` on other data, for "n-step" on continuous data.
+        variance: (n_steps,), from ``receiver_variance`` on other data, for "n-step" on continuous data.
     """
 
     method: Method = "ode"
@@ -192,8 +192,8 @@ def log_likelihood(
     Args:
         model: the model.
         x: data, packed, (n, ...).
-        method, nfe: see :class:`Settings`.
-        label, condition: conditions, as for :func:`bfn.sample`; the network gets none if they are None.
+        method, nfe: see ``Settings``.
+        label, condition: conditions, as for ``bfn.sample``; the network gets none if they are None.
         present: bool, like the data, True where a sample has data; the rest does not count.
         generator: source of the random numbers, for one batch after the other.
         seed: seed instead of a generator. Every batch then has a generator of its own.
@@ -202,7 +202,7 @@ def log_likelihood(
         request: plain values that identify the model, so that stored figures of another model are not used.
         batch: maximum number of states that go through the network together; if None, as many as make 2^16 numbers.
         progress: whether to show progress.
-        settings: the other settings, such as ``tolerance=1e-3``; see :class:`Settings`.
+        settings: the other settings, such as ``tolerance=1e-3``; see ``Settings``.
     """
     conditions = check_data(model, x, label, condition, present, batch=batch)
     chosen = Settings(method, nfe, **settings)

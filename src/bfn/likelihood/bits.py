@@ -81,7 +81,7 @@ def batch_size(batch: int | None, numbers: int, draws: int = 1) -> int:
     """Return the number of samples in a batch.
 
     Args:
-        batch: maximum number of states; if None, as many as make :data:`STATE_NUMBERS`.
+        batch: maximum number of states; if None, as many as make ``STATE_NUMBERS``.
         numbers: size of a state.
         draws: number of states for each sample.
     """
@@ -151,7 +151,7 @@ class Likelihood:
 
     @classmethod
     def read(cls, path: Path) -> Likelihood:
-        """Read a file of :meth:`arrays`."""
+        """Read a file of ``arrays``."""
         with np.load(path, allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in stored}
         values: dict[str, Any] = {name: torch.from_numpy(a) if a.ndim else a.item() for name, a in arrays.items()}
@@ -220,7 +220,7 @@ def held_out_bits(
     Args:
         model: the model.
         x: data, packed, (n, ...).
-        label, condition: conditions, as for :func:`bfn.sample`; the network gets none if they are None.
+        label, condition: conditions, as for ``bfn.sample``; the network gets none if they are None.
         present: bool, like the data, True where a sample has data.
         n_steps: measure the loss of that many steps instead of the continuous-time loss.
         repeats: number of times at which the loss of each sample is measured.

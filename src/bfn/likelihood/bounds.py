@@ -7,7 +7,7 @@ not depend on x:
     KL = 1/2 sum_d [ log(1 + alpha r) + (1 + alpha (x_d - x_hat_d)^2) / (1 + alpha r) - 1 ]
 
 r = 0 is the usual loss, alpha/2 ||x - x_hat||^2. The best r is the mean squared error of a dimension, with which the
-average is D/2 log(1 + alpha r). :func:`receiver_variance` measures it on other data, so that the result is a bound.
+average is D/2 log(1 + alpha r). ``receiver_variance`` measures it on other data, so that the result is a bound.
 """
 
 from __future__ import annotations

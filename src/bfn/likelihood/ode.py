@@ -77,7 +77,7 @@ def dormand_prince(
     """Integrate with adaptive steps; each sample has its own, so that it does not depend on the rest of the batch.
 
     The error of a step is the norm of the errors of the state and the log-densities. They have the same unit: a change
-    of v by dv changes log N(v) by v . dv. The arguments are those of :func:`adams`.
+    of v by dv changes log N(v) by v . dv. The arguments are those of ``adams``.
 
     Returns:
         The last values, and the number of calls of each sample, (batch,).
@@ -131,7 +131,7 @@ class Ode:
         batch: the data.
         probes: number of random vectors for the divergence; None for the exact divergence.
         draws: number of states at the data end for each sample.
-        levels, dequantise: see :func:`bfn.likelihood.log_likelihood`.
+        levels, dequantise: see ``bfn.likelihood.log_likelihood``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Networks: torch modules that predict the data from a noisy state. They know nothing about flows.
 
 Every network is called as ``network(inputs, t, label=None)``, keeps its arguments in ``config``, and is rebuilt from it
-by :func:`build`. `MLP`, `Transformer` and `UNet` also take ``present=``, False at padding, and their named conditions.
+by ``build``. `MLP`, `Transformer` and `UNet` also take ``present=``, False at padding, and their named conditions.
 Buffers that are no weights, such as frequencies, are set by a module's ``reset_constants()``.
 
 >>> network = MLP(2, width=16)

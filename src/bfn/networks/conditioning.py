@@ -50,7 +50,7 @@ class Network(nn.Module):
     """Base class of networks. It keeps their arguments in ``config``, {"name": name, argument: value, ...}.
 
     Args:
-        name: of the network in :data:`bfn.networks.NETWORKS`.
+        name: of the network in ``bfn.networks.NETWORKS``.
         arguments: the ``locals()`` at the start of ``__init__``.
         sizes: names of the arguments that must be whole numbers above 0; "n_levels" counts the multipliers of a U-Net.
     """

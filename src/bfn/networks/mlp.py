@@ -1,4 +1,4 @@
-"""Residual multilayer perceptrons: :class:`MLP` for vectors, :class:`TableMLP` for the rows of a table."""
+"""Residual multilayer perceptrons: ``MLP`` for vectors, ``TableMLP`` for the rows of a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -118,11 +118,11 @@ class TableNetwork(Network):
     """Base class of networks for the rows of a table, (batch, in_features) -> (batch, out_features).
 
     A row is a vector of numbers, class probabilities, and the noise level of each number. Class probabilities are
-    centred in the input. In the output their logarithm is added as in :func:`combine`, so that a class column's own
+    centred in the input. In the output their logarithm is added as in ``combine``, so that a class column's own
     evidence does not have to pass through the network.
 
     Args:
-        name, arguments, sizes: see :class:`Network`. The arguments contain ``n_numbers``, the number of numeric
+        name, arguments, sizes: see ``Network``. The arguments contain ``n_numbers``, the number of numeric
             columns, and ``class_counts``, the number of classes of each class column.
     """
 
@@ -164,7 +164,7 @@ class TableNetwork(Network):
 class TableMLP(TableNetwork):
     """Multilayer perceptron for rows of a table, (batch, in_features) -> (batch, out_features).
 
-    See :class:`TableNetwork` for the layout of a row.
+    See ``TableNetwork`` for the layout of a row.
 
     Args:
         n_numbers: number of numeric columns.

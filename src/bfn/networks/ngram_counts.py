@@ -126,7 +126,7 @@ def count_ngrams(text: Tensor, context: int, n_classes: int) -> Iterator[tuple[T
 
     Args:
         text: classes, (n,), or of several texts, (n, length), -1 after the end of a shorter one.
-        context: see :class:`BackoffTables`.
+        context: see ``BackoffTables``.
         n_classes: number of different symbols.
     """
     text = text if text.ndim > 1 else text.unsqueeze(0)
@@ -161,7 +161,7 @@ def count_backoff(text: Tensor, context: int, n_classes: int, smoothing: float, 
     """Estimate a model with all n-grams that occur often enough.
 
     Args:
-        text, context, n_classes: see :func:`count_ngrams`.
+        text, context, n_classes: see ``count_ngrams``.
         smoothing: r. The backoff of a context is r d / (n + r d), if n symbols, d of them different, follow it in the
             text. 1 is the rule of Witten and Bell.
         min_count: n-grams that occur fewer times are not kept.
@@ -192,7 +192,7 @@ def count_pruned(text: Tensor, context: int, n_classes: int, most: int) -> Backo
     """Estimate a model with at most ``most`` n-grams, those that improve the likelihood of the text most.
 
     Args:
-        text, context, n_classes: see :func:`count_ngrams`.
+        text, context, n_classes: see ``count_ngrams``.
         most: maximum number of n-grams.
     """
     counted = list(count_ngrams(text, context, n_classes))

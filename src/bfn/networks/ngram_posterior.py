@@ -100,7 +100,7 @@ class Automaton(nn.Module):
         return levels
 
     def retreat(self, beta: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the values of contexts before a symbol given those after it, the transpose of :meth:`advance`."""
+        """Return the values of contexts before a symbol given those after it, the transpose of ``advance``."""
         raise NotImplementedError
 
     def emit(self, alpha: Tensor, evidence: Tensor, out: Tensor | None = None) -> Tensor:
@@ -170,7 +170,7 @@ class BackoffAutomaton(Automaton):
 
     In context h the chain emits x with probability share(h x) and moves to the context h x, or, with probability
     backoff(h), drops the oldest symbol of h and tries again. It has one transition per n-gram, four to five times fewer
-    than :class:`SparseAutomaton`. It is a different model: a chain that backed off before it emitted x moves to the
+    than ``SparseAutomaton``. It is a different model: a chain that backed off before it emitted x moves to the
     shorter context, even if h x was seen. On text8 this costs 0.03 bits per character.
     """
 
@@ -354,7 +354,7 @@ def _draw(chain: BackoffAutomaton, log_likelihood: Tensor, uniform: Tensor) -> T
 class NGramPosterior(nn.Module):
     """Posterior of an n-gram model given theta, (batch, length, K) -> logits of the same shape.
 
-    Until :meth:`count` is called all symbols are equally likely, and the posterior is theta.
+    Until ``count`` is called all symbols are equally likely, and the posterior is theta.
 
     Args:
         n_classes: number of different symbols.

@@ -230,7 +230,7 @@ class Transformer(Network):
 
     @property
     def draw_whole(self) -> Callable[..., Tensor] | None:
-        """Function that draws whole strings, see :meth:`NGramPosterior.draw`; None without an n-gram model."""
+        """Function that draws whole strings, see ``NGramPosterior.draw``; None without an n-gram model."""
         return None if self.chain is None else self.chain.draw
 
     def grown(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -261,7 +261,7 @@ def _check_data(in_features: int | None, out_features: int | None, n_classes: in
 
 
 class TableTransformer(TableNetwork):
-    """Transformer over the columns of a table, for rows as :class:`bfn.networks.TableMLP` takes them.
+    """Transformer over the columns of a table, for rows as ``bfn.networks.TableMLP`` takes them.
 
     It is many times slower than the perceptron, and is worth it on a GPU for tables with complex dependencies.
 

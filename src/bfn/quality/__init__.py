@@ -4,7 +4,7 @@
     comparison = compare(model, crossed(model.flow, ["bfn", "auto"], [5, 10]), judge, n=200)
     print(comparison.markdown())
 
-Every figure is an :class:`Estimate`, a value with its 95 % interval.
+Every figure is an ``Estimate``, a value with its 95 % interval.
 """
 
 from bfn._utils.estimate import Estimate, bootstrap_estimates, mean_estimate, share_estimate

@@ -1,7 +1,7 @@
 """Features of images, for the Frechet distance, and the bundled classifier of digits.
 
 An extractor is any function from images (batch, channel, height, width) in [-1, 1] to features (batch, d): that of the
-bundled digit classifier (``load_classifier().features``), pixels (:func:`pooled_pixels`), or a module of your own. The
+bundled digit classifier (``load_classifier().features``), pixels (``pooled_pixels``), or a module of your own. The
 features of Inception come with the plugin ``bfn_lab``.
 """
 

@@ -3,7 +3,7 @@
     d = |m_a - m_b|^2 + tr(A + B - 2 (A^1/2 B A^1/2)^1/2)
 
 With features of Inception it is the FID; with features of the bundled classifier it is a counterpart for MNIST, see
-:mod:`bfn.quality.features`. Means and covariances are gathered batch by batch in float64, so memory does not grow with
+``bfn.quality.features``. Means and covariances are gathered batch by batch in float64, so memory does not grow with
 the number of images.
 """
 
@@ -123,7 +123,7 @@ class FeatureStatistics:
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a file that :meth:`save` wrote."""
+        """Read a file that ``save`` wrote."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
@@ -178,8 +178,8 @@ def frechet_estimate(
         generator: source of the random numbers of the bootstrap.
         n_resamples: number of resamples. Each takes one covariance and one eigenvalue problem: milliseconds for 64
             features, about 10 s for 2,048. 0 for the interval of the linearised distance, see
-            :func:`frechet_influence`, which costs as much as one resample.
-        allow_singular: see :func:`frechet_distance`.
+            ``frechet_influence``, which costs as much as one resample.
+        allow_singular: see ``frechet_distance``.
     """
     b = _statistics(reference)
     distance = frechet_distance(features, b, allow_singular=allow_singular)

@@ -113,7 +113,7 @@ class JudgePart(ABC):
         """Return the figures of samples.
 
         Args:
-            x: samples, as :attr:`Judge.prepare` returns them.
+            x: samples, as ``Judge.prepare`` returns them.
             labels: classes that were asked for, (n,).
         """
 

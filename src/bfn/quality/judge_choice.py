@@ -1,6 +1,6 @@
 """Metrics, and the judge that fits a model's data.
 
-A metric says how real data are read and which parts judge them. The metrics of this library are in :data:`BUILT_IN`;
+A metric says how real data are read and which parts judge them. The metrics of this library are in ``BUILT_IN``;
 an installed package adds its own by the entry point ``"metric.mine" = "my_package.metrics:MINE"``.
 """
 
@@ -418,7 +418,7 @@ def judge_for(
 
     Args:
         model: the model.
-        metric: a name in :data:`METRICS`, or "table".
+        metric: a name in ``METRICS``, or "table".
         data: real data to compare with: a name or path for ``bfn.data.load``, or a tensor of data as the model takes
             them. By default, the data that the model was trained on, as its info says.
         features: a TorchScript file with Inception, for that metric; its code is run.

@@ -132,7 +132,7 @@ def jensen_shannon(a: Counter[str], b: Counter[str]) -> float:
     """Return the Jensen-Shannon divergence of two counts in bits, between 0 (equal) and 1 (disjoint, or one is empty).
 
     Args:
-        a, b: counts, as :func:`ngram_counts` returns them.
+        a, b: counts, as ``ngram_counts`` returns them.
     """
     for own in (a, b):
         if not isinstance(own, Mapping):

@@ -1,6 +1,6 @@
 """Solvers: rules that make a table of coefficients from a flow and the times of the network calls.
 
-A new solver is a subclass of :class:`Solver` that makes the rows of a table, and an entry of :data:`SOLVERS`. Then
+A new solver is a subclass of ``Solver`` that makes the rows of a table, and an entry of ``SOLVERS``. Then
 ``model.sample(16, "leap")`` finds it. This one takes a step of du/ds = w_hat with each call:
 
     class Leap(Solver):
@@ -10,7 +10,7 @@ A new solver is a subclass of :class:`Solver` that makes the rows of a table, an
 
     SOLVERS["leap"] = Leap("leap", "Euler in s", ("continuous", "discrete"), order=1)
 
-A row sets u = a u + sum_j b_j w_hat_j + c noise, see :class:`Row`. A package registers its solver under the entry point
+A row sets u = a u + sum_j b_j w_hat_j + c noise, see ``Row``. A package registers its solver under the entry point
 "solver.leap" of the group ``bfn.plugins`` instead. ``paper`` has the solvers of the paper, ``diffusion`` those of
 diffusion models, ``few_step`` ours and "auto", ``paths`` the order in which parts are drawn, ``sde`` the paper's SDEs.
 """

@@ -49,7 +49,7 @@ class Anchor:
         scale: d, relative to the largest standard deviation of the data.
         power: predictions of classes are extrapolated in s^power, those of numbers in asinh(s/d).
         quiet: number of first steps without noise.
-        corrector: see :class:`Multistep`.
+        corrector: see ``Multistep``.
         in_t: whether the steps are equal in t instead; the end is then a time.
         unseen: share of the model's error at t = 0 that is left at the first call, which then sees plain noise as if it
             were a state there; 1 for a first call at t = 0.

@@ -35,7 +35,7 @@ def table_along(
 
     Args:
         solvers: solver of each part.
-        flow, path, times, lay: see :func:`path_times`.
+        flow, path, times, lay: see ``path_times``.
     """
     columns = path_times(path, flow, times, lay)
     makers = {name: partial(table_of, solver, flow.parts[name]) for name, solver in solvers.items()}

@@ -65,7 +65,7 @@ def _is_identity(flow: Flow) -> bool:
 
 
 def data_from_message(w_hat: Tensor, flow: Flow) -> Tensor:
-    """Return the prediction of a message; the inverse of :func:`message_from_data`."""
+    """Return the prediction of a message; the inverse of ``message_from_data``."""
     scale, shift = flow.message_map
     return w_hat if _is_identity(flow) else (w_hat - shift) / scale
 

@@ -310,7 +310,7 @@ def read_parts(name: Path | str, network: nn.Module | None = None) -> tuple[nn.M
 
     Args:
         name: directory, or name of a bundled model.
-        network: the network, needed if it is not one of :mod:`bfn.networks`.
+        network: the network, needed if it is not one of ``bfn.networks``.
     """
     if isinstance(network, type):
         raise UserError(f"network={network.__name__}: a class: give one of its networks, {network.__name__}(...)")
@@ -514,7 +514,7 @@ def store_tables(
 
 
 def place_for_tables(name: Path | str, out: Path | str | None = None) -> Path:
-    """Return the directory that :func:`store_tables` writes to, after checking that it may be written.
+    """Return the directory that ``store_tables`` writes to, after checking that it may be written.
 
     This is the model's own directory, or ``out``, which must be new, empty or a copy of the model.
     """

@@ -55,7 +55,7 @@ def sample_to(
         model: the model.
         folder: directory of the files.
         n: number of samples.
-        solver, nfe, options: as for :func:`bfn.sample`.
+        solver, nfe, options: as for ``bfn.sample``.
         batch: maximum number of states that go through the network together.
         per_file: maximum number of samples in a file; chosen by their size if None.
         seed: seed of the random numbers.
@@ -115,7 +115,7 @@ def draw_batches(
     Args:
         bound: the request, for all samples.
         rows: samples to draw by number, from the first one of a batch on; all of them if None.
-        batch, seed, autocast, on_step, progress: as for :func:`bfn.sample`.
+        batch, seed, autocast, on_step, progress: as for ``bfn.sample``.
         processes: the processes that share the batches. All of them get all samples.
     """
     rows, size = range(bound.n) if rows is None else rows, batch_size(bound, batch)
@@ -140,7 +140,7 @@ def batch_size(bound: BoundRequest, batch: int) -> int:
 
 
 def pieces_for(bound: BoundRequest, folder: Path | str, batch: int, per_file: int | None = None) -> Pieces:
-    """Return the files for the samples of a request. A file holds whole batches; see :func:`sample_to`."""
+    """Return the files for the samples of a request. A file holds whole batches; see ``sample_to``."""
     model, n, size = bound.model, bound.n, batch_size(bound, batch)
     if per_file is None:
         numbers = sum(map(math.prod, model.flow.by_part("data_shape", model.data_shape).values()))

@@ -416,7 +416,7 @@ class Gaps:
         """Return the table with the mean or the most probable level in its missing cells.
 
         The probability of a class given the known cells is the network's prediction from the known cells alone, by one
-        call at :data:`EARLY`. Means of numbers are taken over draws.
+        call at ``EARLY``. Means of numbers are taken over draws.
         """
         if not len(self.rows):
             return self.table.copy()

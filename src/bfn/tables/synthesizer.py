@@ -112,9 +112,9 @@ def fit_in(
     Args:
         run: the folder.
         source: a file or the name of a table; may be None to resume.
-        settings: arguments of :class:`TableSynthesizer`. A resumed run keeps its own for those that are left out.
+        settings: arguments of ``TableSynthesizer``. A resumed run keeps its own for those that are left out.
         resume: whether the folder may hold a run.
-        device: see :class:`TableSynthesizer`.
+        device: see ``TableSynthesizer``.
         progress: whether to show progress.
     """
     if resume and is_table_run(run):
@@ -153,7 +153,7 @@ class TableSynthesizer:
 
     Parameters:
         seed: int, default 0. Seed of the weights, the held-out rows and all noise of training.
-        kinds: mapping of str to str, default None. "number" or "class" by column, where :func:`bfn.data.infer_columns`
+        kinds: mapping of str to str, default None. "number" or "class" by column, where ``bfn.data.infer_columns``
             would guess wrong.
         drop: collection of str, default (). Columns to leave out.
         drop_unlearnable: bool, default False. Whether to leave out columns that cannot be learned, such as identifiers,
@@ -308,7 +308,7 @@ class TableSynthesizer:
             seed: int, default 0. Seed of the random numbers.
             settings: ``tries``, int, default 100: the maximum number of rows that are drawn for each row that is asked
                 for. ``particles``, int, default None: number of particles for each row, which are steered to what
-                ``given`` asks for instead of drawing again. All options of :func:`bfn.sample`.
+                ``given`` asks for instead of drawing again. All options of ``bfn.sample``.
 
         Returns:
             pandas.DataFrame with the types and the order of the table's columns. ``rows.attrs["sampling"]`` is a report
@@ -328,7 +328,7 @@ class TableSynthesizer:
 
         Parameters:
             path: path of a .csv, .tsv or .parquet file.
-            n, given, constraints, settings: as in :meth:`sample`.
+            n, given, constraints, settings: as in ``sample``.
 
         Returns:
             SamplingReport on the conditions.
@@ -362,7 +362,7 @@ class TableSynthesizer:
                 vary less than real ones.
             nfe: int, default 20. Number of network calls.
             seed: int, default 0. Seed of the random numbers.
-            settings: options of :func:`bfn.sample`.
+            settings: options of ``bfn.sample``.
 
         Returns:
             pandas.DataFrame with all other cells as they are, or a list of them.
@@ -385,7 +385,7 @@ class TableSynthesizer:
 
         Parameters:
             table: pandas.DataFrame, pyarrow.Table or path, with the columns of the model.
-            settings: see :func:`bfn.likelihood.log_likelihood`.
+            settings: see ``bfn.likelihood.log_likelihood``.
 
         Returns:
             ndarray (n,), in nats. A lower bound if the table has classes.
@@ -404,7 +404,7 @@ class TableSynthesizer:
         return found
 
     def save(self, directory: Path | str) -> Path:
-        """Store the model in a directory, for :func:`bfn.load` and :meth:`load`; return the directory."""
+        """Store the model in a directory, for ``bfn.load`` and ``load``; return the directory."""
         return self.model.save(directory)
 
     @classmethod

@@ -396,7 +396,7 @@ class Muon(torch.optim.AdamW):
     schedule serve both. Convolutions count as matrices of (out, in * kernel).
 
     Args:
-        matrices, rest: parameters, as :func:`split` finds them in a network.
+        matrices, rest: parameters, as ``split`` finds them in a network.
         lr: learning rate.
         momentum: decay of the Nesterov momentum of the matrices.
         betas, eps: options of AdamW.

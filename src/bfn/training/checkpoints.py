@@ -41,13 +41,13 @@ class CheckpointError(UserError):
 def write(
     run: Path, step: int, weights: Mapping[str, Tensor], state: Mapping[str, Any], save: Callable[[Path], object]
 ) -> Path:
-    """Write the checkpoint of a step, then remove all but the last :data:`KEEP`.
+    """Write the checkpoint of a step, then remove all but the last ``KEEP``.
 
     Args:
         run: folder of the run.
         step: number of steps done.
         weights: trained weights.
-        state: state of the optimiser and of the run. It should be finite, see :func:`is_finite`.
+        state: state of the optimiser and of the run. It should be finite, see ``is_finite``.
         save: function that stores the averaged model in a folder.
 
     Returns:
@@ -230,7 +230,7 @@ def load_weights(module: nn.Module, weights: Mapping[str, Tensor], sharded: bool
 
 
 def whole_optimiser(module: nn.Module, optimiser: torch.optim.Optimizer, sharded: bool) -> Any:
-    """Return the state of the optimiser, like :func:`whole_weights`."""
+    """Return the state of the optimiser, like ``whole_weights``."""
     return _distributed("get_optimizer_state_dict", module, optimiser) if sharded else optimiser.state_dict()
 
 

@@ -195,14 +195,14 @@ def _weightings(flow: Flow, std: float) -> tuple[Weighting, Weighting]:
 
 
 class PathObjective(DenoisingObjective):
-    """The error of the predicted end of a path, at states of the path; with matching, see :class:`MatchingErrors`.
+    """The error of the predicted end of a path, at states of the path; with matching, see ``MatchingErrors``.
 
     Args:
         student: the model that is trained.
         paths: paths of the teacher.
         weighting: loss of the predicted ends.
         settings: settings of the run.
-        devices: see :class:`bfn.training.objective.Objective`.
+        devices: see ``bfn.training.objective.Objective``.
     """
 
     critic: Critic | None = None
@@ -260,7 +260,7 @@ class Critic:
         own: model that the critic starts from: the teacher, or the first student of an exact teacher.
         sampling: options that the teacher's paths are drawn with, of which guidance and temperature count.
         weighting: times at which critic and teacher are compared, and the loss of the critic.
-        devices: see :class:`bfn.training.objective.Objective`.
+        devices: see ``bfn.training.objective.Objective``.
         lr, grad_clip: learning rate of the critic, and the largest norm of its gradient.
     """
 
@@ -307,7 +307,7 @@ class Critic:
         return compose(self.teacher.output, controls, batch)
 
     def learn(self, prediction: Tensor, x: Tensor, conditions: ConditionTensors, generator: torch.Generator) -> None:
-        """Train the critic by one step on samples of the student; see :meth:`direction`."""
+        """Train the critic by one step on samples of the student; see ``direction``."""
         t, factor, eps = self._noise(prediction, generator)
         _, values = self.module(x, t, eps, factor.to(self.devices.device), dict(conditions))
         self.devices.backward(values.mean())
@@ -377,7 +377,7 @@ class Distillation:
         teacher: model whose paths are learned.
         first: model that the student starts from.
         again: function that returns how to resume the run, with another learning rate or the same one.
-        settings, run, devices, progress: see :func:`bfn.training.fitting.train`.
+        settings, run, devices, progress: see ``bfn.training.fitting.train``.
     """
 
     def __init__(

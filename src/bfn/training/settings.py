@@ -169,7 +169,7 @@ class Settings:
             raise UserError(f"{source}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as plain values, which :meth:`from_dict` reads."""
+        """Return the settings as plain values, which ``from_dict`` reads."""
         values: dict[str, Any] = to_plain(self)
         return values
 

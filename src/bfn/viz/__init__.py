@@ -2,7 +2,7 @@
 
 Sheets, lines of text and animations (``pictures``, ``animation``) need Pillow: ``pip install 'bayesian-flow[cli]'``.
 Plots need matplotlib: ``pip install 'bayesian-flow[plot]'``. Each draws on the axes it is given, or on those of a new
-figure, and returns them; :func:`save` writes the figure. Both are imported where they are first used: training draws
+figure, and returns them; ``save`` writes the figure. Both are imported where they are first used: training draws
 sheets where no matplotlib is installed.
 """
 

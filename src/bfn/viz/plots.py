@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 Measure = Any
-"""A :class:`bfn.quality.Measure`; the judges are a room above this one."""
+"""A ``bfn.quality.Measure``; the judges are a room above this one."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#000000")
 """Colours of Okabe and Ito, which colour-blind readers can distinguish."""
@@ -169,10 +169,10 @@ def against_calls(
 
 
 def quality(records: Sequence[Any], measure: Measure, axes: Axes | None = None, real: Estimate | None = None) -> Axes:
-    """Plot a measure over network calls like :func:`against_calls`, with its better direction as the title.
+    """Plot a measure over network calls like ``against_calls``, with its better direction as the title.
 
     Args:
-        records: measured quality, see :mod:`bfn.quality`.
+        records: measured quality, see ``bfn.quality``.
         measure: the measure to plot.
         axes: axes to draw on; new ones if None.
         real: the measure of as many real data.
@@ -227,7 +227,7 @@ class Paths:
 
 
 def record(model: Model, n: int, **settings: Any) -> Paths:
-    """Draw n samples like :func:`bfn.sample`, and record all states."""
+    """Draw n samples like ``bfn.sample``, and record all states."""
     steps: list[Step] = []
     samples = sample(model, n, on_step=steps.append, **settings)
     times = torch.tensor([step.t for step in steps], dtype=torch.float64)

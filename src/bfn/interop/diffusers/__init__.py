@@ -1,4 +1,4 @@
-"""Pipelines and networks for diffusers (extra ``diffusers``); the schedulers are in :mod:`.schedulers`.
+"""Pipelines and networks for diffusers (extra ``diffusers``); the schedulers are in ``.schedulers``.
 
 pipe = BFNPipeline.from_model(bfn.load("mnist"), solver="fast-ode")
 pipe.scheduler = VPSolverScheduler.from_config(other.scheduler.config)      # these solvers for a diffusion model
@@ -70,7 +70,7 @@ class BFNNetwork(ModelMixin, ConfigMixin):  # type: ignore[misc]
     """A network of this library as a diffusers model.
 
     Args:
-        architecture: config of the network, as in :func:`bfn.networks.build`.
+        architecture: config of the network, as in ``bfn.networks.build``.
         data_shape: shape of one sample.
         num_train_timesteps: timestep of pure noise.
     """
@@ -327,10 +327,10 @@ class BFNPipeline(_Generation):
     """Images from a Bayesian flow network: ``BFNPipeline.from_model(model)(batch_size=4).images``.
 
     Args:
-        unet: a U-Net of diffusers or a :class:`BFNNetwork`.
-        scheduler: a :class:`BFNScheduler`, or a :class:`DiscreteBFNScheduler` for pixels of n_classes values.
+        unet: a U-Net of diffusers or a ``BFNNetwork``.
+        scheduler: a ``BFNScheduler``, or a ``DiscreteBFNScheduler`` for pixels of n_classes values.
         classes, conditions: names and shares of the model's classes, and its other conditions, as plain values
-            (:func:`bfn.core.plain.to_plain`); :meth:`from_model` fills them in.
+            (``bfn.core.plain.to_plain``); ``from_model`` fills them in.
     """
 
     model_cpu_offload_seq = "unet"
@@ -358,13 +358,13 @@ class BFNTextPipeline(_Generation):
     """Text from a Bayesian flow network: ``BFNTextPipeline.from_model(model)(batch_size=4).texts``.
 
     Args:
-        transformer: a :class:`BFNNetwork`.
+        transformer: a ``BFNNetwork``.
         scheduler: its scheduler.
         alphabet: the symbol of each class.
-        tokenizer: a tokenizer as plain values (:func:`bfn.core.plain.to_plain`), instead of an alphabet. Without
+        tokenizer: a tokenizer as plain values (``bfn.core.plain.to_plain``), instead of an alphabet. Without
             either of the two, texts are the numbers of the classes.
         lengths, classes, conditions: lengths of the training data if they differ, names and shares of its classes, and
-            its other conditions, as plain values. :meth:`from_model` fills these arguments in.
+            its other conditions, as plain values. ``from_model`` fills these arguments in.
     """
 
     model_cpu_offload_seq = "transformer"

@@ -50,7 +50,7 @@ FACTS = {"tables": Mapping[int, Table], "error_curve": ErrorCurve, "calibration"
 """Types of the facts of a model's info that its solvers need. The config stores them as plain values."""
 
 OTHER_SCHEDULERS = [scheduler.name for scheduler in KarrasDiffusionSchedulers]
-"""Schedulers of diffusers that a :class:`VPSolverScheduler` can be made from."""
+"""Schedulers of diffusers that a ``VPSolverScheduler`` can be made from."""
 
 
 def stores_config(init: Init) -> Init:
@@ -73,7 +73,7 @@ class BFNSchedulerOutput(BaseOutput):
 
 
 class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
-    """Base class of the schedulers. The constructor of a subclass calls :meth:`_set_up` with its flow and head."""
+    """Base class of the schedulers. The constructor of a subclass calls ``_set_up`` with its flow and head."""
 
     order = 1
     flow: PartFlow
@@ -152,7 +152,7 @@ class TableScheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             timestep: the next one of ``timesteps``; a run may start at any of them.
             sample: the sample at this timestep.
             generator: source of the noise.
-            return_dict: whether to return a :class:`BFNSchedulerOutput` or a tuple.
+            return_dict: whether to return a ``BFNSchedulerOutput`` or a tuple.
         """
         run, level = self._run_at(timestep, sample), self._level(timestep, sample)
         u = _precise(sample) * _norm(level)
@@ -245,10 +245,10 @@ class BFNScheduler(TableScheduler):
         prediction_type: "epsilon", "sample", or the name of a head of this library, such as "preconditioned".
         prediction_settings: parameters of the head, such as {"data_std": 0.5}.
         solver: a name from ``bfn.solvers.names("continuous")``.
-        grid, t_start, g: as in :func:`bfn.sample`.
+        grid, t_start, g: as in ``bfn.sample``.
         clip_sample: whether predicted data are clipped.
         clip_sample_range: data are clipped to +-clip_sample_range, or to (lowest, highest) if it is a pair.
-        tables, error_curve, calibration, spread: facts of the model for solvers that need them; :meth:`from_model`
+        tables, error_curve, calibration, spread: facts of the model for solvers that need them; ``from_model``
             fills them in.
     """
 
@@ -282,7 +282,7 @@ class DiscreteBFNScheduler(TableScheduler):
         n_classes: number of classes.
         beta_1: of the model's flow.
         prediction_type: "logits", or "logit" for 2 classes from one number.
-        others: as in :class:`BFNScheduler`.
+        others: as in ``BFNScheduler``.
     """
 
     @stores_config
@@ -313,7 +313,7 @@ class VPSolverScheduler(TableScheduler):
     Args:
         num_train_timesteps, beta_start, beta_end, beta_schedule, trained_betas, prediction_type,
             rescale_betas_zero_snr: as in ``diffusers.DDPMScheduler``.
-        others: as in :class:`BFNScheduler`.
+        others: as in ``BFNScheduler``.
     """
 
     _compatibles = OTHER_SCHEDULERS

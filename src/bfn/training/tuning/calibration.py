@@ -1,7 +1,7 @@
 """Searches for the settings of the default solver that suit one model, without gradients.
 
-:func:`search_grid` finds the times of a few calls, :func:`calibrate` the settings of "auto" for any number of calls,
-and :func:`choose_tables` the times at which a distilled model is called.
+``search_grid`` finds the times of a few calls, ``calibrate`` the settings of "auto" for any number of calls,
+and ``choose_tables`` the times at which a distilled model is called.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ MOVES: tuple[Callable[[Anchor], Anchor], ...] = (
 
 @dataclass(frozen=True)
 class _Search:
-    """A search for the best settings; see :func:`calibrate` for the fields. ``end`` is the time at which it ends."""
+    """A search for the best settings; see ``calibrate`` for the fields. ``end`` is the time at which it ends."""
 
     model: Model
     objective: Objective
@@ -265,7 +265,7 @@ def choose_tables(
 
     Args:
         model: the model.
-        teacher: model whose errors on samples and on data are compared, see :func:`error_profile`.
+        teacher: model whose errors on samples and on data are compared, see ``error_profile``.
         x, conditions: data that samples should be like, and their conditions.
         times: times to choose from.
         most: largest number of calls.

@@ -1,8 +1,8 @@
 """Objectives of tuning: a summary of each sample, and a loss of the summaries of all samples.
 
-:class:`EndPoint` compares samples with the ends of a many-step solver from the same starts, for tables without noise.
-Trained networks do better with noise, which leads to no fixed end: :class:`FeatureDistance`, :class:`NGramDivergence`
-and :class:`EnergyDistance` compare the distribution of the samples with that of data.
+``EndPoint`` compares samples with the ends of a many-step solver from the same starts, for tables without noise.
+Trained networks do better with noise, which leads to no fixed end: ``FeatureDistance``, ``NGramDivergence``
+and ``EnergyDistance`` compare the distribution of the samples with that of data.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Draws:
 
     @classmethod
     def make(cls, model: Model, n: int, nfe: int, generator: torch.Generator) -> Draws:
-        """Draw in the order in which :func:`bfn.sample` does, with conditions in turn."""
+        """Draw in the order in which ``bfn.sample`` does, with conditions in turn."""
         shape = (n, *model.flow.state_shape(model.data_shape))
 
         def normal() -> Tensor:
@@ -180,7 +180,7 @@ class EndPoint(Objective):
 
 @dataclass(frozen=True)
 class SearchedGrid(EndPoint):
-    """The same distance, but only the times are moved, by :func:`bfn.training.tuning.calibration.search_grid`."""
+    """The same distance, but only the times are moved, by ``bfn.training.tuning.calibration.search_grid``."""
 
     method: Method = field(default="grid", init=False)
     name: str = field(default="grid", init=False)

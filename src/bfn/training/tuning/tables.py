@@ -239,7 +239,7 @@ def tune(
     """Fit a table of ``nfe`` calls to a model, and keep the best one on held-out starts.
 
     The objective decides the method: Adam; a search by COBYQA, which fits a quadratic model in a trust region; or, if
-    only the grid is fitted, :func:`bfn.training.tuning.calibration.search_grid`. Samples have the classes of the model
+    only the grid is fitted, ``bfn.training.tuning.calibration.search_grid``. Samples have the classes of the model
     in turn and are clipped to its range. An interrupt (Ctrl-C) or NaN from the network ends the fit with the best table
     so far.
 
@@ -247,7 +247,7 @@ def tune(
         model: the model.
         nfe: number of network calls.
         objective: what is minimised.
-        steps: maximum number of steps, trials or rounds; :func:`default_steps` if None.
+        steps: maximum number of steps, trials or rounds; ``default_steps`` if None.
         batch: number of samples in each step.
         starts: number of different starts; if None, each step of Adam has new ones. A search always has the same.
         held_out: number of held-out starts. They are measured eight times in a fit of all steps.
