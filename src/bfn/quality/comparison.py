@@ -34,7 +34,7 @@ from bfn.core.flows import Flow
 from bfn.core.grids import Grid
 from bfn.core.model import Model
 from bfn.core.samples import Samples
-from bfn.core.sampling import Request
+from bfn.core.sampling import Request, Step
 from bfn.core.solver import Solver
 from bfn.core.table import Table
 from bfn.quality.judge import Judge, Measure
@@ -184,11 +184,14 @@ def draw(
     """
     request = Request.from_options(**vars(setting), condition=conditions_in_turn(model.info, n)).bind(model, n)
 
+    def after_step(step: Step) -> None:
+        on_calls(len(step.u))
+
     drawn = []
     for index, first in processes.own(enumerate(range(0, n, batch))):
         noise, classes = (_generator(model.device, seed, index, what) for what in ("noise", "classes"))
         rows = request.rows(slice(first, min(n, first + batch)))
-        drawn.append(rows.draw(generator=noise, class_generator=classes, on_step=lambda step: on_calls(len(step.u))))
+        drawn.append(rows.draw(generator=noise, class_generator=classes, on_step=after_step))
     samples = Samples.joined(processes.gather(drawn))
     present = samples.present
     if isinstance(present, Tensor) and not samples.x.is_floating_point():

@@ -270,7 +270,8 @@ def chemnet_features(canonical: Sequence[str], *, progress: bool = False) -> Ten
     fcd, utils = (require(name, "for the Frechet ChemNet distance") for name in ("fcd", "fcd.utils"))
     if not canonical:
         return torch.empty(0, N_CHEMNET)
-    network, batches = fcd.load_ref_model(), DataLoader(utils.SmilesDataset(list(canonical)), CHEMNET_BATCH)
+    network = fcd.load_ref_model()
+    batches: Any = DataLoader(utils.SmilesDataset(list(canonical)), CHEMNET_BATCH)
     with torch.no_grad():
         return torch.cat([network(x.float().transpose(1, 2)) for x in over(batches, "ChemNet", "batch", progress)])
 
@@ -422,10 +423,6 @@ class PropertyReport:
     estimated: tuple[float, ...]
     error: str
 
-    def correlation(self) -> Estimate:
-        """Return the correlation of what was asked for with the estimates."""
-        return correlation_estimate(torch.tensor(self.asked), torch.tensor(self.estimated))
-
     def line(self) -> str:
         """Return the report in words."""
         estimated = torch.tensor(self.estimated)
@@ -436,7 +433,8 @@ class PropertyReport:
         elif low == high:
             wish = f"asked {low:g}, "
         else:
-            wish = f"asked {low:g} to {high:g}, correlation {CORRELATION.show(self.correlation())}, "
+            correlation = correlation_estimate(torch.tensor(self.asked), estimated)
+            wish = f"asked {low:g} to {high:g}, correlation {CORRELATION.show(correlation)}, "
         return (
             f"{self.name}: {wish}estimated {estimated.mean().item():.3f} on average{spread}; the estimate itself is "
             f"off by {self.error} on average"

@@ -381,6 +381,9 @@ def _distances(x: Tensor, centre: Tensor) -> Tensor:
 PIECES = 10
 """Number of bins of numbers in tables of two columns."""
 
+MOST_BINS = 1_000_003
+"""Number above that of all bins of a column, which makes one number of two."""
+
 
 class ShapesAndTrends:
     """Similarity of the columns, and of the pairs of columns, of rows and of a real table.
@@ -402,7 +405,7 @@ class ShapesAndTrends:
         self._columns = [_Counts(rows[:, j], real[:, j], by_rank=bool(numbers[j])) for j in range(len(numbers))]
         own, others = (self._bins(matrix, real) for matrix in (rows, real))
         self._tables = {
-            (i, j): _Counts(*(bins[:, i] * 1_000_003 + bins[:, j] for bins in (own, others)), by_rank=False)
+            (i, j): _Counts(own[:, i] * MOST_BINS + own[:, j], others[:, i] * MOST_BINS + others[:, j], by_rank=False)
             for (i, j), of_numbers in zip(self.pairs, self._of_numbers, strict=True)
             if not of_numbers
         }

@@ -293,11 +293,9 @@ class TableReport:
         Args:
             pictures: paths of pictures to show, by their title.
         """
-        lines = [f"# Rows of {self.name}", ""]
-        for line in self.lines():
-            lines += [line, ""]
-        lines += markdown_table(*self.cells())
-        lines += ["", "## Columns", "", *markdown_table(["column", "shape"], self._shape_cells())]
+        shapes = [[name, f"{value:.4f}"] for name, value in self.shapes.items()]
+        lines = [f"# Rows of {self.name}", "", *(f"{line}\n" for line in self.lines()), *markdown_table(*self.cells())]
+        lines += ["", "## Columns", "", *markdown_table(["column", "shape"], shapes)]
         if self.trends:
             lines += ["", "## Pairs that differ most", "", *markdown_table(["pair", "trend"], self._trend_cells())]
         for what, path in (pictures or {}).items():
@@ -329,7 +327,10 @@ class TableReport:
         }
         if self.trends:
             drawn["pairs"] = plots.pair_trends(list(self.shapes), self.trends).get_figure(root=True)
-        return {name: _svg(figure) for name, figure in drawn.items()}
+        files = {name: io.StringIO() for name in drawn}
+        for name, file in files.items():
+            drawn[name].savefig(file, format="svg", metadata={"Date": None})
+        return {name: file.getvalue() for name, file in files.items()}
 
     def html(self, pictures: Mapping[str, str] | None = None) -> str:
         """Return the report as one page that needs no other files.
@@ -363,9 +364,6 @@ class TableReport:
         atomic_write(directory / "report.html", self.html(drawn))
         return [directory / name for name in ("report.html", "report.md", "report.json")]
 
-    def _shape_cells(self) -> list[list[str]]:
-        return [[name, f"{value:.4f}"] for name, value in self.shapes.items()]
-
     def _trend_cells(self) -> list[list[str]]:
         names = list(self.shapes)
         worst = sorted((value, pair) for pair, value in self.trends.items() if not np.isnan(value))[:WORST_PAIRS]
@@ -390,12 +388,6 @@ def table_report(
     shapes = dict(zip(quality.features.names, alike.shapes(ones).tolist(), strict=True))
     trends = dict(zip(alike.pairs, alike.trends(ones).tolist(), strict=True))
     return TableReport(name, quality, figures, shapes, trends, rows, train)
-
-
-def _svg(figure: Any) -> str:
-    written = io.StringIO()
-    figure.savefig(written, format="svg", metadata={"Date": None})
-    return written.getvalue()
 
 
 def _html_image(name: str, svg: str) -> str:

@@ -1,3 +1,4 @@
+import runpy
 from pathlib import Path
 
 import pytest
@@ -9,38 +10,13 @@ from bfn.quality.features import classify, load_classifier
 from bfn.quality.judge_choice import Digits
 
 
-def blocks(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ten classes that a few steps can learn: a bright block at one of ten places."""
-    labels = torch.randint(10, (n,), generator=torch.Generator().manual_seed(seed))
-    images = torch.full((n, 1, 28, 28), -1.0)
-    for image, label in zip(images, labels.tolist(), strict=True):
-        row, column = divmod(label, 5)
-        image[0, 14 * row : 14 * row + 14, 5 * column + 2 : 5 * column + 7] = 1.0
-    return images, labels
-
-
-def test_training_learns_repeats_and_leaves_the_global_generator(tool) -> None:
-    images, labels = blocks(300, 0)
-    before = torch.get_rng_state()
-    losses: list[float] = []
-    first, second = (
-        tool("train_classifier").train_classifier(
-            images, labels, n_epochs=3, batch_size=50, on_epoch=lambda _, loss: losses.append(loss)
-        )
-        for _ in range(2)
-    )
-    assert torch.equal(before, torch.get_rng_state())
-    assert losses[:3] == losses[3:]
-    assert losses[2] < losses[0] / 2
-    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-
-
-def test_save_and_load_in_float16(tmp_path: Path, tool) -> None:
+def test_save_and_load_in_float16(tmp_path: Path) -> None:
     model = load_classifier()
     path = tmp_path / "model.safetensors"
-    tool("train_classifier").save_classifier(model, path, {"data": "none"})
+    tool = runpy.run_path(str(Path(__file__).parents[3] / "tools" / "train_classifier.py"))
+    tool["save_classifier"](model, path, {"data": "none"})
     assert path.stat().st_size < 1_000_000
-    images, _ = blocks(5, 0)
+    images = torch.rand(5, 1, 28, 28) * 2 - 1
     assert torch.equal(classify(images, load_classifier(path)), classify(images, model))
 
 

@@ -111,18 +111,6 @@ def test_text_divergences_are_those_of_the_metrics() -> None:
     assert figures["spelling"].value == spelling_accuracy(texts)
 
 
-def test_all_or_nothing_right_is_not_certain() -> None:
-    alphabet = data.Alphabet(tiny.ALPHABET)
-    part = Texts.against(alphabet, ["the cat sat on the mat "])
-    nothing, everything, silent = (
-        part(torch.stack([alphabet.encode(text)] * 5), None)["spelling"] for text in ("xqz", "the", "   ")
-    )
-    # Wilson's interval of 0 of 5: [0, z^2 / (5 + z^2)].
-    assert nothing == Estimate(0.0, 0.0, pytest.approx(0.4345, abs=1e-4))
-    assert everything == Estimate(1.0, pytest.approx(0.5655, abs=1e-4), 1.0)
-    assert silent == Estimate(0.0, 0.0, 1.0)
-
-
 def test_digits_are_judged_by_pixels_and_their_class() -> None:
     model = tiny.build("images")
     model.info.classes = Classes.equal(10)

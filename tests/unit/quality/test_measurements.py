@@ -97,12 +97,10 @@ def test_a_line_that_was_cut_is_measured_again_and_spoils_no_other(model, tmp_pa
     measure(model, SETTINGS, judge(), 6, store=store)
     whole = store.read_bytes()
     store.write_bytes(whole[:-20])
-    again = judge()
-    measure(model, SETTINGS, again, 6, store=store)
-    assert again.parts[0].calls == 1
-    last = judge()
-    measure(model, SETTINGS, last, 6, store=store)
-    assert last.parts[0].calls == 0
+    for n_measured in (1, 0):
+        again = judge()
+        measure(model, SETTINGS, again, 6, store=store)
+        assert again.parts[0].calls == n_measured
     assert store.read_bytes().startswith(whole[:-20])
 
 
@@ -126,16 +124,10 @@ def test_all_that_matters_is_in_the_key(model, tmp_path) -> None:
         assert fresh.parts[0].calls == 1
     measure(model, one, judge("another reference"), 6, store=store)
     assert len(store.read_text().strip().splitlines()) == 2 + len(changed)
-
-
-def test_two_names_of_one_sampler_are_measured_once(model, tmp_path) -> None:
-    # On continuous data BFN-Solver1 and BFN-Solver++1 are the same table.
-    both = judge()
-    settings = [Setting("bfn-solver1", 3), Setting("bfn-solver++1", 3)]
-    first, second = measure(model, settings, both, 6, store=tmp_path / "s.jsonl")
-    assert both.parts[0].calls == 1
-    assert first.measures == second.measures
-    assert [r.setting.name for r in (first, second)] == ["bfn-solver1", "bfn-solver++1"]
+    # On continuous data BFN-Solver1 and BFN-Solver++1 are the same table, which is measured once.
+    names = ["bfn-solver1", "bfn-solver++1"]
+    both = measure(model, [Setting(name, 3) for name in names], fresh := judge(), 6, store=store)
+    assert (fresh.parts[0].calls, [record.setting.name for record in both]) == (1, names)
 
 
 def test_exact_models_are_measured_and_named_by_the_user(tmp_path) -> None:

@@ -4,15 +4,7 @@ import pytest
 import torch
 
 import bfn
-from bfn.quality.molecules import (
-    KnownMolecules,
-    MoleculeJudge,
-    Molecules,
-    PropertyNetwork,
-    correlation_estimate,
-    molecule_judge,
-    report_molecules,
-)
+from bfn.quality.molecules import MoleculeJudge, Molecules, correlation_estimate, molecule_judge, report_molecules
 from tiny import build
 
 GAPS = {
@@ -62,18 +54,6 @@ def test_it_knows_the_molecules_of_the_training_part_and_not_others(judge):
 def test_of_other_sets_there_is_no_such_judge():
     for name in ("mnist", "digits", "no-such-set", "../judges/qm9", None, 3):
         assert molecule_judge(name) is None
-
-
-def test_it_is_stored_and_read_again(tmp_path, monkeypatch, tool):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        network = PropertyNetwork(0.25, 0.05, width=8)
-    made = MoleculeJudge(KnownMolecules.of(["C", "CC"]), {"gap": network}, {"gap mean absolute error": "0.01"})
-    tool("train_property_judge").save(made, tmp_path / "own.safetensors")
-    monkeypatch.setattr("bfn.quality.molecules.JUDGES", tmp_path)
-    again = molecule_judge("own")
-    assert again.known.contain(["C", "CCC"]) == [True, False]
-    torch.testing.assert_close(again.estimate("gap", ["CCO"]), made.estimate("gap", ["CCO"]), atol=1e-4, rtol=1e-3)
 
 
 def test_a_report_says_what_was_asked_for_and_what_is_estimated():
