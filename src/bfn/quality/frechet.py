@@ -202,7 +202,6 @@ def frechet_influence(features: Tensor, reference: Tensor | FeatureStatistics) -
     directions. Its standard deviation divided by sqrt(n) is the standard error of the distance.
     """
     a, b = FeatureStatistics.of(features), _statistics(reference)
-    _check_comparable(a, b)
     root = b.gaussian.root
     values, vectors = torch.linalg.eigh(_symmetric(root @ a.covariance @ root))
     inverse_root = torch.where(values > _rounding_error(values), values.clamp(min=1e-300).rsqrt(), 0)

@@ -59,9 +59,9 @@ def as_classes(model: Model, x: Tensor) -> Tensor:
 
 def read_vectors(model: Model, source: str | Path) -> ReferenceData:
     """Read numbers, from an .npy file or in any form that ``bfn train`` takes."""
-    if model.info.scaling or Path(source).suffix != ".npy":
-        return ReferenceData.halves(as_values(model, read_model_data(model, source, "all").x))
-    return ReferenceData.halves(as_values(model, judge.read_values(Path(source))))
+    of_files = model.info.scaling or Path(source).suffix != ".npy"
+    x = read_model_data(model, source, "all").x if of_files else judge.read_values(Path(source))
+    return ReferenceData.halves(as_values(model, x))
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------

@@ -261,11 +261,7 @@ class TableReport:
     @property
     def ends(self) -> dict[str, Mapping[str, Estimate]]:
         """Figures of the rows and of the two ends of every scale."""
-        return {
-            self.name: self.figures,
-            "real rows": self.quality.real,
-            "independent columns": self.quality.independent,
-        }
+        return dict([(self.name, self.figures), ("real rows", self.quality.real), self.quality.baseline])
 
     def cells(self) -> tuple[list[str], list[list[str]]]:
         """Return the header and the rows of the table of all measures."""
@@ -321,7 +317,7 @@ class TableReport:
         """Draw all scales, columns and pairs, each as SVG."""
         from bfn.viz import plots
 
-        drawn = {
+        drawn: dict[str, Any] = {
             "scales": plots.scales(self.quality.measures, self.ends).get_figure(root=True),
             "columns": plots.table_columns(self.train, self.rows, self.shapes),
         }
@@ -338,9 +334,8 @@ class TableReport:
         Args:
             pictures: the result of :meth:`pictures`, if it is known already.
         """
-        drawn = self.pictures() if pictures is None else pictures
+        images = {name: _html_image(name, svg) for name, svg in (pictures or self.pictures()).items()}
         title = html.escape(f"Rows of {self.name}")
-        images = {name: _html_image(name, picture) for name, picture in drawn.items()}
         parts = [
             f"<h1>{title}</h1>", *(f'<p class="note">{html.escape(line)}</p>' for line in self.lines()),
             _html_table(*self.cells()), images["scales"], "<h2>Columns</h2>",
