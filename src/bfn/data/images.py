@@ -273,8 +273,7 @@ def read_idx(file: BinaryIO, name: str = "file") -> Array:
     if len(data) != expected:
         more = "more than " if len(data) > expected else ""
         raise UserError(f"{name}: the idx header says {expected} bytes, found {more}{min(len(data), expected)}")
-    array: Array = np.frombuffer(bytearray(data), dtype=np.uint8).reshape(sizes)
-    return array
+    return np.frombuffer(bytearray(data), dtype=np.uint8).reshape(sizes)
 
 
 def read_idx_images(path: Path) -> Images:
@@ -309,13 +308,11 @@ def read_cifar_folder(folder: Path) -> Images:
 
 def read_row_png(file: BinaryIO, size: int = 32) -> Array:
     """Read images (n, 3, size, size) from one RGB image, each row of which has the pixels of an image."""
-    image_module = require("PIL.Image", "to read images")
-    with image_module.open(file, formats=FORMATS) as sheet:
+    with require("PIL.Image", "to read images").open(file, formats=FORMATS) as sheet:
         pixels = np.asarray(sheet.convert("RGB"))
     if pixels.shape[1] != size * size:
         raise UserError(f"a sheet {pixels.shape[1]} pixels wide: expected {size * size}, an image in each row")
-    array: Array = np.ascontiguousarray(pixels.reshape(-1, size, size, 3).transpose(0, 3, 1, 2))
-    return array
+    return np.ascontiguousarray(pixels.reshape(-1, size, size, 3).transpose(0, 3, 1, 2))
 
 
 def read_folder(folder: Path, progress: Shown = True) -> Images:

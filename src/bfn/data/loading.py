@@ -521,9 +521,8 @@ def known_part(model: Model, images: Tensor, part: ImagePart) -> dict[str, Tenso
     _, height, width = model.data_shape
     row, column = torch.arange(height)[:, None], torch.arange(width)
     upper, left = row < height // 2, column < width // 2
-    edge = (torch.minimum(row, height - 1 - row) < height // 4) | (
-        torch.minimum(column, width - 1 - column) < width // 4
-    )
+    outer_rows = torch.minimum(row, height - 1 - row) < height // 4
+    edge = outer_rows | (torch.minimum(column, width - 1 - column) < width // 4)
     parts = {"top": upper, "bottom": ~upper, "left": left, "right": ~left, "border": edge}
     if part not in parts:
         raise UserError(f"part={part!r}: expected one of {', '.join(parts)}")

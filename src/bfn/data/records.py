@@ -241,12 +241,11 @@ def make_records(table: RawTable, roles: Columns | None = None, tokenizer: Token
         found = ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "nothing"
         raise UserError(f"{table.source}: {found}: expected as many records in each column, at least 1")
     roles = _complete_roles(table, roles or Columns())
-    columns: dict[str, Column] = {}
-    for name in roles.named:
-        if name in roles.sequence:
-            columns[name] = _make_sequences(table, name, tokenizer or table.tokenizer)
-        else:
-            columns[name] = _make_values(table, name, name in (*roles.classes, roles.label))
+    columns = {
+        name: _make_sequences(table, name, tokenizer or table.tokenizer) if name in roles.sequence
+        else _make_values(table, name, name in (*roles.classes, roles.label))
+        for name in roles.named
+    }  # fmt: skip
     return Records(columns, roles, _make_presence(table, roles), table.source)
 
 
@@ -470,27 +469,18 @@ def read_parquet(path: Path) -> Any:
     return table
 
 
-def _check_no_empty_lines(path: Path, lines: Iterable[tuple[int, str]], expected: str) -> None:
-    empty = next((number for number, line in lines if not line.strip()), None)
-    if empty is not None:
-        raise UserError(f"{path}: line {empty}: empty: expected {expected} in every line")
-
-
 def _read_text_lines(path: Path) -> RawTable:
-    lines = read_lines(path)
-    _check_no_empty_lines(path, lines, "a record")
-    columns = {"sequence": [line for _, line in lines]}
+    columns = {"sequence": [line for _, line in read_lines(path, "a record")]}
     return RawTable(str(path), columns, lambda number: f"line {number + 1}", "sequence")
 
 
 def _read_smiles(path: Path) -> RawTable:
     """Read lines of a SMILES string and names. The first line may be a header."""
-    lines = read_lines(path)
+    lines = read_lines(path, "a SMILES")
     has_header = re.match(r"\s*(canonical_|isomeric_)?smiles?\b", lines[0][1], re.IGNORECASE)
     header = lines.pop(0)[1].split() if has_header else ["smiles", "name"]
     if repeated(header) is not None:
         raise UserError(f"{path}: line 1: columns {', '.join(header)}: expected each name once")
-    _check_no_empty_lines(path, lines, "a SMILES")
     names = header[: min((len(line.split()) for _, line in lines), default=1)]
     # The last column has the rest of the line, since names may have spaces. A single column has the first word only.
     last = len(names) - 1

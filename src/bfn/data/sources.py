@@ -414,8 +414,7 @@ def is_fetched(name: str) -> bool:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the ``source``, ``note``, ``files`` and ``sizes`` of the set in a directory."""
-    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    return manifest
+    return dict(json.loads((folder / "manifest.json").read_text()))
 
 
 def _downloads(name: str) -> tuple[Download, ...]:
@@ -449,8 +448,7 @@ def _get(download: Download, folder: Path, progress: Shown) -> dict[str, Path]:
             _run_client(download, Path(target), progress)
 
     sums = {name: f"sha256:{expected}" for name, expected in download.archives.items()}
-    retries = 1 if download.via == "web" else 0
-    keeper = pooch.Pooch(folder, download.where, registry=sums, retry_if_failed=retries)
+    keeper = pooch.Pooch(folder, download.where, registry=sums, retry_if_failed=int(download.via == "web"))
     for name, expected in download.archives.items():
         path = folder / name
         if path.exists() and (found := _sha256(path)) != expected:

@@ -281,8 +281,7 @@ class Quantiles:
         """Return log dz/dvalue. For rounded data this is log dz/dk, which turns a density into a probability."""
         values, normal = self._pairs
         piece = np.clip(np.searchsorted(values, self._coordinate(raw), side="right") - 1, 0, len(values) - 2)
-        slopes: Floats = np.log(np.diff(normal) / np.diff(values))[piece]
-        return slopes
+        return np.asarray(np.log(np.diff(normal) / np.diff(values))[piece])
 
 
 def _interpolate(x: Floats, xs: Floats, ys: Floats) -> Floats:
@@ -292,8 +291,7 @@ def _interpolate(x: Floats, xs: Floats, ys: Floats) -> Floats:
     # Computed from the nearer end of the piece, so that both ends are exact.
     lower = y0 + (x - x0) * ((y1 - y0) / (x1 - x0))
     upper = y1 - (x1 - x) * ((y1 - y0) / (x1 - x0))
-    nearer: Floats = np.where(x - x0 <= x1 - x, lower, upper)
-    return nearer
+    return np.where(x - x0 <= x1 - x, lower, upper)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -538,10 +536,9 @@ class TableColumns:
 
     def example(self, n: int = 1) -> dict[str, Tensor]:
         """Return parts of n rows without missing cells, which show the types of the columns."""
-        parts: dict[str, Tensor] = {self.numbers_part: torch.zeros(n, len(self.number_columns), dtype=torch.float64)}
-        for column in self.class_columns:
-            parts[column.name] = torch.full((n,), 0 if column.levels else column.number_state)
-        return parts
+        numbers = torch.zeros(n, len(self.number_columns), dtype=torch.float64)
+        states = {column.name: 0 if column.levels else column.number_state for column in self.class_columns}
+        return {self.numbers_part: numbers, **{name: torch.full((n,), state) for name, state in states.items()}}
 
     def log_slopes(self, table: Any) -> Floats:
         """Return log dz/dvalue summed over the numbers of each row, (n,).
@@ -581,8 +578,7 @@ class TableCodec(Codec):
         return ["  ".join(f"{name}={cell}" for name, cell in row.items()) for row in table.to_dict("records")]
 
     def html(self, x: Mapping[str, Tensor], present: Any = None) -> str:
-        table: str = self.decode(x)._repr_html_()
-        return table
+        return str(self.decode(x)._repr_html_())
 
     def arrays(self, x: Mapping[str, Tensor], present: Any = None) -> dict[str, Any]:
         return dict(self.decode(x).items())

@@ -159,17 +159,12 @@ class TableStream:
     @classmethod
     def open(cls, path: Path | str) -> TableStream:
         """Read a file once to find the types of its columns and the number of rows."""
-        pd, path = pandas(), Path(path).expanduser()
-        head: Any = None
-        n = 0
-        for piece in _pieces(path, {}):
-            n += len(piece)
-            empty = piece.head(0)
-            if head is None or not head.dtypes.equals(empty.dtypes):
-                head = empty if head is None else pd.concat([head, empty])
-        if head is None:
+        path = Path(path).expanduser()
+        found = [(len(piece), piece.head(0)) for piece in _pieces(path, {})]
+        if not found:
             raise UserError(f"{path}: a table of 0 rows: expected at least 2")
-        return cls(path, dict(head.dtypes), n)
+        lengths, heads = zip(*found, strict=True)
+        return cls(path, dict(pandas().concat(heads).dtypes), sum(lengths))
 
     def __len__(self) -> int:
         return self.n
@@ -185,14 +180,10 @@ class TableStream:
 
     def encoded(self, columns: TableColumns, pack: Callable[[Mapping[str, Tensor]], Tensor], file: Path) -> Tensor:
         """Return the rows as the network sees them, (n, ...) float32, in a file that is mapped into memory."""
-        generator, first = torch.Generator().manual_seed(0), 0
-        mapped: Any = None
+        generator = torch.Generator().manual_seed(0)
+        mapped = np.memmap(file, np.float32, "w+", shape=(self.n, *pack(columns.example()).shape[1:]))
         for piece in self.pieces():
-            rows = pack(columns.encode(piece, generator)).float().numpy()
-            if mapped is None:
-                mapped = np.memmap(file, np.float32, "w+", shape=(self.n, *rows.shape[1:]))
-            mapped[first : first + len(rows)] = rows
-            first += len(rows)
+            mapped[piece.index[0] : piece.index[-1] + 1] = pack(columns.encode(piece, generator)).float().numpy()
         mapped.flush()
         return torch.from_numpy(mapped)
 
@@ -343,11 +334,10 @@ class _Counts:
 def _merge_neighbours(levels: Raw, counts: Raw, upper: int) -> tuple[Raw, Raw]:
     """Merge pairs of neighbours to the lower or the upper one. The two ends stay."""
     end = 1 + (len(levels) - 2) // 2 * 2
-    pairs, cells = levels[1:end].reshape(-1, 2), counts[1:end].reshape(-1, 2)
-    return (
-        np.concatenate([levels[:1], pairs[:, upper], levels[end:]]),
-        np.concatenate([counts[:1], cells.sum(1), counts[end:]]),
-    )
+    chosen, sums = levels[1:end].reshape(-1, 2)[:, upper], counts[1:end].reshape(-1, 2).sum(1)
+    merged = ((levels, chosen), (counts, sums))
+    levels, counts = (np.concatenate([old[:1], middle, old[end:]]) for old, middle in merged)
+    return levels, counts
 
 
 def _infer(name: str, counted: _Counts, kind: str | None, most_levels: int) -> TableColumn | str:

@@ -214,16 +214,23 @@ def decode_utf8(path: Path, content: bytes) -> str:
         raise UserError(f"{path}: line {line}: byte 0x{byte:02x} is not UTF-8: save it as UTF-8") from None
 
 
-def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Return the numbered lines of a text without their ends. Empty lines at the end of the file are left out."""
+def read_lines(path: Path, expected: str = "") -> list[tuple[int, str]]:
+    """Return the numbered lines of a text without their ends. Empty lines at the end of the file are left out.
+
+    Args:
+        path: the file.
+        expected: what every line has, such as "a record"; lines may be empty if it is.
+    """
     with open_file(path) as file:
         text = decode_utf8(path, file.read()).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if not text.strip():
         raise UserError(f"{path}: an empty file: expected records")
     lines = list(enumerate(text.rstrip("\n").split("\n"), 1))
-    zero = next((number for number, line in lines if "\0" in line), None)
-    if zero is not None:
-        raise UserError(f"{path}: line {zero}: has a zero byte: this is not a text file")
+    for number, line in lines:
+        if "\0" in line:
+            raise UserError(f"{path}: line {number}: has a zero byte: this is not a text file")
+        if expected and not line.strip():
+            raise UserError(f"{path}: line {number}: empty: expected {expected} in every line")
     return lines
 
 

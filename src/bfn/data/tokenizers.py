@@ -134,6 +134,14 @@ class Tokenizer(ABC):
     def _numbers(self) -> dict[str, int]:
         return {piece: number for number, piece in enumerate(self.pieces)}
 
+    def check_pieces(self) -> None:
+        """Raise a UserError for a vocabulary that is too small or has a piece more than once."""
+        if len(self) < 2:
+            raise UserError(f"vocabulary {self.pieces}: expected at least 2 {self.unit}")
+        if len(self._numbers) < len(self):
+            twice = next(piece for number, piece in enumerate(self.pieces) if self._numbers[piece] != number)
+            raise UserError(f"vocabulary: {twice!r} is in it more than once: expected each once")
+
     def look_up(self, pieces: Sequence[str]) -> Tensor:
         """Return the classes of the pieces of a text, int64. Raises a UserError for a piece that is no token."""
         try:
@@ -158,11 +166,7 @@ class Alphabet(Tokenizer):
 
     def __post_init__(self) -> None:
         check_text("alphabet", self.symbols)
-        if len(self.symbols) < 2:
-            raise UserError(f"alphabet {self.symbols!r}: a text needs at least 2 symbols")
-        if len(set(self.symbols)) < len(self.symbols):
-            twice = next(symbol for symbol in self.symbols if self.symbols.count(symbol) > 1)
-            raise UserError(f"alphabet {self.symbols!r}: {twice!r} is in it more than once")
+        self.check_pieces()
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Self:
@@ -204,13 +208,9 @@ class TokenList(Tokenizer):
         if not isinstance(self.pattern, str | None):
             raise UserError(f"pattern of type {type(self.pattern).__name__}: expected a regular expression or its name")
         object.__setattr__(self, "pattern", PATTERNS.get(self.pattern or "", self.pattern))
-        if len(self.tokens) < 2:
-            raise UserError(f"tokens {self.tokens}: expected at least 2")
         if "" in self.tokens:
             raise UserError(f"token number {self.tokens.index('')} is empty: expected each to be some text")
-        if len(self._numbers) < len(self.tokens):
-            twice = next(token for number, token in enumerate(self.tokens) if self._numbers[token] != number)
-            raise UserError(f"token {twice!r} is in the list more than once: expected each once")
+        self.check_pieces()
         if self.pattern is not None:
             _compile(self.pattern)
 
@@ -349,9 +349,6 @@ class Text(Codec):
     def decode(self, x: Tensor, present: Tensor | None = None) -> list[str]:
         return self.tokenizer.decode(x.flatten(1), None if present is None else present.flatten(1))
 
-    def lines(self, x: Tensor, present: Tensor | None = None) -> list[str]:
-        return self.decode(x, present)
-
     def picture(self, x: Tensor, present: Tensor | None = None) -> Picture:
         theta = x if x.is_floating_point() else torch.nn.functional.one_hot(x.long(), len(self.tokenizer)).float()
         return text_picture(theta, self.tokenizer.pieces, present=present)
@@ -445,8 +442,7 @@ class TokenizerFile(Tokenizer):
             raise UserError(f"{text[:60]!r}: the tokenizer cannot cut it: {error}") from None
 
     def _join(self, classes: list[int]) -> str:
-        text: str = self._tokenizer.decode(classes, skip_special_tokens=False)
-        return text
+        return str(self._tokenizer.decode(classes, skip_special_tokens=False))
 
 
 def _loses_text(text: str, offsets: Iterable[tuple[int, int]]) -> bool:

@@ -125,7 +125,7 @@ IMAGES: list[Case] = [
 ABCD = Text(torch.tensor([1, 2, 3, 4]), torch.arange(27), TEXT8)
 TEXTS: list[Case] = [
     (call(Alphabet, "a"), "at least 2"),
-    (call(Alphabet, "aba"), "'a' is in it"),
+    (call(Alphabet, "aba"), "'a' is in it more than once"),
     (call(TEXT8.encode, "aXb"), "'X' at position 1 is not among the symbols"),
     (read(read_text, "t.txt", "abc Def3", TEXT8), "t.txt: 'D' at byte 4 is not among the 27 symbols"),
     (read(read_text, "t.txt", "\u00e9\u00e9z", Alphabet("\u00e9a")), "'z' at position 2 is not among the symbols"),
@@ -141,7 +141,7 @@ TEXTS: list[Case] = [
     (call(SMILES.encode_prompt, "C_[Na+]", 2), "a prompt of 3 tokens: the model's texts have 2"),
     *((call(TEXT8.encode_prompt, *wrong), "expected") for wrong in (("a", 5, ""), (None, 5), ("a", 0), ("a", 5, None))),
     (call(TokenList, ("C", "")), "token number 1 is empty"),
-    (call(TokenList, ("C", "O", "C")), "'C' is in the list more than once"),
+    (call(TokenList, ("C", "O", "C")), "'C' is in it more than once"),
     (call(TokenList, ("C", "O"), "["), "not a regular expression"),
     (call(TokenList.from_texts, ["a b c d"], "words", most=3), "more than 3 different tokens"),
     (call(make_tokenizer, "smile", ["CC"]), "did you mean 'smiles'"),
