@@ -60,7 +60,7 @@ def noised_output(
     shape = (len(x), *flow.state_shape(tuple(x.shape[1:])))
     if eps is None:
         eps = torch.randn(shape, generator=generator, dtype=model.dtype, device=x.device)
-    elif tuple(eps.shape) != shape:
+    if eps.shape != shape:
         raise UserError(f"eps of shape {tuple(eps.shape)}: expected noise like the state, {shape}")
     level = flow.noise_level(t, len(x), len(shape) - 1, like=eps)
     output = model.output(flow.noised(x, level.s, eps), level, **(conditions or {}))
@@ -438,8 +438,8 @@ def _of_part(model: Model, part: str, weighting: str | Weighting, stds: Mapping[
     """Return the weighting of one part."""
     if isinstance(weighting, Weighting):
         return weighting
-    known = [name for name, own in WEIGHTINGS.items() if own is not JointWeighting]
-    if weighting not in known:
+    if weighting not in WEIGHTINGS or weighting == "joint":
+        known = [name for name in WEIGHTINGS if name != "joint"]
         hint = did_you_mean(weighting, known)
         raise UserError(f"weighting={weighting!r}: expected one of {', '.join(known)}{hint}")
     std = model.data_std(part) or stds.get(part)

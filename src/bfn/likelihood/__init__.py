@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from bfn.likelihood.bits import (
     check_data,
     held_out_bits,
     is_continuous,
+    n_states_of,
     take,
 )  # fmt: skip
 from bfn.likelihood.bounds import continuous_bound, n_step_bound, receiver_variance
@@ -102,13 +102,13 @@ class Settings:
             return continuous_bound(batch, self.calls)
         if self.method == "n-step":
             return n_step_bound(batch, self.calls, self.variance)
-        probes = None if self.is_exact(_n_states(batch.model)) else self.probes
+        probes = None if self.is_exact(n_states_of(batch.model)) else self.probes
         return Ode(batch, probes, self.importance, self.levels, self.dequantise).run(self.calls, self.tolerance)
 
     def check(self, model: Model, x: Tensor) -> None:
         """Raise a UserError for settings that contradict each other or do not fit the data."""
         self._check_values()
-        continuous, n_states = is_continuous(model.flow), _n_states(model)
+        continuous, n_states = is_continuous(model.flow), n_states_of(model)
         for problem in chain(
             self._option_problems(continuous), self._level_problems(continuous, x), self._divergence_problems(n_states)
         ):
@@ -207,7 +207,7 @@ def log_likelihood(
     conditions = check_data(model, x, label, condition, present, batch=batch)
     chosen = Settings(method, nfe, **settings)
     chosen.check(model, x)
-    size = batch_size(batch, _n_states(model), chosen.importance)
+    size = batch_size(batch, n_states_of(model), chosen.importance)
     if generator is not None and (seed is not None or processes.count > 1 or keep is not None):
         raise UserError("generator beside seed, processes or keep: give a seed instead of the generator")
 
@@ -236,8 +236,3 @@ def log_likelihood(
     if bad := int((~result.log_prob.isfinite()).sum()):
         raise NetworkError(f"log-likelihood of {bad} of {len(x)} samples is NaN or infinite")
     return result
-
-
-def _n_states(model: Model) -> int:
-    """Return the number of dimensions of a state."""
-    return math.prod(model.flow.state_shape(model.data_shape))

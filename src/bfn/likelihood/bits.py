@@ -77,6 +77,11 @@ def check_data(
     return given
 
 
+def n_states_of(model: Model) -> int:
+    """Return the number of dimensions of a state."""
+    return math.prod(model.flow.state_shape(model.data_shape))
+
+
 def batch_size(batch: int | None, numbers: int, draws: int = 1) -> int:
     """Return the number of samples in a batch.
 

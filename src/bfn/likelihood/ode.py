@@ -18,7 +18,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from bfn.core.conditions import rows_of
 from bfn.core.errors import NetworkError, UserError
 from bfn.core.flows import PartFlow
 from bfn.core.heads import Output
@@ -256,7 +255,7 @@ class Ode:
         u = (v * wide_c.cosh() * self.root_kappa).to(self.model.dtype).view(-1, *self.state_shape).requires_grad_()
         level = self.flow.noise_level(t, len(u), u.ndim - 1, u)
         with torch.enable_grad():
-            output = self.model.output(u, level, **rows_of(self.conditions, rows))
+            output = self.model.output(u, level, **{name: value[rows] for name, value in self.conditions.items()})
             prediction = output.mean
             if (shape := tuple(prediction.shape)) != u.shape:
                 raise NetworkError(f"the network's prediction has shape {shape}: expected {tuple(u.shape)}")

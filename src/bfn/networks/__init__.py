@@ -119,14 +119,17 @@ class _NoInitialisation(TorchFunctionMode):
 
 def check_weights(network: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Raise a UserError unless the weights have the names and the shapes of the network's own."""
-    own = network.state_dict()
-    missing = [name for name in own if name not in weights]
-    foreign = [name for name in weights if name not in own]
+    own, given = ({name: tuple(value.shape) for name, value in w.items()} for w in (network.state_dict(), weights))
+    if own != given:
+        raise UserError(f"weights of another architecture: {_difference(own, given)}")
+
+
+def _difference(own: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Say how the shapes of a network's own weights differ from those of given ones."""
+    missing, foreign = [name for name in own if name not in given], [name for name in given if name not in own]
     if missing or foreign:
         parts = [f"no {', '.join(missing[:3])}"] if missing else []
         parts += [f"{', '.join(foreign[:3])}, which the network does not have"] if foreign else []
-        raise UserError(f"weights of another architecture: {'; '.join(parts)}")
-    for name, value in own.items():
-        if value.shape != weights[name].shape:
-            shapes = f"{name} has shape {tuple(weights[name].shape)}, the network's has {tuple(value.shape)}"
-            raise UserError(f"weights of another architecture: {shapes}")
+        return "; ".join(parts)
+    name = next(name for name, shape in own.items() if given[name] != shape)
+    return f"{name} has shape {given[name]}, the network's has {own[name]}"

@@ -381,12 +381,16 @@ class Conditioning(nn.Module):
 
     def _check_names(self, *names: str) -> None:
         known = [spec.name for spec in self.specs]
-        for name in names:
-            if name == "label" and name not in known:
-                raise UserError("label given to a network without labels: build it with n_labels, or pass label=None")
-            if name not in known:
-                what = f"this network knows {', '.join(known) or 'none'}"
-                raise UserError(f"condition {name!r}: {what}; others go into its conditions{did_you_mean(name, known)}")
+        foreign = next((name for name in names if name not in known), None)
+        if foreign is not None:
+            raise UserError(_unknown_condition(foreign, known))
+
+
+def _unknown_condition(name: str, known: Sequence[str]) -> str:
+    if name == "label":
+        return "label given to a network without labels: build it with n_labels, or pass label=None"
+    what = f"this network knows {', '.join(known) or 'none'}"
+    return f"condition {name!r}: {what}; others go into its conditions{did_you_mean(name, known)}"
 
 
 class CrossAttention(nn.Module):

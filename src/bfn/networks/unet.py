@@ -102,6 +102,14 @@ class Stage(nn.Module):
         return pixels.transpose(1, 2).reshape(x.shape)
 
 
+def _check_attention(level: int, widths: Sequence[int], head_features: int) -> None:
+    """Raise a UserError for a level that cannot have attention."""
+    if not 0 <= level < len(widths):
+        raise UserError(f"attention_levels has {level}: this network has levels 0 to {len(widths) - 1}")
+    if widths[level] % head_features:
+        raise UserError(f"head_features={head_features}: does not divide the {widths[level]} channels of level {level}")
+
+
 class UNet(Network):
     """U-Net for images.
 
@@ -145,23 +153,13 @@ class UNet(Network):
     ) -> None:
         out_channels = in_channels if out_channels is None else out_channels
         super().__init__(
-            "unet",
-            locals(),
-            "in_channels",
-            "out_channels",
-            "channels",
-            "n_levels",
-            "n_blocks",
-            "patch",
+            "unet", locals(), "in_channels", "out_channels", "channels", "n_levels", "n_blocks", "patch",
             "head_features",
-        )
+        )  # fmt: skip
         self.require_divisible(channels=(channels, CHANNELS_PER_GROUP))
+        widths = [channels * multiplier for multiplier in multipliers]
         for level in attention_levels:
-            if not 0 <= level < len(multipliers):
-                raise UserError(f"attention_levels has {level}: this network has levels 0 to {len(multipliers) - 1}")
-            width = channels * multipliers[level]
-            if width % head_features:
-                raise UserError(f"head_features={head_features}: does not divide the {width} channels of level {level}")
+            _check_attention(level, widths, head_features)
         self.in_channels, self.out_channels, self.n_classes, self.patch = in_channels, out_channels, n_classes, patch
         self.divisor = patch * 2 ** (len(multipliers) - 1)
         self.conditioning = Conditioning(condition_features, n_labels, conditions)
@@ -179,7 +177,6 @@ class UNet(Network):
 
         per_pixel = max(n_classes, 1) * patch**2
         self.stem = nn.Conv2d(in_channels * per_pixel, channels, 3, padding=1)
-        widths = [channels * multiplier for multiplier in multipliers]
         width, skips = channels, [channels]
         self.downs, self.shrinks = nn.ModuleList(), nn.ModuleList()
         for level, level_width in enumerate(widths):
@@ -222,18 +219,20 @@ class UNet(Network):
             raise UserError(f"images of {height} x {width}: expected sides that are multiples of {self.divisor}")
         context = self.conditioning(t, label, **conditions)
         images = centre(inputs).movedim(-1, 2).flatten(1, 2) if self.n_classes else inputs
-        if present is None:
-            contexts = [context] * len(self.downs)
-        else:
+        contexts = [context] * len(self.downs)
+        if present is not None:
             self.require_present(present, inputs.shape[:4], (len(inputs), 1, height, width))
-            pixels = present.any(1, keepdim=True)
-            images = images.masked_fill(~pixels, 0.0)
-            contexts = [context._replace(present=mask) for mask in self._masks(pixels, images)]
+            images, contexts = self._padded(images, present.any(1, keepdim=True), context)
         output = self._convolve(images, contexts)
         if not self.n_classes:
             return output
         logits = output.reshape(len(inputs), self.out_channels, self.n_classes, height, width).movedim(2, -1)
         return combine(inputs, logits) if self.in_channels == self.out_channels else logits
+
+    def _padded(self, images: Tensor, pixels: Tensor, context: Context) -> tuple[Tensor, list[Context]]:
+        """Return images with zeros as padding, and the context of each level with its mask."""
+        images = images.masked_fill(~pixels, 0.0)
+        return images, [context._replace(present=mask) for mask in self._masks(pixels, images)]
 
     def _masks(self, pixels: Tensor, images: Tensor) -> list[Tensor]:
         """Return the mask of each level, 0 or 1 in the type of the images: present if any of its pixels is present."""

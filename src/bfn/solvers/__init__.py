@@ -11,8 +11,9 @@ A new solver is a subclass of ``Solver`` that makes the rows of a table, and an 
     SOLVERS["leap"] = Leap("leap", "Euler in s", ("continuous", "discrete"), order=1)
 
 A row sets u = a u + sum_j b_j w_hat_j + c noise, see ``Row``. A package registers its solver under the entry point
-"solver.leap" of the group ``bfn.plugins`` instead. ``paper`` has the solvers of the paper, ``diffusion`` those of
-diffusion models, ``few_step`` ours and "auto", ``paths`` the order in which parts are drawn, ``sde`` the paper's SDEs.
+"solver.leap" of the group ``bfn.plugins`` instead. ``paper`` has the solvers of the paper, ``multistep`` a family with
+those of diffusion models, ``few_step`` ours and "auto", ``paths`` the order in which parts are drawn, ``sde`` the
+paper's SDEs.
 """
 
 from bfn.core.solver import SOLVERS, Plan, Solver, get, names, plan

@@ -20,9 +20,7 @@ from bfn.core.grids import Grid, Log1p, Log1pEarly, Power, Uniform
 from bfn.core.info import ERROR_CURVE, EXACT, SPREADS, VALUE_RANGE, Fact, ModelInfo, Spread
 from bfn.core.solver import Planned, Sharing, Solver, SolverOptions
 from bfn.core.table import MAPS_TO_END, TABLES, Table
-from bfn.solvers.multistep import Multistep
-
-BOTH = ("continuous", "discrete")
+from bfn.solvers.multistep import BOTH, Multistep
 
 DEFAULT_SPREAD, IMAGE_SPREAD = Spread(0.5, 1.0), Spread(0.5, 4.0)
 """Spreads of data if the model has none; data with a range of values are mostly images."""

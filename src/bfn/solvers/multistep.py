@@ -18,6 +18,9 @@ a table of weights of predictions as well.
 
 A corrector costs no call: once w_hat at the new state is known, the step that led there is repeated with that value
 among the nodes, and the next step starts from the corrected state. Both steps are linear, so they are one row.
+
+At the end of this file stand members that were published for diffusion models, and the original sampler with the
+optimal variance.
 """
 
 from __future__ import annotations
@@ -27,15 +30,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import zip_longest
-from math import exp, expm1, inf, log, log1p, pi, sqrt
+from math import exp, expm1, hypot, inf, log, log1p, pi, sqrt
 
 import torch
 from torch import Tensor
 
 from bfn.core.errors import UserError
 from bfn.core.flows import PartFlow
-from bfn.core.solver import Solver
+from bfn.core.grids import Uniform
+from bfn.core.info import ERROR_CURVE, ErrorCurve, ModelInfo
+from bfn.core.solver import Sharing, Solver
 from bfn.core.table import Row, Table
+
+BOTH = ("continuous", "discrete")
 
 Weights = tuple[float, ...]
 """Weights of predictions, newest first."""
@@ -117,7 +124,7 @@ class Multistep(Solver):
 
     def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
         s = flow.schedule.s_of(nodes)
-        if s[0] == 0 and len(s) > 1:
+        if s[0] == 0 and len(s) > 1 and (self.interpolates == "noise" or self.coordinate == "log s"):
             self._check_start(len(s))
         make = self._noise_rows if self.interpolates == "noise" else self._data_rows
         rows = [Row(t, *row) for t, row in zip(nodes, make(flow, s), strict=False)]
@@ -125,9 +132,9 @@ class Multistep(Solver):
         return Table((*rows, Row(nodes[-1])), final, self.draws, whole=self.whole)
 
     def _check_start(self, calls: int) -> None:
-        """Raise a UserError if the solver cannot start at t = 0."""
+        """Raise a UserError if a solver in the noise or in log s cannot start at t = 0."""
         two_nodes = calls > 2 and (self.order > 1 or self.corrector)
-        if self.interpolates == "noise" or (self.coordinate == "log s" and two_nodes):
+        if self.interpolates == "noise" or two_nodes:
             where = "the noise" if self.interpolates == "noise" else "in log s"
             raise UserError(f"a grid that starts at t = 0: {self.name!r} extrapolates {where}; start at t_start=1e-3")
 
@@ -263,3 +270,67 @@ def basis_over(
     log_ratio = log_of_ratio(s_start, s_end)
     s = s_end * (1 + expm1(k * log_ratio) * (1 - points)) ** (1 / k)
     return basis_at(history, s.clamp(min=s_start), weights, coordinate)
+
+
+# --- published members ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OptimalVariance(Multistep):
+    """A multistep solver whose noise includes the error of the predictions.
+
+    A message of accuracy alpha about data with the mean squared error e has the variance 1/alpha + e, not 1/alpha. If B
+    is the weight of a row's predictions, c^2 becomes c^2 + B^2 e(t). This is exact for any step if the posterior of the
+    data is Gaussian; with small steps it adds nothing.
+
+    Attributes:
+        curve: error curve of the model.
+    """
+
+    curve: ErrorCurve | None = None
+
+    def resolve(self, flow: PartFlow, nfe: int, info: ModelInfo | None = None, sharing: Sharing = "alone") -> Solver:
+        return self if info is None or info[ERROR_CURVE] is None else replace(self, curve=info[ERROR_CURVE])
+
+    def table(self, flow: PartFlow, nodes: Sequence[float]) -> Table:
+        if self.curve is None:
+            raise UserError(
+                f"solver={self.name!r}: the model has no error curve; training stores one, or set "
+                "model.info.error_curve = bfn.losses.error_curve(model, x)"
+            )
+        plain = super().table(flow, nodes)
+        errors = self.curve.at(torch.tensor(plain.times, dtype=torch.float64)).tolist()
+        rows = [replace(row, c=hypot(row.c, sum(row.b) * sqrt(e))) for row, e in zip(plain.rows, errors, strict=True)]
+        return replace(plain, rows=tuple(rows))
+
+
+OPTIMAL_VARIANCE: tuple[Solver, ...] = (
+    OptimalVariance(
+        "bfn-optimal", "the original sampler with the optimal variance, from the model's error curve",
+        BOTH, order=1, g=1.0, grid=Uniform(), t_start=0.0, from_prior=True,
+    ),
+)  # fmt: skip
+
+
+DIFFUSION: tuple[Solver, ...] = (
+    Multistep(
+        "unipc2", "UniPC (bh2, data prediction) of order 2 with its corrector, ODE, in log s",
+        BOTH, order=2, coordinate="log s", integral="shortcut", corrector=True,
+    ),
+    Multistep(
+        "unipc3", "UniPC (bh2, data prediction) of order 3 with its corrector, ODE, in log s",
+        BOTH, order=3, coordinate="log s", integral="shortcut", corrector=True,
+    ),
+    Multistep(
+        "deis2", "DEIS (tAB) of order 2: the noise linear in t, ODE",
+        BOTH, order=2, coordinate="t", interpolates="noise",
+    ),
+    Multistep(
+        "deis3", "DEIS (tAB) of order 3: the noise quadratic in t, ODE",
+        BOTH, order=3, coordinate="t", interpolates="noise",
+    ),
+    Multistep(
+        "sa-solver", "SA-Solver: stochastic Adams of order 3 with its corrector, SDE with the dial, in log s",
+        BOTH, order=3, coordinate="log s", corrector=True, g=1.0, has_dial=True,
+    ),
+)  # fmt: skip

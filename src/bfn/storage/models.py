@@ -471,12 +471,10 @@ def locate(name: Path | str) -> Path:
     known = bundled()
     if (path / CONFIG).is_file() or (path.is_dir() and name not in known):
         return path
-    if isinstance(name, str) and name in known:
-        return Path(str(resources.files("bfn").joinpath("bundled", name)))
-    raise StorageError(
-        f"{str(name)!r}: neither a directory nor one of the bundled models {', '.join(known) or '(none here)'}"
-        f"{did_you_mean(name, known)}"
-    )
+    if name not in known:
+        among = f"one of the bundled models {', '.join(known) or '(none here)'}{did_you_mean(name, known)}"
+        raise StorageError(f"{str(name)!r}: neither a directory nor {among}")
+    return Path(str(resources.files("bfn").joinpath("bundled", str(name))))
 
 
 def store_tables(

@@ -12,7 +12,7 @@ from scipy import stats
 import bfn
 import tiny
 from bfn import solvers
-from bfn.controls.starting import FixedNoise
+from bfn.controls.known import FixedNoise
 from bfn.core.flows import ContinuousFlow, DiscreteFlow
 from bfn.core.solver import plan
 from bfn.exact.joint import JointMixture

@@ -47,7 +47,6 @@ def test_classes_are_drawn_by_their_shares() -> None:
         assert bool(((counts - n * share).abs() < 1).all())
         error = (share * (1 - share) / repeats) ** 0.5
         assert bool((((drawn == k).double().mean(0) - share).abs() < 5 * error).all())
-    assert labels_of(None, None, 3) is None
 
 
 def test_samples_say_which_classes_were_drawn_and_are_of_them() -> None:
