@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import io
+import json
 import re
 import sys
 import tokenize
@@ -232,34 +233,50 @@ def signatures() -> dict[str, int]:
     }
 
 
+def measured_walks() -> dict[str, int]:
+    """Return the figures for which code is run."""
+    figures = {}
+    for name in WALK_LIMITS:
+        walk = walks.measured(name)
+        figures |= {
+            f"walk {name}: files": len(walk.files),
+            f"walk {name}: code lines": walk.code_lines,
+            f"walk {name}: pairs of files": len(walk.edges),
+        }
+    return figures
+
+
+def limits() -> dict[str, int]:
+    """Return the limit of each figure."""
+    kinds = ("files", "code lines", "pairs of files")
+    named = {
+        f"walk {name}: {kind}": value
+        for name, values in WALK_LIMITS.items()
+        for kind, value in zip(kinds, values, strict=True)
+    }
+    return LIMITS | named
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--no-walks", action="store_true", help="leave out the figures for which code is run")
+    parser.add_argument("--json", action="store_true", help="print [figure, limit] by name, as JSON")
     parser.add_argument("--list", choices=["kinds", "decisions", "docstrings", "longest"], help="show where from")
     options = parser.parse_args(arguments)
-    root = Path(__file__).parents[1]
-    figures, lists = sizes(root)
+    figures, lists = sizes(Path(__file__).parents[1])
     if options.list:
         print(*lists[options.list], sep="\n")
         return 0
-    figures |= signatures()
-    n_above = 0
-    for name, limit in LIMITS.items():
-        above = figures[name] > limit
-        n_above += above
-        print(f"{'ABOVE' if above else '  ok '} {name:56} {figures[name]:7,}  limit {limit:7,}")
-    for name, limits in () if options.no_walks else WALK_LIMITS.items():
-        walk = walks.measured(name)
-        values = len(walk.files), walk.code_lines, len(walk.edges)
-        above = any(value > limit for value, limit in zip(values, limits, strict=True))
-        n_above += above
-        columns = zip(("files", "code lines", "pairs of files"), values, limits, strict=True)
-        print(
-            f"{'ABOVE' if above else '  ok '} walk {name:13}",
-            *(f"{n} {value:5,} ({limit:,})" for n, value, limit in columns),
-        )
-    print(f"{n_above} above their limits")
+    figures |= signatures() | ({} if options.no_walks else measured_walks())
+    rows = {name: (value, limits()[name]) for name, value in figures.items()}
+    n_above = sum(value > limit for value, limit in rows.values())
+    if options.json:
+        print(json.dumps(rows))
+    else:
+        for name, (value, limit) in rows.items():
+            print(f"{'ABOVE' if value > limit else '  ok '} {name:56} {value:7,}  limit {limit:7,}")
+        print(f"{n_above} above their limits")
     return 1 if n_above else 0
 
 

@@ -1,11 +1,18 @@
 """Progress: a bar on a terminal, lines elsewhere, JSON for programs, nothing where nothing was asked for."""
 
 import json
+import sys
 
 import pytest
 
 from bfn._utils import progress
 from bfn._utils.progress import Progress, over, say, style
+
+
+@pytest.fixture(autouse=True)
+def no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of the same process may have imported the kernel of notebooks."""
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
 
 
 def work(shown: progress.Shown, monkeypatch, seconds: float = 6.0) -> None:
