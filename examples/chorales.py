@@ -84,9 +84,7 @@ class Choir(nn.Module):
     def __init__(self, width: int = 96, n_blocks: int = 2) -> None:
         super().__init__()
         features = len(VOICES) * PITCHES
-        self.transformer = bfn.networks.Transformer(
-            features, width=width, n_blocks=n_blocks, max_length=LENGTH
-        )
+        self.transformer = bfn.networks.Transformer(features, width=width, n_blocks=n_blocks, max_length=LENGTH)
 
     def forward(self, inputs: Mapping[str, Tensor], t: Tensor) -> Voices:
         """Return the logits of each voice: the log of its theta (batch, LENGTH, PITCHES) plus the network's output."""
@@ -165,8 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{solver}, {calls} calls: {figures[calls]} of the harmonies occur in other chorales")
     print(f"Bach himself: {truth}")
     bfn.viz.save(
-        bfn.viz.against_calls(curves, "share of harmonies found in chorales", real=truth),
-        options.out / "chorales.png",
+        bfn.viz.against_calls(curves, "share of harmonies found in chorales", real=truth), options.out / "chorales.png"
     )
     axes = on(None, "a melody harmonised by Bach, by auto and by bfn (5 calls)", size=(8.0, 3.2))
     for column, voices in enumerate((real[0], drawn["auto", 5][0], drawn["bfn", 5][0])):

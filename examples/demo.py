@@ -16,10 +16,10 @@ from pathlib import Path
 from torch import Tensor
 
 import bfn
-from bfn.core.model import BFN
-from bfn.storage import models as storage
 from bfn._utils.files import atomic_write
+from bfn.core.model import BFN
 from bfn.quality.molecules import is_of_molecules, report_molecules
+from bfn.storage import models as storage
 from bfn.viz.pictures import Recorder, lines, molecule_sheet, sheet, side_by_side, write_animation, write_picture
 
 MODELS = ("mnist", "digits", "text8", "qm9")

@@ -17,9 +17,9 @@ from diffusers import UNet2DModel
 
 import bfn
 from bfn.core import losses
+from bfn.core.losses import EDM
 from bfn.interop.diffusers import BFNPipeline, UNetNetwork
 from bfn.viz.pictures import sheet, write_picture
-from bfn.core.losses import EDM
 
 CLASSES, DATA_STD = 10, 0.75
 

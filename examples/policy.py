@@ -108,9 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             path, good = paths[solver, calls] = rollout(policy_of(solver, calls), options.n, seed=options.seed + 1)
             figures[calls] = share_estimate(int(good.sum()), options.n)
             print(f"{solver}, {calls} calls: {figures[calls]} of the episodes succeed")
-    bfn.viz.save(
-        bfn.viz.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png"
-    )
+    bfn.viz.save(bfn.viz.against_calls(curves, "share of episodes that succeed"), options.out / "policy.png")
 
     shown = Figure(figsize=(9.0, 2.8), layout="constrained", dpi=120).subplots(1, 3, sharey=True)
     disc = episodes(options.n, torch.Generator().manual_seed(options.seed + 1))[2]
