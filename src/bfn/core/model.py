@@ -303,9 +303,12 @@ class BFN(Model, nn.Module):
     def dtype(self) -> torch.dtype:
         """Type of states and losses: float32 for a network in float16, whose range is too small."""
         own = self._own_dtype()
-        if own == torch.float16 and not self._in_half:
+        return own if own != torch.float16 else self._dtype_beside_half()
+
+    def _dtype_beside_half(self) -> torch.dtype:
+        if not self._in_half:
             raise UserError("the network was put into float16 by itself: convert the whole model, model.half()")
-        return torch.float32 if own == torch.float16 else own
+        return torch.float32
 
     @property
     def device(self) -> torch.device:
