@@ -225,7 +225,10 @@ class Model(ABC):
         for name, values in parts.items():
             what = f"part {name!r} of samples" if name else "samples"
             parts[name] = own = as_tensor(what, values)
-            if own.ndim != len(shapes[name]) + 1:
+            # Sequences may be of any length; of other data every side is fixed.
+            is_sequence = len(shapes[name]) == 1 and not own.is_floating_point()
+            first = 2 if is_sequence or (lengths is not None and name in lengths.parts) else 1
+            if own.ndim != len(shapes[name]) + 1 or tuple(own.shape[first:]) != tuple(shapes[name])[first - 1 :]:
                 expected = ", ".join(["n", *map(str, shapes[name])])
                 raise UserError(f"{what} of shape {tuple(own.shape)}: expected ({expected})")
             try:

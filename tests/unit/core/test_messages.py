@@ -128,6 +128,7 @@ CALLS = [
     (lambda: class_model(nan_at_the_third_call).sample(2, "bfn", 5), "at call 2 (t=0.5) has NaN"),
     # decoding
     (lambda: tiny.build("images").decode(torch.zeros(2, 8, 8)), "samples of shape (2, 8, 8): expected (n, 1, 8, 8)"),
+    (lambda: tiny.build("images").decode(torch.zeros(2, 3, 8, 8)), "samples of shape (2, 3, 8, 8): expected (n, 1"),
     (lambda: tiny.build("text").decode(torch.full((2, 20), 99)), "samples: classes from 99 to 99"),
     (lambda: tiny.build("text").decode("cat"), "samples='cat': expected numbers, an array"),
     (lambda: joint_model().decode({"x": torch.zeros(2, 2, 1)}), "part 'x' of samples of shape (2, 2, 1)"),
