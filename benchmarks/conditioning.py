@@ -59,7 +59,7 @@ def string_model() -> StringSet:
 
 
 def total_variation(x: Tensor, probs: Tensor) -> Estimate:
-    """Of the shares of the strings, and of all others together, with a 95 % bootstrap interval."""
+    """Compare the shares of the strings, and of all others together, with a 95 % bootstrap interval."""
     shares = (x[:, None] == STRINGS).all(-1).double().mean(0)
     shares, exact_ones = torch.cat([shares, 1 - shares.sum(0, True)]).clamp(min=0), torch.cat([probs, torch.zeros(1)])
     drawn = torch.multinomial(shares.expand(1000, -1), len(x), replacement=True, generator=seeded())
@@ -204,7 +204,7 @@ def images() -> Iterator[list[str]]:
 
 
 def asked(name: str, n: int, seed: int = SEED, **settings: object) -> list[str]:
-    """How samples of all classes in turn are judged."""
+    """Judge samples of all classes in turn."""
     model = bfn.load(name)
     label, generator = model.info.classes.in_turn(n), seeded(seed)
     some = [

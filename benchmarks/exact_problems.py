@@ -118,7 +118,7 @@ PROBLEMS: dict[str, tuple[Problem, ...]] = {
 
 
 def run(model: Model, initial: Tensor, solver: str | Solver, nfe: int | None, **settings: Any) -> Tensor:
-    """What the samples were read from: values of continuous data, class probabilities of discrete ones."""
+    """Return the final predictions: values of continuous data, class probabilities of discrete data."""
     return model.sample(len(initial), solver, nfe, initial=initial, **settings).final
 
 

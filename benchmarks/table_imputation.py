@@ -28,7 +28,7 @@ DRAWS, MOST_ROWS, MOST_TEST = 20, 3000, 1000
 
 
 def gaps(table: pd.DataFrame, rule: str, seed: int) -> np.ndarray:
-    """Which cells go, (n, columns)."""
+    """Return the cells to remove, bool (n, columns)."""
     if rule == "random":
         return np.random.default_rng(seed).random(table.shape) < 0.2
     numbers = [i for i, name in enumerate(table) if pd.api.types.is_numeric_dtype(table[name])]
@@ -68,7 +68,7 @@ def filled_by_sklearn(kind: str, train: pd.DataFrame, test: pd.DataFrame, seed: 
 
 
 def errors(truth: pd.DataFrame, filled: pd.DataFrame, gone: np.ndarray) -> dict[str, Estimate]:
-    """Of numbers and of categories."""
+    """Return the errors of numbers and of categories."""
     squares, right = [], []
     for i, name in enumerate(truth):
         cells = gone[:, i]

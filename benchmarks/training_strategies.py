@@ -69,7 +69,7 @@ def classifier() -> KNeighborsClassifier:
 
 
 def reference(n_samples: int) -> dict[str, Any]:
-    """What real digits get from the same measures."""
+    """Measure real digits in the same way."""
     x, label = real_digits()
     draw, half = generator(0), len(x) // 2
     splits = []

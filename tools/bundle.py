@@ -83,7 +83,7 @@ def card_of(model: bfn.BFN, rows: list[dict[str, Any]], run: Path | None, note: 
 
 
 def spread_of_data(model: bfn.BFN) -> Spread | None:
-    """How far apart the training data lie, where they are numbers."""
+    """Return the spread of the training data if they are numbers."""
     real = read_model_data(model, None, "train", 2000)
     return Spread.of(real.x, real.label) if model.flow.has_range else None
 

@@ -48,7 +48,7 @@ def module_of(path: Path) -> str | None:
 
 
 def concerned(test: Path, changed: list[Path]) -> bool:
-    """Whether a file of tests is about one of the changed files."""
+    """Return True if a file of tests is about one of the changed files."""
     text = test.read_text()
     if not LONG.search(text):
         return False

@@ -42,7 +42,7 @@ class Collected(Reports):
         self.work = work
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Which file cannot be read."""
+        """Report which file cannot be read."""
         if report.failed:
             sys.exit(f"{report.nodeid}: not collected: {report.longrepr}")
 
@@ -64,7 +64,7 @@ class Collected(Reports):
 
 
 def in_fork(work: Callable[[Callable[[str], object]], None], seconds: float) -> str | None:
-    """What a fork of this process told; None if it took too long."""
+    """Return what a fork of this process reported; None if it took too long."""
     with tempfile.TemporaryFile("w+") as told:
         child = os.fork()
         if child == 0:
@@ -145,7 +145,7 @@ def codes(source: str, name: str) -> list[CodeType]:
 
 
 def swap(path: Path, line: int, changed: str) -> Callable[[], None] | None:
-    """What gives the living function around a line its changed code; None where that is not enough."""
+    """Return a function that gives the loaded function around a line its changed code; None if that is not enough."""
     name = function_at(path, line)
     if name is None:
         return None

@@ -71,7 +71,7 @@ NAMES = {"min": "max", "max": "min", "sqrt": "exp", "exp": "sqrt", "sin": "cos",
 
 
 def mutate(node: ast.AST) -> Iterator[ast.AST]:
-    """What could stand in a node's place by a slip of the hand."""
+    """Return the nodes that could replace a node by a slip of the hand."""
     if isinstance(node, ast.BinOp) and type(node.op) in BINARY and not _of_types(node):
         yield ast.BinOp(node.left, BINARY[type(node.op)](), node.right)
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARE:
@@ -168,7 +168,7 @@ def files() -> list[Path]:
 
 
 def module(path: Path) -> str:
-    """Which entry of TESTS a file belongs to."""
+    """Return the entry of TESTS that a file belongs to."""
     return path.relative_to(SRC).parts[0].removesuffix(".py")
 
 

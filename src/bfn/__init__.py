@@ -4,18 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # Modules.
     from bfn import data, exact, interop, likelihood, networks, quality, solvers, tables, training, viz
     from bfn import kinds as heads
-    from bfn.core import grids, losses, schedules
-    from bfn.quality import metrics
-    from bfn.solvers import sde
-    from bfn.training import tuning
-
-    # isort: split
-    # Names in them.
     from bfn.controls.guidance import Guidance, Steering
     from bfn.controls.particles import Particles
+    from bfn.core import grids, losses, schedules
     from bfn.core.conditions import Classes, Condition, Lengths
     from bfn.core.control import Control
     from bfn.core.errors import NetworkError, UserError
@@ -28,10 +21,13 @@ if TYPE_CHECKING:
     from bfn.core.sampling import Request, Step, sample
     from bfn.core.schedules import ExponentialSchedule, LogarithmicSchedule, QuadraticSchedule, Schedule
     from bfn.kinds.schedules import TabulatedSchedule
+    from bfn.quality import metrics
+    from bfn.solvers import sde
     from bfn.solvers.sde import InitialGaussian
     from bfn.storage.models import load
     from bfn.storage.sample_files import sample_to
     from bfn.tables.synthesizer import TableSynthesizer
+    from bfn.training import tuning
     from bfn.training.distillation import distill
     from bfn.training.fitting import fit
 

@@ -118,7 +118,7 @@ def _power(values: Mapping[float, float]) -> float:
     return log_log_slope(list(values), list(values.values()))
 
 
-STEPS_CONVERGENCE = (16, 32, 64, 128, 256)
+CONVERGENCE_STEPS = (16, 32, 64, 128, 256)
 VARIANCE = 0.5
 """Variance of the Gaussian messages. At 2.0 the second-order coefficient of SDE-BFN-Solver2 nearly vanishes."""
 REFERENCE_STEPS = 600
@@ -159,7 +159,7 @@ def problems() -> list[Problem]:
 
 def orders(options: Options) -> list[Section]:
     """Measure the orders of all solvers of the paper, one section for each problem."""
-    steps, n = options.nfe or STEPS_CONVERGENCE, options.n or 16
+    steps, n = options.nfe or CONVERGENCE_STEPS, options.n or 16
     return [_section(problem, steps, n, options.seed) for problem in problems()]
 
 

@@ -56,7 +56,7 @@ class Visit:
             self.page.wait_for_selector(f"#panel-{side} .bfn-film", state="attached")
 
     def pictures(self, side: str) -> list[str]:
-        """What the panel shows now."""
+        """Return what the panel shows."""
         shown = self.page.locator(f"#panel-{side} .bfn-frame.on img")
         return [shown.nth(i).get_attribute("src") for i in range(shown.count())]
 

@@ -1,4 +1,4 @@
-"""What learns and what is given beside the data: fits, distillation, tables, tokenizers, joint data, conditions."""
+"""Fuzz tests of learning: fits, distillation, tables, tokenizers, joint data, conditions."""
 
 import math
 from functools import cache

@@ -279,7 +279,7 @@ def test_an_answer_says_what_a_browser_may_do_with_it(client: Client) -> None:
 
 
 def closed_within(connection: socket.socket, seconds: float, drip: bytes = b"") -> bool:
-    """Whether the server ends a connection to which a byte is sent now and then."""
+    """Return True if the server ends a connection that sends one byte now and then."""
     end = time.monotonic() + seconds
     connection.settimeout(0.1)
     while time.monotonic() < end:

@@ -59,7 +59,7 @@ CHEAP = {"models", "info", "solvers", "sample"}
 
 
 def command_lines(path: Path) -> list[str]:
-    """What a reader would type: lines of ```sh blocks, and those after a $ in ```console blocks."""
+    """Return what a reader would type: lines of ```sh blocks, and those after a $ in ```console blocks."""
     text = path.read_text(encoding="utf-8")
     found = []
     for kind, block in re.findall(r"^```(sh|console)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):

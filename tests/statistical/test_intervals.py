@@ -65,7 +65,7 @@ def test_the_bootstrap_of_a_mean() -> None:
 
 @pytest.mark.parametrize("n_resamples", [pytest.param(80, marks=pytest.mark.long), 0])
 def test_the_frechet_distance(n_resamples: int) -> None:
-    """Of the distance at this number of samples, which is larger than that of the Gaussians themselves."""
+    """The interval is for the distance at this number of samples, which is larger than that of the Gaussians."""
     reference = torch.randn(5000, 3, generator=seeded(2), dtype=torch.float64)
     draws = 0.3 + 1.2 * torch.randn(REPEATS, 150, 3, generator=seeded(3), dtype=torch.float64)
     found = [frechet_estimate(x, reference, generator=seeded(i), n_resamples=n_resamples) for i, x in enumerate(draws)]
@@ -159,7 +159,7 @@ def test_figures_of_several_seeds() -> None:
 
 
 def test_two_equal_settings_are_told_apart_less_often_than_one_in_twenty() -> None:
-    """Where intervals of independent samples share no point, their figures differ: 0.6 % of equal ones."""
+    """Equal figures have disjoint intervals in 0.6 % of cases."""
     values = torch.randn(2000, 2, 40, generator=seeded(10), dtype=torch.float64)
     pairs = [(mean_estimate(a), mean_estimate(b)) for a, b in values]
     apart = sum(not a.overlaps(b) for a, b in pairs) / len(pairs)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
 Shown = bool | Literal["bar", "lines", "json"]
-"""How progress is shown. True chooses a bar on a terminal or in a notebook and lines elsewhere; False shows nothing."""
+"""Display of progress. True chooses a bar on a terminal or in a notebook and lines elsewhere; False shows nothing."""
 INTERVAL = 10.0
 """Seconds between two lines of progress."""
 

@@ -208,7 +208,7 @@ def watched(work: Callable[[Callable[[T], None]], None]) -> Generator[T, None, N
 
 @dataclass(frozen=True)
 class PanelProgress:
-    """How far a panel is.
+    """Progress of one panel.
 
     Args:
         model: the model.

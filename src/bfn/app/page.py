@@ -137,7 +137,7 @@ samples.</p>"""
 ITS_OWN: tuple[str, str | float] = ("its own", OWN)
 DIALS = [ITS_OWN, ("0: ODE", 0), ("0.5", 0.5), ("1: SDE", 1), ("2", 2), ("5", 5), ("10", 10), ("20", 20)]
 STARTS = [ITS_OWN, ("0", 0), ("0.0001", 1e-4), ("0.001", 1e-3), ("0.01", 0.01), ("0.1", 0.1)]
-CALLS_PAGE = 10
+DEFAULT_CALLS = 10
 """Initial number of network calls of a panel."""
 USUAL = ("bfn", "auto")
 """Initial solvers of the two panels: the original one and ours."""
@@ -214,7 +214,7 @@ def _samples_tab(models: Models, known: Mapping[str, Limits]) -> list[gr.HTML]:
     }  # fmt: skip
     shared = {"model": model, "seed": seed, **fitted}
     settings = [*(shared[name] for name in SHARED), *chain(*panels)]
-    event = run(_page_drawer(models), settings, [left, right], "draw")
+    event = run(_panel_drawer(models), settings, [left, right], "draw")
     event.success(None, js="() => { window.bfnFilm.play(); }")
     for_solver = [widgets[i] for widgets in panels for i in (0, 2)]
     model.change(_fitter(models), [model, *for_solver[::2]], [*fitted.values(), *for_solver], **AT_ONCE)
@@ -247,7 +247,7 @@ def _panel_widgets(side: str, usual: str, limits: Limits) -> list[Any]:
     solver = gr.Dropdown(**_solver_options(limits, usual), label=f"solver {side}", elem_id=f"solver-{side}")
     with gr.Row():
         calls = gr.Slider(
-            1, requests.MAX_CALLS, CALLS_PAGE, step=1, label="network calls", elem_id=f"calls-{side}", scale=2
+            1, requests.MAX_CALLS, DEFAULT_CALLS, step=1, label="network calls", elem_id=f"calls-{side}", scale=2
         )
         dial = gr.Dropdown([*DIALS], value=OWN, label="dial g", visible=solvers.get(usual).has_dial, min_width=120,
                            elem_id=f"dial-{side}")  # fmt: skip
@@ -294,7 +294,7 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
     """Return the function that draws both panels for the initial settings, once for all visitors."""
     name = _first(models.limits)
     limits = models.limits[name]
-    panel = {"calls": CALLS_PAGE, "g": OWN, "t_start": OWN}
+    panel = {"calls": DEFAULT_CALLS, "g": OWN, "t_start": OWN}
     usual = {widget: own.get("value") for widget, own in _options(models, name).items()}
     given = {"model": name, "seed": 0, **usual}
     each = [{"solver": _solver_options(limits, solver)["value"], **panel} for solver in USUAL]
@@ -305,14 +305,14 @@ def _opener(models: Models) -> Callable[[], tuple[str, str]]:
     def open_page() -> tuple[str, str]:
         with lock:
             if not drawn:
-                *_, last = _page_drawer(models)(*values)
+                *_, last = _panel_drawer(models)(*values)
                 drawn.append(last)
         return drawn[0]
 
     return open_page
 
 
-def _page_drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
+def _panel_drawer(models: Models) -> Callable[..., Generator[tuple[Any, Any], None, None]]:
     def draw(*values: object) -> Generator[tuple[Any, Any], None, None]:
         """Draw both panels, one after the other, from the same noise."""
         with errors_on_page():

@@ -1,4 +1,4 @@
-"""What the page shows: drawn, watched and stopped, from the same noise; films, letters, what is let in, drawing."""
+"""The playground: drawing, watching and stopping samples, films, letters and limits."""
 
 import re
 import sys

@@ -85,7 +85,7 @@ def coupled(**settings: object) -> JointMixture:
 
 
 def unevenness(flow: bfn.Flow, data: dict[str, torch.Tensor], generator: torch.Generator) -> float:
-    """How far the information of a part is from growing evenly in t, measured on an exact model of that flow."""
+    """Return how unevenly the information of a part grows in t, measured on an exact model of that flow."""
     model, t = coupled(flows=flow.parts), torch.linspace(0, 1, 33, dtype=torch.float64)
     found = []
     for name, curve in error_curves(model, model.as_data(data), 33, generator).items():

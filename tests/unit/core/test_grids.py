@@ -1,4 +1,4 @@
-"""What every grid keeps to, and what each is made for."""
+"""Properties of all grids, and of each grid."""
 
 from itertools import pairwise
 

@@ -247,7 +247,7 @@ def test_autocast_leaves_the_state_alone_and_dropout_comes_back() -> None:
 
 
 def test_samplers_with_and_without_drawn_classes_share_their_noise() -> None:
-    """Where every class is certain, drawing it changes nothing: with the same noise the trajectories are the same."""
+    """With certain classes and the same noise, drawn and undrawn classes give the same trajectories."""
 
     model = constant_model(DISCRETE, torch.Generator().manual_seed(1))
 

@@ -1,4 +1,4 @@
-"""How far apart data lie, from data, by class, and from an error curve."""
+"""The spread of data: from the data, by class, and from an error curve."""
 
 import pytest
 import torch

@@ -152,7 +152,7 @@ def test_a_weighting_by_name_holds_for_each_part(times: str) -> None:
 
 @pytest.mark.parametrize("own", [Bound(), EDM(), MinSNR()], ids=lambda own: type(own).__name__)
 def test_a_weight_is_density_times_factor(own: Weighting) -> None:
-    """What a weighting trains on average is the same at its own times and, with its weight, at uniform ones."""
+    """The mean loss is the same at the times of a weighting and, with its weight, at uniform times."""
     t, factor = own.draw(FLOWS[0], 200_000, torch.Generator().manual_seed(0))
     at_own_times = float((factor * torch.exp(-3 * t)).mean())
     uniform = (torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000

@@ -1,4 +1,4 @@
-"""What all exact models have in common: the score, a noise level for each sample, and finite results in float32."""
+"""Properties of all exact models: the score, a noise level for each sample, and finite results in float32."""
 
 from collections.abc import Callable
 

@@ -104,7 +104,7 @@ def test_bfn_solver_pp_2_is_dpm_solver_pp_2m(calls: int) -> None:
 
 @pytest.fixture(scope="module")
 def end() -> Tensor:
-    """Where the exact ODE ends."""
+    """Return the end point of the exact ODE."""
     fine, finer = (ours(mixture(), NOISE, "fast-ode", calls, None) for calls in (150, 300))
     torch.testing.assert_close(fine, finer, rtol=0, atol=5e-3)
     return finer

@@ -1,4 +1,4 @@
-"""What only the transformer or only the U-Net promises."""
+"""Properties of the transformer and of the U-Net that other networks do not have."""
 
 from collections.abc import Callable
 

@@ -34,7 +34,7 @@ from bfn.solvers import get
 from bfn.solvers.multistep import Multistep
 
 Method = Literal["gradients", "search", "grid"]
-"""How a table is fitted: by gradients through the sampler, by a search, or by moving its times alone."""
+"""Method of fitting a table: by gradients through the sampler, by a search, or by moving its times alone."""
 
 DIALS = (0.0, 1.0, 2.0, 4.0, 10.0)
 """Values of g that tuning may start from."""
